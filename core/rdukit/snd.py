@@ -206,17 +206,17 @@ def _close_all(descriptors: list[int]) -> None:
 
 logger = logging.getLogger(__name__)
 
-#: Between two tries to find a daemon that is away.
+#: Seconds between two attempts to reach a daemon.
 RETRY_S: Final = 0.1
-#: How long an end waits for a daemon that is there.
+#: Seconds that the end of a lease waits for a reachable daemon.
 _END_S: Final = 10.0
 
 
 def connect_patiently(path: Path, timeout_s: float = 10.0) -> SndClient:
-    """Connect to a daemon that is known to be there, and may just be starting again.
+    """Connect to a daemon that is expected to run, but may just be restarting.
 
     Raises:
-        Unavailable: it did not come back within ``snd.reattach_s``, or this user may not connect.
+        Unavailable: the daemon did not return within ``snd.reattach_s``, or this user may not connect.
     """
     until = time.monotonic() + resolve(SND_REATTACH_S)
     while True:
@@ -231,8 +231,8 @@ def connect_patiently(path: Path, timeout_s: float = 10.0) -> SndClient:
 class HeldLease(Closable):
     """A lease that one process holds for another, as a platform's worker does for a job's box, until ``close``.
 
-    A thread watches the connection to the daemon and attaches to the lease again when the daemon was restarted, as
-    programs do by themselves. Otherwise the daemon would grant the tiles of a box that has not attached yet to others.
+    A thread watches the connection and reattaches to the lease after a restart of the daemon, as programs themselves
+    do. Otherwise the daemon would grant the tiles to others before the box has reattached.
     """
 
     def __init__(self, client: SndClient, lease: Mapping[str, Any]) -> None:

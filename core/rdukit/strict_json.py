@@ -1,7 +1,7 @@
-"""JSON that all readers read alike: no number that JSON lacks, and no key twice. Pure.
+"""Strict JSON, which all readers read alike: no NaN or infinity, and no duplicate keys. Pure.
 
-A float that is no number goes out as one of the strings of ``WORDS``, in results, metrics, progress and errors alike.
-Source: protobuf's JSON mapping. As ``null``, an infinity could not be told from what is unknown.
+NaN and infinities are written as the strings of ``WORDS`` in results, metrics, progress and errors. Source: protobuf's
+JSON mapping. With ``null``, readers could not distinguish an infinity from an unknown value.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from rdukit.errors import InvalidArgument, RequestTooLarge
 
-#: What stands for the floats that JSON lacks.
+#: Strings for the floats that JSON lacks.
 WORDS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _TEXT: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
 #: Up to so many characters outside of texts, and texts.

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-#: Seconds of two units that long times are told in, and the units.
+#: Units of long durations: seconds of the larger and the smaller unit, and their names.
 _LONG: Final = ((86400, 3600, "d", "h"), (3600, 60, "h", "min"), (60, 1, "min", "s"))
 
 
@@ -18,14 +18,14 @@ def format_bytes(count: int) -> str:
 
 
 def elapsed_s(began: float, ended: float) -> float:
-    """Return the seconds between two times of the wall clock; 0 where that was set back between them."""
+    """Return the seconds between two times of the wall clock; 0 if the clock was set back in between."""
     return max(ended - began, 0.0)
 
 
 def format_seconds(seconds: float) -> str:
     """Format ``0.00012`` as ``120 us``; from a minute ``2 min 5 s``, an hour ``1 h 2 min``, a day ``1 d 2 h``.
 
-    A smaller unit of which there is none is left out: ``15 min``.
+    A smaller unit is left out if its count is 0: ``15 min``.
     """
     if seconds < 0:
         return f"-{format_seconds(-seconds)}"
@@ -54,7 +54,7 @@ def _three_figures(value: float) -> str:
 
 
 def plain(value: object) -> str:
-    """Format a JSON value on one line, for people: six digits are enough of a number."""
+    """Format a JSON value on one line for people, fractions with at most six significant digits."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):

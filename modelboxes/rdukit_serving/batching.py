@@ -2,6 +2,10 @@
 
 A lone request starts at once; under load, batches fill by themselves while the device computes. One thing is waited
 for: callers who will be there in a moment, as ``adaptive_batching.BatchDelayPolicy`` says. Belongs to one event loop.
+
+The rows of a failed batch run once more, one by one. So one caller's numbers, or a request that kills the process, do
+not fail the others, which get their answers after the second attempt. Deeper checks beforehand would not do: no check
+finds every input that kills a kernel.
 """
 
 import asyncio

@@ -7,9 +7,8 @@ from rdukit.system.process import gc_paused
 
 with gc_paused():
     from sambaflow import samba
+    from sambaflow.samba.utils.pef_utils import SAMBAFLOW_VERSION as __version__
 
-#: Programs compare this with the SambaFlow releases that they need; rdukit emulates the interface of this one.
-__version__ = "1.23.0"
 #: rdukit is no demonstration build.
 is_demo = False
 

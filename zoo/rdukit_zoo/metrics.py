@@ -1,4 +1,4 @@
-"""Figures that models are judged by, each summed up batch by batch. Arrays in, numbers out.
+"""Metrics of models, accumulated batch by batch. Arrays in, numbers out.
 
 Axes: N samples, K classes, T steps of time, V sensors.
 """
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rdukit_zoo.registry import IGNORED
 
 Array = NDArray[Any]
-#: Shares of peaks or samples whose error is reported.
+#: Percentiles of the error that are reported.
 PERCENTILES: Final = (50, 75, 95)
 
 
@@ -66,8 +66,8 @@ class MaskedWordsMeter:
 class MaskMeter:
     """``dice`` and ``iou`` of masks: probabilities from 0.5 on against targets, over all pixels of the split.
 
-    Dice is twice the overlap over the sum of both areas; IoU is the overlap over the union. Both are 1 where there is
-    nothing to find and nothing was found.
+    Dice is twice the overlap over the sum of both areas; IoU is the overlap over the union. Both are 1 if targets and
+    outputs are empty.
     """
 
     def __init__(self, target: str) -> None:
@@ -155,9 +155,9 @@ class ErrorMeter:
 class ForecastMeter:
     """``mae`` and ``rmse`` of forecasts [N, T, V], ``mae_last_value`` of repeating the last reading, and the gain.
 
-    Targets that are 0 are missing readings and count nowhere. The history's [N, T, V, ...] first value is the speed;
-    where its last reading is missing, the one before it is taken, and so on. ``gain`` is one minus the ratio of both
-    errors. Source: Li et al., arXiv 1707.01926, masked errors.
+    Targets of 0 are missing readings and are ignored. The first value of the history [N, T, V, ...] is the speed; if
+    its last reading is missing, the latest one before it counts. ``gain`` is one minus the ratio of both errors.
+    Source: Li et al., arXiv 1707.01926, masked errors.
     """
 
     def __init__(self, target: str, history: str) -> None:

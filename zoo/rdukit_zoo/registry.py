@@ -44,7 +44,7 @@ MODULES: Final = {
     "uno": "science.uno",
     "vit": "vision.vit",
 }
-#: What a model may be for: it decides which inputs, outputs and figures it has.
+#: Tasks of models. The task decides a model's inputs, outputs and metrics.
 TASKS: Final = (
     "classification",
     "language-modelling",
@@ -58,7 +58,7 @@ TASKS: Final = (
     "self-supervised",
     "generative",
 )
-#: What a model reads, where its task says it; models of other tasks say it themselves.
+#: Task → the modality that its models read; models of other tasks name their own.
 MODALITIES: Final[Mapping[str, str]] = {
     "classification": "tables",
     "language-modelling": "text",
@@ -76,7 +76,7 @@ WITHOUT_TARGET: Final = frozenset({"self-supervised", "embedding"})
 #: of their own, and what only training does.
 FREE_SIZES: Final = frozenset({"context_length", "prompt_length", "positions", "dropout"})
 
-#: A label that counts in no loss, as torch's cross entropy has it by default.
+#: Label that losses ignore: the default of torch's cross entropy.
 IGNORED: Final = -100
 
 SizeValue = int | float | str | bool
@@ -153,9 +153,9 @@ class ModelEntry:
     #: ``generate(count, seed, **sizes)`` draws data from a model of the physics: an array for each of the inputs, the
     #: samples first.
     generate: "Callable[..., dict[str, NDArray[Any]]] | None" = None
-    #: Whether ``generate`` picks from a set that it carries, so that two seeds may give the same sample.
+    #: Whether ``generate`` picks from a built-in data set, so that two seeds may give the same sample.
     is_drawn_from_a_set: bool = False
-    #: What an output is measured in, and the size that it is a share of.
+    #: Unit of an output, and the name of the size of which the output is a share.
     output_unit: str = ""
     output_scale: str = ""
     #: Names of the output's channels, as pictures of results show them.
@@ -165,11 +165,11 @@ class ModelEntry:
     #: Further sizes that a PEF may choose otherwise than its checkpoint, such as those of images of a network without
     #: a layer that fixes them.
     free_sizes: frozenset[str] = frozenset()
-    #: Writes out sizes that stand for others, such as 0 for as many as there are heads.
+    #: Replaces sizes that stand for others, such as 0 for the number of heads.
     written_out: "Callable[[Sizes], Sizes]" = dict
     #: Array of integers → the size, or the number, that its values are below; a target's is ``num_classes`` by default.
     limits: "Mapping[str, str | int]" = field(default_factory=dict)
-    #: What it reads, such as text or images; by default what its task says.
+    #: Modality that the model reads, such as text or images; by default the task's.
     modality: str = ""
 
     def __post_init__(self) -> None:

@@ -22,12 +22,12 @@ from rdukit.http.unix_sockets import SocketPath, parse_rest_address
 from rdukit.interfaces import Closable
 from rdukit.telemetry.spans import TRACEPARENT
 
-#: A stream that is silent for so long is attached to anew: a box that lives sends a comment every 5 s.
+#: Seconds of silence after which the client reattaches to a stream: a live box sends a comment every 5 s.
 SILENCE_S: Final = 15.0
-#: Connections that are kept open between requests.
+#: Idle connections kept open.
 MAX_IDLE: Final = 4
 BLOCK: Final = 64 << 10
-#: Attachments in a row that bring nothing, after which the box is given up, and the pause between two.
+#: Attachments in a row without an event after which the box counts as unreachable, and the pause between two.
 MAX_REATTACH: Final = 20
 REATTACH_PAUSE_S: Final = 0.25
 
@@ -41,7 +41,7 @@ class BoxClient(Closable):
         """Connect to nothing yet.
 
         Args:
-            token: for a box that asks for one.
+            token: for a box that requires one.
             max_bytes: limit of each answer and of each event.
         Raises:
             InvalidArgument: ``url`` is not an address of a box, or the token cannot be sent.

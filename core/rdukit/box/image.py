@@ -1,4 +1,4 @@
-"""Image of a ModelBox: the names that its builder and whoever starts it share, and how its folder is read back."""
+"""Image of a ModelBox: names that its builder and its starters share, and the unpacking of its folder."""
 
 import io
 import tarfile
@@ -9,19 +9,19 @@ from typing import Final
 
 from rdukit.errors import InvalidArgument
 
-#: Image that has all boxes that come with rdukit; boxes of others lie on it.
+#: Image with all built-in boxes; images of other boxes are based on it.
 DEFAULT_BASE: Final = "rdukit/modelbox:latest"
 #: Ports inside the container.
 REST_PORT: Final = 9000
 GRPC_PORT: Final = 9001
-#: Who a container runs as; the base images know the user by the name ``rdukit``.
+#: User and group of a container's processes; the base images call the user ``rdukit``.
 USER_ID: Final = 10001
 STATE_FOLDER: Final = "/var/lib/rdukit"
 BOX_FOLDER: Final = "/opt/rdukit/box"
-#: A box's labels begin so; the first one has its name.
+#: Prefix of a box's labels; the first label holds the box's name.
 LABEL_PREFIX: Final = "dev.rdukit.box."
 BOX_LABEL: Final = f"{LABEL_PREFIX}name"
-#: Limit of one box's files together.
+#: Most bytes of a box's files in total.
 MAX_BOX_BYTES: Final = 4 << 20
 
 
@@ -30,11 +30,11 @@ class BoxEnd(StrEnum):
 
     #: By itself, or for its memory limit.
     EXITED = "exited"
-    #: By SIGKILL that was none of its limits': the host's doing.
+    #: Killed by SIGKILL, but not for exceeding a limit: the host did it.
     KILLED = "killed"
-    #: It ran, but was not ready in its time.
+    #: The box ran, but missed the deadline for being ready.
     LATE = "late"
-    #: By its fence: it filled more of the disk than it may.
+    #: Terminated by its fence for exceeding its disk limit.
     DISK_FULL = "disk-full"
     #: What runs boxes took back what it had given it: an administrator did, for another, at its time limit.
     WITHDRAWN = "withdrawn"

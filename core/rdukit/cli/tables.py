@@ -1,8 +1,8 @@
 """Aligned tables on the command line: within the screen's width on a terminal, one plain line a row into a pipe.
 
-On a narrow screen a cell goes on at the next line, between words; a table that has too many columns even so is cut
-into bands of columns, each of which begins with the first column. A word is never broken, so that it can be copied.
-Control characters are written as escapes: a name that somebody else chose neither moves the cursor nor adds a row.
+On a narrow screen, cells wrap between words. If the columns still do not fit, the table is split into bands, and each
+band repeats the first column. Words are never broken, so that they can be copied. Control characters are printed as
+escapes, so that another user's name can neither move the cursor nor add a row.
 """
 
 import os
@@ -16,10 +16,10 @@ from typing import Final
 import click
 
 _GAP: Final = "  "
-#: Columns of text are not made narrower than this.
+#: Smallest width of a column that has to shrink.
 _NARROWEST: Final = 16
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-#: Where a cell may go on at the next line: after a space, after a comma; not inside a time.
+#: Parts between which a cell may wrap: after a space or a comma, but not inside a time.
 _WORDS: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d(?::\d\d)?|[^\s,]*,+|[^\s,]+|\s+")
 
 Styles = Mapping[str, str]
@@ -41,7 +41,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], colour
 
 
 def print_fields(fields: Iterable[tuple[str, object]]) -> None:
-    """Print a name and a value a line; what has no value is left out, and a value of several lines keeps them."""
+    """Print a name and a value per line. Fields without a value are left out; line breaks in values are kept."""
     rows = tuple((name, str(value)) for name, value in fields if value not in (None, ""))
     print_tables([Table("", ("", ""), rows)])
 
@@ -62,7 +62,7 @@ def format_table(table: Table, width: int | None = None, styles: Styles | None =
     """Return the table as lines: title, column names, rows. Without column names a row is a name and a value.
 
     Args:
-        width: columns of the screen; ``None``: as wide as need be.
+        width: columns of the screen; ``None``: unlimited.
         styles: colours by the text of a cell.
     """
     has_head = any(table.columns)
@@ -125,7 +125,7 @@ def _fit(band: Sequence[int], natural: Sequence[int], least: Sequence[int], room
 
 
 def escaped(text: str, *, keeps_lines: bool = False) -> str:
-    """Return text of others with its control characters as they are written in Python, so that it draws nothing."""
+    """Return foreign text with its control characters as Python escapes, so that a terminal does not act on them."""
     if keeps_lines and "\n" in text:
         return "\n".join(escaped(line, keeps_lines=False) for line in text.splitlines())
     return _CONTROLS.sub(lambda found: repr(found[0])[1:-1], text)

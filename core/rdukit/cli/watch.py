@@ -1,4 +1,4 @@
-"""``--watch``: what a command shows, shown again as it changes."""
+"""``--watch``: repeat a command and show its output when it changes."""
 
 import io
 import sys
@@ -14,7 +14,7 @@ from rdukit.errors import Unavailable
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Seconds between two looks.
+#: Seconds between two runs of the command.
 LOOK_S: Final = 2.0
 #: Go to the screen's first line; clear to the end of a line; clear what is below.
 _HOME, _REST, _BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
@@ -22,7 +22,7 @@ _CLEAR: Final = "\x1b[2J"
 
 
 class _Page(io.StringIO):
-    """Takes what a command prints. Claims to be a terminal where stdout is one, so that states keep their colours."""
+    """Captures the output of a command. Claims to be a terminal if stdout is one, so that states keep their colours."""
 
     def __init__(self, *, is_terminal: bool) -> None:
         super().__init__()
@@ -36,9 +36,9 @@ class _Page(io.StringIO):
 def watchable(command: F) -> F:
     """Give a command the option ``--watch``; it is the decorator next to the function.
 
-    With it the function is called again and again, until Ctrl-C or until it returns ``True``: then nothing more is to
-    come. A terminal has one page that is rewritten; elsewhere what is printed is printed again when it is another. A
-    gateway that is away after it had answered is waited for.
+    With the option the function is called repeatedly, until Ctrl-C or until it returns ``True``, which means that its
+    output is final. On a terminal the output replaces the page; elsewhere it is printed whenever it has changed. If the
+    gateway becomes unreachable after its first answer, the command waits for it.
     """
 
     @wraps(command)
@@ -57,7 +57,7 @@ def watchable(command: F) -> F:
 
 
 def follow(show: Callable[[], Any], sleep: Callable[[float], None] = time.sleep) -> None:
-    """Call what shows something until it returns ``True``, or Ctrl-C.
+    """Call ``show`` repeatedly until it returns ``True``, or until Ctrl-C.
 
     Raises:
         RdukitError: as ``show`` does; ``Unavailable`` the first time only.

@@ -49,7 +49,7 @@ def in_pod_command(
 def wait_shut(reaches: Callable[[], bool], within_s: float, looks: int, clock: Clock) -> bool:
     """Wait until nothing is reached ``looks`` times in a row; False if that takes longer than ``within_s`` seconds.
 
-    A plugin may put a Pod's policies up a moment after the Pod has started.
+    A network plugin may apply a Pod's policies a moment after the Pod has started.
     """
     deadline, failed = clock.monotonic() + within_s, 0
     while True:
@@ -71,7 +71,7 @@ def reaches(host: str, port: int) -> bool:
 
 
 def take_variables(file: Path) -> dict[str, str]:
-    """Read and remove the file with variables: those of a Pod would be read by whoever may look at Pods."""
+    """Read and remove the file with variables. Everybody who may list Pods sees variables in a Pod's description."""
     variables: dict[str, str] = json.loads(file.read_text())
     file.unlink()
     return variables

@@ -1,8 +1,8 @@
 """Watch what a fenced program uses: its folders on the disk, and the memory of all its processes together.
 
 FencePart of the launcher: the standard library alone, and nothing that runs inside is believed. The launcher shares the
-root folder of the fence, not its process table: ``/proc`` has the program's processes and nobody else's. Whoever has
-containers watches their folders by the same means, from outside.
+root folder of the fence, but not its process table: ``/proc`` lists the program's processes only. Container backends
+use the same functions from outside.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 WATCH_S = 1.0
-#: Of the time, at most this part goes into looking at the disk, but it is looked at as often as that.
+#: Largest share of time spent measuring disk use; and the longest pause in between, which takes precedence.
 _WATCH_SHARE = 0.05
 _WATCH_AT_LEAST_S = 30.0
 _TEMPORARY = ("/tmp", "/dev/shm")
@@ -78,8 +78,8 @@ def over_disk(
 def _memory(enough: int) -> int:
     """Estimate from below the bytes of all its processes together; shared memory counts once.
 
-    The quick sum counts it for each; only where that is more than ``enough`` is the exact one worth its time. What is
-    in files and what is mapped overlap by an unknown part, so the larger of the two counts.
+    The quick sum counts shared memory once per process; the exact sum is computed only if the quick one exceeds
+    ``enough``. Memory in files and mapped memory overlap by an unknown part, so the larger of the two counts.
     """
     running = list(processes())
     if not running:

@@ -18,7 +18,7 @@ _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def write_atomic(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """Write ``data`` beside ``path``, flush it to the disk, and rename it into place. Creates the folder."""
+    """Write ``data`` to a temporary file next to ``path``, fsync it, and rename it to ``path``. Creates the folder."""
     with atomic_target(path) as temporary:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(descriptor, "wb") as stream:
@@ -26,7 +26,7 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o644) -> None:
 
 
 def write_unflushed(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """Write as ``write_atomic`` does, but leave it to the kernel when: for what means nothing once the machine is off.
+    """Write as ``write_atomic`` does, but without fsync: for files that are useless after the machine is switched off.
 
     A crash of any process leaves the old file or the new one; a power failure may leave neither.
     """
@@ -85,10 +85,10 @@ def _json_bytes(value: object) -> bytes:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder and all in it, however it is nested, named or protected.
+    """Remove a folder and its contents, at any depth and with any names and permissions.
 
-    Links are not followed, even where somebody puts them there meanwhile. What cannot be removed stays, without an
-    error: it is looked at again by whoever cleans up.
+    Links are not followed, even if another process creates them meanwhile. Entries that cannot be removed stay, without
+    an error; the next clean-up tries them again.
     """
     try:
         top = os.open(folder, _FOLDER)
@@ -106,7 +106,7 @@ def remove_tree(folder: Path) -> None:
 
 def _empty(top: int) -> None:
     """Remove all that is in an open folder."""
-    # Each folder is first brought to the top: then no path is long, and nothing is recursive.
+    # Each folder is first moved to the top, so that no path gets too long and no recursion is needed.
     waiting, count, prefix = _clear(top), 0, f".gone-{secrets.token_hex(6)}"
     while waiting:
         name = waiting.pop()

@@ -1,7 +1,7 @@
-"""Files that can be made again, kept for later: whole or absent, marked when used, bounded in size.
+"""Cache on disk, for files that can be built again: a file is complete or absent, and the least recently used goes.
 
-A cached file ends with the SHA-256 of what stands before it, so that a file that a full disk or a failing one damaged
-counts as absent. The end and not the beginning, because the system's loader takes a library with something after it.
+A cached file ends with the SHA-256 of its content, so a file that a full or failing disk damaged counts as absent. The
+digest is at the end because the system's loader accepts bytes after a library, but none before it.
 """
 
 import logging
@@ -16,27 +16,27 @@ from rdukit.files.atomic import sha256_of, write_atomic
 
 logger = logging.getLogger(__name__)
 
-#: Stands between the content and its digest.
+#: Separator between the content and its digest.
 _MARK: Final = b"\nsha256:"
 
 _SEAL_BYTES: Final = len(_MARK) + 64
 
-#: A file's time of use is exact to so many seconds: marking it at each use would cost a write each time.
+#: Seconds between two updates of a file's time of use: an update at each use would cost a write each time.
 USE_RESOLUTION_S: Final = 3600.0
 
-#: Seconds after which a temporary file is nobody's, if its process is gone; and if a process of its number is there,
-#: which can be another one.
+#: Ages in seconds from which a temporary file is abandoned: if its process is gone, and if a process with that id runs,
+#: which may be another one.
 _ABANDONED_S: Final = (60.0, 3600.0)
 
 
 @dataclass(frozen=True, slots=True)
 class CachedFile:
-    """A file, or a folder that goes as a whole, with its size and the time of its last use in seconds of the epoch."""
+    """A file, or a folder that is evicted as one, with its size and its time of last use in seconds since the epoch."""
 
     path: Path
     size_bytes: int
     used_s: float
-    #: What has a lower rank goes before everything of a higher one.
+    #: Files of a lower rank are evicted before all files of a higher rank.
     rank: int = 0
 
 

@@ -1,9 +1,10 @@
 """Waiting for the disk once for many files.
 
-``fsync`` is a wait for the journal and for the disk's cache, and what the system does for it costs more than a small
-file: 64 files one after the other are some 350 ms on an ordinary virtual disk, and 12 ms when their file system is
-synced as a whole. That also writes what is not ours. So it is done only while there is little of that, and where the
-system tells of it all that went wrong; everywhere else each file is synced by itself.
+``fsync`` waits for the journal and the disk's cache, which takes longer than writing a small file. On an ordinary
+virtual disk, 64 files take about 350 ms one after another, and 12 ms if ``syncfs`` syncs their file system.
+
+``syncfs`` also writes data of other programs. It is used only if little such data waits and if the kernel reports every
+write error through it. Otherwise each file is synced separately.
 """
 
 import ctypes
@@ -17,39 +18,39 @@ from typing import Final
 
 #: Types of file systems whose ``syncfs`` waits until the disk has all: ext4, XFS, Btrfs.
 _LOCAL: Final = frozenset({0xEF53, 0x58465342, 0x9123683E})
-#: The first Linux whose ``syncfs`` tells each error of writing: of data since 5.8, of the journal since 5.17.
+#: First Linux whose ``syncfs`` reports every write error: errors of data since 5.8, of the journal since 5.17.
 _TELLING: Final = (5, 17)
-#: Bytes that wait to be written on this machine, above which they are left alone.
+#: Most bytes that may wait for the disks of this machine if ``syncfs`` is to be used.
 LITTLE_BYTES: Final = 32 << 20
-#: Files that wait at once where each waits by itself: a journal takes them along with each other.
+#: Files synced in parallel if each is synced separately: one commit of the journal serves several.
 AT_ONCE: Final = 4
-#: Bytes of a ``struct statfs`` at most, which begins with the type.
+#: Upper limit of the size of a ``struct statfs``, whose first field is the type.
 _STATFS_BYTES: Final = 512
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def sync_files(descriptors: Sequence[int]) -> list[OSError | None]:
-    """Wait until the disk has what was written to files.
+    """Wait until the disk holds what was written to files.
 
-    An error that has been told is not told again: what it was told of is not to be relied on, now or later.
+    The kernel reports a write error only once. Treat the file as lost from then on.
 
     Args:
-        descriptors: of one file system; the one that was opened first comes first, as each tells what went wrong since
-            it was opened.
+        descriptors: open files of one file system. The first one must have been opened first: a descriptor reports the
+            errors since it was opened.
     Returns:
-        For each what went wrong; ``None``: the disk has it.
+        The error of each file; ``None``: the disk holds it.
     """
     if len(descriptors) > 1 and _sync_whole(descriptors[0]):
         return [None] * len(descriptors)
-    # Where the whole went wrong, each tells for itself whether that was its.
+    # If syncfs fails, each file's fsync says whether that file is affected.
     return _sync_each(descriptors)
 
 
 def sync_folders(folders: Iterable[str]) -> None:
-    """Wait until the disk has the names in folders, all of one file system.
+    """Wait until the disk holds the entries of folders, all of one file system.
 
     Raises:
-        OSError: it is not known of one.
+        OSError: a folder could not be synced.
     """
     found = sorted(folders)
     with _opened(found[:1]) as first:
@@ -66,8 +67,8 @@ def takes_whole(kind: int | None, release: str, waiting_bytes: int | None) -> bo
 
     Args:
         kind: its type; ``None``: unknown.
-        release: of the system, such as ``6.1.0-13-amd64``.
-        waiting_bytes: that anybody has written and the disk has not; ``None``: unknown.
+        release: release of the kernel, such as ``6.1.0-13-amd64``.
+        waiting_bytes: bytes that programs have written and no disk holds yet; ``None``: unknown.
     """
     found = re.match(r"(\d+)\.(\d+)", release)
     is_telling = found is not None and (int(found[1]), int(found[2])) >= _TELLING
@@ -75,7 +76,7 @@ def takes_whole(kind: int | None, release: str, waiting_bytes: int | None) -> bo
 
 
 def _sync_whole(descriptor: int) -> bool:
-    """Sync the file system of a file. Returns false where that is not done, or something went wrong."""
+    """Sync the file system of a file. Returns false if that is not allowed or fails."""
     if not takes_whole(_type_of(descriptor), os.uname().release, _waiting_bytes()):
         return False
     return int(_LIBC.syncfs(descriptor)) == 0
@@ -117,7 +118,7 @@ def _type_of(descriptor: int) -> int | None:
 
 
 def _waiting_bytes() -> int | None:
-    """Return how much of what was written no disk of this machine has yet; ``None``: the system does not say."""
+    """Return the written bytes that no disk of this machine holds yet; ``None``: the system does not say."""
     try:
         text = Path("/proc/meminfo").read_text()
     except OSError:

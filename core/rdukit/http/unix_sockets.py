@@ -1,6 +1,6 @@
 """UNIX sockets as addresses: ``http+unix://…`` URLs, and paths of any length.
 
-The kernel takes 107 bytes of path. A longer one is bound and connected to through an open folder:
+The kernel accepts paths of up to 107 bytes. Longer ones are bound and connected to through an open folder:
 ``/proc/self/fd/<folder>/<name>`` is short, wherever the folder is.
 """
 
@@ -15,14 +15,14 @@ from urllib.parse import quote, unquote
 from rdukit.errors import InvalidArgument
 from rdukit.interfaces import Closable
 
-#: What comes before the percent-encoded path in the address of a REST wire.
+#: Prefix of the percent-encoded path in the address of a REST server.
 SCHEME: Final = "http+unix://"
-#: Bytes of a path that fit into a socket's address, its end not counted.
+#: Most bytes of a path in a socket's address, without the terminating zero.
 MAX_PATH_BYTES: Final = 107
-#: The wires of a box, in the folder that it was told to listen in.
+#: Socket names of a box's APIs, in the folder that the box listens in.
 REST_SOCKET: Final = "rest.sock"
 GRPC_SOCKET: Final = "grpc.sock"
-#: What stands for the host in requests over a UNIX socket.
+#: Host name in requests over a UNIX socket.
 HOST: Final = "localhost"
 
 
@@ -31,7 +31,7 @@ class SocketPath(Closable):
 
     def __init__(self, path: Path) -> None:
         """Open the socket's folder. Raises: InvalidArgument: it cannot be opened, or the socket's name is too long."""
-        #: What to give to the kernel.
+        #: Path to pass to the kernel.
         self.text = os.path.abspath(path)
         self._folder = -1
         if len(os.fsencode(self.text)) <= MAX_PATH_BYTES:
@@ -71,7 +71,7 @@ def parse_rest_address(url: str) -> WireAddress:
     """Parse the address of a REST server (pure).
 
     Raises:
-        InvalidArgument: it is none.
+        InvalidArgument: the text is no such address.
     """
     url = url.rstrip("/")
     if url.startswith(("http://", "https://")):
@@ -83,10 +83,10 @@ def parse_rest_address(url: str) -> WireAddress:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder that only this user can look into, or make one so.
+    """Create a folder that only this user can enter, or restrict an existing one to this user.
 
     Raises:
-        InvalidArgument: it cannot be made, or belongs to somebody else.
+        InvalidArgument: the folder cannot be created, or belongs to another user.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -99,13 +99,13 @@ def make_private(folder: Path) -> None:
 
 
 def listen_at(path: Path, mode: int = 0o600, backlog: int = 512, *, is_ours: bool = False) -> socket.socket:
-    """Listen at a path; a socket file that a killed process left there is replaced.
+    """Listen at a path. The socket file of a killed process is replaced.
 
     Args:
-        is_ours: nobody else can rightly listen there: whatever socket is there is replaced.
+        is_ours: whether the path belongs to this process alone; any socket there is then replaced.
 
     Raises:
-        InvalidArgument: somebody listens there, or it cannot be bound.
+        InvalidArgument: another process listens there, or the path cannot be bound.
     """
     with SocketPath(path) as short:
         if not is_ours and is_listening(short.text):

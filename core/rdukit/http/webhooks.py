@@ -1,4 +1,4 @@
-"""Webhooks as a box and the platform send them: what a URL may be, how a message is signed, and one post of it.
+"""Webhooks that boxes and the platform send: check a URL, sign a message, post it once.
 
 Source: the Standard Webhooks specification, https://github.com/standard-webhooks/standard-webhooks: three headers, and
 ``v1,`` with the base64 of HMAC-SHA256 over ``id.timestamp.body`` for each secret that is valid.
@@ -24,7 +24,7 @@ from rdukit.http.answers import PLAIN
 
 MAX_URL: Final = 2048
 SECRET_PREFIX: Final = "whsec_"
-#: Answers after which another try may help: too early, too many, and the server's own faults.
+#: Statuses below 500 that are worth a retry: timeout, too early, too many requests.
 _TRANSIENT: Final = frozenset({408, 425, 429})
 
 
@@ -33,10 +33,10 @@ class AddressRefused(Exception):
 
 
 def check_url(url: str, field: str) -> str:
-    """Return ``url`` if a webhook may have it. Looks up no name. Pure.
+    """Return ``url`` if it is valid for a webhook. Does not resolve its host. Pure.
 
     Raises:
-        InvalidArgument: it is not http or https with a host; the detail has ``field``.
+        InvalidArgument: the URL is not http or https with a host; the error's detail has ``field``.
     """
     try:
         parts = urlsplit(url)
@@ -78,7 +78,7 @@ def headers_of(message_id: str, timestamp: int, body: bytes, signed_with: Sequen
 
 
 def is_transient(status: int) -> bool:
-    """Return whether an HTTP status (0: no answer) is worth another try."""
+    """Return whether a post that ended with this HTTP status (0: no answer) should be retried."""
     return status == 0 or status in _TRANSIENT or status >= 500
 
 
@@ -91,14 +91,14 @@ async def post_webhook(
     is_private_allowed: bool = False,
     allowed: Sequence[Network] = (),
 ) -> tuple[int, str]:
-    """Post once. Returns the status and, where it is no 2xx, why; 0: there was no answer, -1: the address is refused.
+    """Post once. Returns the status (0: no answer, -1: the address is refused) and, unless it is 2xx, the reason.
 
-    The name is looked up once, and what is connected to is the address that was judged. No redirect is followed, and of
-    the answer nothing but its head is read.
+    The host is resolved once, and the connection goes to the address that was checked. Redirects are not followed. Only
+    the head of the answer is read.
 
     Args:
-        is_private_allowed: reach other addresses than public ones too.
-        allowed: networks that are reached although they are not public.
+        is_private_allowed: whether addresses that are not public are allowed, too.
+        allowed: networks that are allowed although they are not public.
     """
     import httpx  # not before a webhook is posted: it is 12 MB
 
@@ -123,13 +123,13 @@ async def _post(
     address = await find_address(
         host, parts.port or (443 if parts.scheme == "https" else 80), is_private_allowed, allowed
     )
-    # The name was looked up and judged once: connecting to the name would look it up again.
+    # Connect to the address that was checked: connecting to the name would resolve it a second time.
     place = f"[{address}]" if ":" in address else address
     port = f":{parts.port}" if parts.port else ""
     target = urlunsplit((parts.scheme, f"{place}{port}", parts.path or "/", parts.query, ""))
     named = f"[{host}]" if ":" in host else host
     verify = _tls() if parts.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # A connection that stayed open would serve another name at the same address, whose certificate nobody checked.
+    # A kept connection could be reused for another name at this address, whose certificate was not checked.
     async with (
         httpx.AsyncClient(trust_env=False, follow_redirects=False, timeout=None, verify=verify) as http,
         http.stream(
@@ -155,9 +155,9 @@ async def find_address(host: str, port: int, is_private_allowed: bool = False, a
     """Return an address of ``host`` that may be reached.
 
     Raises:
-        AddressRefused: one of its addresses is neither public nor allowed. It is not told which: a caller would learn
-            what names mean in here.
-        OSError: it has none.
+        AddressRefused: one of its addresses is neither public nor allowed. The error does not contain the address,
+            which would show callers how names resolve in this network.
+        OSError: the host has no address.
     """
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses = [str(place[0]) for *_, place in found]
@@ -169,7 +169,7 @@ async def find_address(host: str, port: int, is_private_allowed: bool = False, a
 
 
 def _key_of(secret: str) -> bytes:
-    """Return the key: of ``whsec_`` and base64, or of any text."""
+    """Return the bytes of a secret: base64 after ``whsec_``, or else the text itself."""
     if not secret.startswith(SECRET_PREFIX):
         return secret.encode()
     try:

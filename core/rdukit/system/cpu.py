@@ -40,7 +40,7 @@ def sanitized_suffix() -> str:
 
 @cache
 def cpu_flags() -> tuple[str, ...] | None:
-    """Return the processor's instruction-set flags; None where the system does not say."""
+    """Return the processor's instruction-set flags; None if the system does not list them."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -69,12 +69,12 @@ def splittable_threads() -> int:
 
 
 def bound_cores() -> int:
-    """Return the number of cores that this process may be put on, however little of their time it gets."""
+    """Return the number of cores in this process's affinity mask, regardless of CPU quotas."""
     return len(os.sched_getaffinity(0))
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may use: those it is bound to, or fewer by its control groups' quota."""
+    """Return how many cores this process may use: the smaller of its affinity mask and its control groups' quota."""
     quota = read_cpu_quota()
     return bound_cores() if quota is None else max(1, min(bound_cores(), math.ceil(quota)))
 
@@ -86,13 +86,13 @@ MEMBERSHIP: Final = Path("/proc/self/cgroup")
 def read_cpu_quota(cgroup: Path = CGROUP, membership: Path = MEMBERSHIP) -> float | None:
     """Return how many processors' worth of time the control groups grant this process; None: no limit.
 
-    ``docker run --cpus`` and Kubernetes limit processors like this. The limit shows neither in the number of processors
-    nor in the affinity. More threads than it has time for stop one another: all of them are paused for the rest of a
-    period as soon as its time is used up.
+    ``docker run --cpus`` and Kubernetes set this limit, which appears neither in the number of processors nor in the
+    affinity mask. Threads beyond the quota slow each other down: once a period's quota is used up, the kernel pauses
+    all of them until the next period.
 
     Args:
-        cgroup: where the system's control groups are mounted, of version 1, 2 or both.
-        membership: the file that says which of them the process is in.
+        cgroup: mount point of the system's control groups, of version 1, 2 or both.
+        membership: file that lists the control groups of the process.
     """
     try:
         lines = membership.read_text().splitlines()

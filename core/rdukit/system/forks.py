@@ -67,7 +67,7 @@ class ForkRequest:
 def import_for_forks(names: Iterable[str]) -> None:
     """Import the modules that a server's forks share.
 
-    Hardly any of it becomes garbage, and to look for that takes a tenth of the time.
+    Garbage collection is off meanwhile: it would find hardly anything and take a tenth of the time.
     """
     gc.disable()
     try:
@@ -80,11 +80,11 @@ def import_for_forks(names: Iterable[str]) -> None:
 def serve_forks(descriptor: int, run: Callable[[ForkRequest], int], are_many: bool = True) -> None:
     """Serve until the client's end is closed. Call with one thread, after the imports.
 
-    In each fork ``run`` is called, with the standard descriptors in place and as leader of a session, and what it
-    returns is the fork's exit status.
+    Each fork leads a session of its own, has its standard descriptors in place, and calls ``run``, whose result is the
+    fork's exit status.
 
     Args:
-        are_many: forks are to be expected that pay for a second of preparation of the memory that they share.
+        are_many: whether enough forks are expected to justify a second of preparing the memory that they share.
     """
     channel = socket.socket(fileno=descriptor)
     channel.setblocking(False)
@@ -130,10 +130,10 @@ def serve_forks(descriptor: int, run: Callable[[ForkRequest], int], are_many: bo
 
 
 def run_to_end(run: Callable[[], int]) -> NoReturn:
-    """Call ``run`` and end this process with the status that it returns, or by which it exits.
+    """Call ``run`` and end this process with the status that it returns or exits with.
 
-    What is buffered is written, and what was registered for the exit is run. Taking the modules of torch apart would
-    only cost a second.
+    Buffers are flushed and atexit functions run. Python's own shutdown is skipped: it would spend a second on tearing
+    down torch's modules.
     """
     status = 1
     try:
@@ -292,7 +292,7 @@ class ForkServer(Closable):
             body: JSON values; ``name``, of which the kernel keeps 15 letters, is what ``ps -o comm`` shows.
             output: its stdout and stderr.
             stdin: None: the null device.
-            others: descriptors that it gets besides; its program finds their numbers in ``ForkRequest``.
+            others: further descriptors to pass; the program finds their numbers in ``ForkRequest``.
 
         Raises:
             Unavailable: there is no server any more.
@@ -391,8 +391,8 @@ def _read_number(descriptor: int) -> int | None:
 def collapse_memory(maps: Path = Path("/proc/self/maps")) -> int:
     """Put what this process has written to its private memory into huge pages. Returns how many bytes they hold.
 
-    Where the kernel cannot, everything stays as it is. Pages are filled up with zeros, so a process grows by a few
-    percent.
+    Memory stays unchanged if the kernel does not support this. Partly used pages are padded with zeros, so a process
+    grows by a few percent.
     """
     advise = ctypes.CDLL(None).madvise
     advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)

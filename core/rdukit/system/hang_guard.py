@@ -1,9 +1,9 @@
-"""A container's health check that ends a part which hangs, so that the engine's restart policy starts it again.
+"""Health check of a container that terminates a hung part, so that the engine's restart policy restarts it.
 
 ``python -m rdukit.system.hang_guard PATIENCE_S CHECK…`` runs the command CHECK and exits like it. A check that does not
 end within ``CHECK_S``, or ends with ``STUCK``, means that the part hangs. If it hangs for ``PATIENCE_S`` after it was
 healthy once, the children of process 1 are killed: process 1 is an init, which ends with them, and the container too.
-Engines restart containers that end, and none that are unhealthy. A part that is not up, or not ready, is left alone.
+Engines restart containers that have exited, but not unhealthy ones. Parts that are down or not ready are left alone.
 
 Source: ours.
 """

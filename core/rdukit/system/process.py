@@ -1,6 +1,6 @@
 """Control of this process and its children: ends with the parent, starts, stops, libraries, garbage, logs. Linux.
 
-What the system knows of any process, by ``/proc``, is here, too.
+Facts of any process from ``/proc`` are here, too.
 """
 
 import contextlib
@@ -34,8 +34,8 @@ class Child(Protocol):
 def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
     """Get signal ``number`` when the parent, whose process id is ``parent``, ends; end at once if it already has.
 
-    The kernel also sends the signal when only the *thread* of the parent that started this process ends. May be
-    called between fork and exec by a process with one thread.
+    The kernel sends the signal when the *thread* that started this process ends, even if the parent lives on. A process
+    with one thread may call this between fork and exec.
     """
     signal_on_parent_death(number)
     if os.getppid() != parent:
@@ -58,12 +58,12 @@ def start_child(
     command: Sequence[str], stdout: IO[bytes] | int, environment: Mapping[str, str], *,
     stderr: IO[bytes] | int | None = None, pass_fds: Sequence[int] = (),
 ) -> "subprocess.Popen[bytes]":  # fmt: skip
-    """Start a program that leads a session of its own and gets SIGTERM when this process ends. It reads nothing.
+    """Start a program in a session of its own, without stdin, that gets SIGTERM when this process ends.
 
-    For processes with one thread: something runs between fork and exec. Pipes have no buffer here.
+    The caller must have one thread, since Python code runs between fork and exec. Pipes are unbuffered.
 
     Args:
-        stderr: None: that of this process.
+        stderr: where errors go; None: to this process's stderr.
     """
     parent = os.getpid()
     return subprocess.Popen(
@@ -74,11 +74,11 @@ def start_child(
 
 
 def stop_child(child: Child, grace_s: float, *, ask: bool = True, kill: Callable[[], object] | None = None) -> bool:
-    """Have a child end, and wait until it has. Returns whether it did within ``grace_s`` seconds.
+    """Terminate a child and wait for its exit. Returns whether it exited within ``grace_s`` seconds.
 
     Args:
-        ask: send SIGTERM first; else its end is near for another reason. kill: what ends it otherwise, by default
-            SIGKILL to it alone.
+        ask: whether to send SIGTERM first; False if the child is already ending for another reason. kill: function that
+            kills the child after ``grace_s``, by default by SIGKILL to the child alone.
     """
     if ask:
         child.terminate()
@@ -123,10 +123,10 @@ def is_readable(descriptor: int) -> bool:
 
 @contextlib.contextmanager
 def gc_paused() -> Iterator[None]:
-    """Collect no garbage in any thread meanwhile; also a decorator.
+    """Pause garbage collection in all threads; a context or a decorator.
 
-    Next to torch there are a million objects, and a collection of all of them takes 80 ms. Imports and traces, which
-    keep many new objects, would start one and find nothing.
+    With torch imported there are a million objects, and a full collection takes 80 ms. Imports and traces keep many new
+    objects, so they would trigger collections that free nothing.
     """
     if not gc.isenabled():
         yield

@@ -1,6 +1,14 @@
 """A model in a device process: a PEF with a checkpoint's tensors, run on whole batches in shared memory.
 
 Needs the runtime only: neither the program that was compiled nor the SDK. Axes: B the PEF's batch, then the row's.
+
+Shapes are static, so a run computes the whole batch, however few rows are filled. A PEF that serves batches therefore
+has a second graph, for one row, which shares the parameters and adds little to the compile. A lone row takes it. A few
+rows take it one by one if that is faster by the times measured when the model was loaded. A graph for each batch size
+would cost compile time, and dynamic shapes have no static memory plan.
+
+``bind`` checks sections and tensors once. A run then copies, makes one native call and counts; checks in each run, as
+programs have them, would halve the requests a second. To change shapes or tensors, bind again.
 """
 
 import math

@@ -1,7 +1,8 @@
 """The Open Inference Protocol v2 over REST, as a bare ASGI application, and the application around it.
 
-Inferences need no web framework, whose import takes a third of a second: a server is ready for them before the other
-routes are. Every refusal is ``{"error": text}`` with a 4xx status, as the protocol says.
+Inferences need no web framework, whose import takes a third of a second, so a server answers them first. A thread
+builds the control routes as soon as the model answers; the first control request may wait for it. Every refusal is
+``{"error": text}`` with a 4xx status, as the protocol says.
 
 Source: Open Inference Protocol v2, "HTTP/REST"; Triton's extensions for binary data, statistics, model configuration
 and the model repository.

@@ -3,6 +3,11 @@
 A service is registered through ``Guarded``, which stands for the server: every service but health asks for a token when
 there are any. An interceptor would do the same at a third of the cost of a whole inference, for every call; here the
 token is checked where the call's method is looked up. Health is ``grpc.health.v1``.
+
+gRPC's threads keep the operating system's usual scheduling policy. Under ``SCHED_BATCH`` its polling thread interrupts
+the event loop less: a tenth more requests on a quiet machine, 0.89 to 1.16 times as many next to other load (1 to 32
+callers). That policy needs over a hundred lines that watch how long threads wait, or a busy neighbour delays a lone
+caller. Pinned threads are no alternative: boxes often have one core.
 """
 
 import asyncio

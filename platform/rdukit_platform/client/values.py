@@ -1,6 +1,10 @@
 """What the API says, as typed values: one dataclass for each schema, with the same names.
 
 A key that is not known here (a newer platform) is left out, and one that is missing (an older one) has its default.
+
+These are not the gateway's pydantic models. For webhooks, models that routes, client and command line share saved 2 of
+46,061 lines, and ``rdukit webhook list`` took 0.69 s of processor time instead of 0.39 s to import pydantic.
+``tests/unit/platform/test_client_values.py`` holds both to the same names.
 """
 
 from collections.abc import Mapping

@@ -34,12 +34,14 @@ from sambaflow.samba.sambatensor import SambaTensor, SambaTensors, from_torch_te
 from sambaflow.samba.session import SambaSession
 from sambaflow.samba.sn_private import groupby, triu_fill
 from sambaflow.samba.utils import set_seed, trace_multigraph
+from sambaflow.sessions import set_current_session
 from sambaflow.sessions.data_parallel import offer_mpi_backend
 from sambaflow.sessions.loaded import LegacyRun
 from sambaflow.sessions.loop_requests import watch_torch_loops
 
 #: The process's session. Importing the module ``sambaflow.samba.session`` bound this name to it; the instance wins.
 session = SambaSession()
+set_current_session(session)
 
 # torch.load takes models and tensors of ours without weights_only=False; a program's own classes it must be told.
 for _own in (SambaTensor, SambaTensors, SambaParameter, sambatensor.DimInfo, LegacyRun, *optim.OPTIMIZERS):

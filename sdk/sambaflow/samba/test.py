@@ -10,6 +10,7 @@ from torch import nn
 from sambaflow.samba.sambatensor import unwrap
 from sambaflow.samba.utils.tensorboard_debug import host_outputs
 from sambaflow.samba.utils.utils import assert_close, set_seed, trace_graph
+from sambaflow.sessions import current_session
 from sambaflow.tracing.tracer import flatten_tensors
 
 
@@ -36,18 +37,16 @@ class TestWithGold:
         Raises:
             AssertionError: an output differs by more than the threshold.
         """
-        from sambaflow import samba
-
         traced: Any = None
         count = 0
         for batch in self.loader:
             if max_batches is not None and count >= max_batches:
                 break
             if traced is None:
-                traced = self.model.output_tensors if samba.session.loaded is not None else trace_graph(
+                traced = self.model.output_tensors if current_session().loaded is not None else trace_graph(
                     self.model, batch, self.optimizer, pef=self.args.pef
                 )  # fmt: skip
-            device = samba.session.run(batch, traced, section_types=["fwd"])
+            device = current_session().run(batch, traced, section_types=["fwd"])
             for output, gold in zip(device, host_outputs(self.model, batch), strict=True):
                 assert_close(output, gold, f"{self.name}:{output.sn_name}", threshold=self.threshold)
             count += 1

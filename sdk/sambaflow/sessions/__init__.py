@@ -7,11 +7,21 @@ if TYPE_CHECKING:
     from sambaflow.sessions.loaded import LoadedPef
 
 
-def current_session() -> "SambaSession":
-    """Return the process's session, ``samba.session``."""
-    from sambaflow import samba
+_current: "SambaSession"
 
-    return samba.session
+
+def set_current_session(session: "SambaSession") -> None:
+    """Make ``session`` the process's one; ``sambaflow.samba`` does so when it is imported."""
+    global _current
+    _current = session
+
+
+def current_session() -> "SambaSession":
+    """Return the process's session, ``samba.session``.
+
+    Modules below ``sambaflow.samba`` take it from here: importing ``samba`` itself would close a circle.
+    """
+    return _current
 
 
 def loaded_pef() -> "LoadedPef":

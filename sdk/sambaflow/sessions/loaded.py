@@ -19,6 +19,7 @@ from sambaflow.samba.lazy_param import value_of
 from sambaflow.samba.nn.parameter import SambaParameter, fill_parameter_
 from sambaflow.samba.optim.base import DeviceOptimizer
 from sambaflow.samba.sambatensor import SambaTensor, unwrap
+from sambaflow.sessions import current_session
 from sambaflow.sessions.data_parallel import Replicas
 from sambaflow.sessions.device_optimizers import DeviceOptimizers
 from sambaflow.sessions.host_copies import HostCopies
@@ -418,11 +419,9 @@ class LegacyRun:
         self.model = model
 
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        from sambaflow import samba
-
         if args:
             kwargs.setdefault("section_types", args[0])
-        return samba.session.run(inputs, kwargs.pop("output_tensors", self.model.output_tensors), **kwargs)
+        return current_session().run(inputs, kwargs.pop("output_tensors", self.model.output_tensors), **kwargs)
 
 
 def _named(tensor: Any, argument: str) -> str:

@@ -17,7 +17,6 @@ from torch import fx
 
 import rdukit
 import rdukit_compiler
-import sambaflow
 from rdukit.errors import RdukitError, TraceError, UnsupportedOperator
 from rdukit_compiler import DATA_DEPENDENT
 from sambaflow.tracing.torch_private import DYNAMO
@@ -55,7 +54,9 @@ _SHAPELESS: Final = (
 )
 
 #: Folders whose frames are not the program's.
-_LIBRARIES: Final = tuple(str(Path(str(m.__file__)).parent) for m in (torch, sambaflow, rdukit, rdukit_compiler))
+_LIBRARIES: Final = (
+    str(Path(__file__).parents[1]), *(str(Path(str(m.__file__)).parent) for m in (torch, rdukit, rdukit_compiler)),
+)  # fmt: skip
 
 
 def explain_failure(cause: Exception, model: str, running: Sequence[str]) -> RdukitError:

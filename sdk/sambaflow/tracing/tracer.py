@@ -8,20 +8,19 @@ import contextlib
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import nn
 
-from rdukit.errors import CompileError, RdukitError, TraceError, UnsupportedOperator
-from rdukit.pef.model import Dtype
+from rdukit.errors import RdukitError, TraceError, UnsupportedOperator
 from rdukit.settings import resolve
 from rdukit.telemetry.spans import span
-from rdukit_compiler import SUPPOSE_EXAMPLE, ModelGraph, Value, ValueKind
-from sambaflow.samba.conversion import name_added_parameters_, symbols_of
+from rdukit_compiler import SUPPOSE_EXAMPLE, ModelGraph
+from sambaflow.samba.conversion import name_added_parameters_
 from sambaflow.samba.directives import module_labels, recording
 from sambaflow.samba.sambatensor import SambaTensor, SambaTensors, unwrap
-from sambaflow.tracing.earlier_traces import Source, graft_earlier, origin_of, remember_traced, tracker_of_trace
+from sambaflow.tracing.earlier_traces import origin_of, remember_traced, tracker_of_trace
 from sambaflow.tracing.failures import Way, explain_failure, record_some_way
 from sambaflow.tracing.module_state import (
     Grown,
@@ -40,11 +39,11 @@ from sambaflow.tracing.module_state import (
 )
 from sambaflow.tracing.scans import traced_scans
 from sambaflow.tracing.tied_weights import untied
-from sambaflow.tracing.torch_private import FAKE_TENSORS, FakeTensor, replaced
+from sambaflow.tracing.torch_private import FAKE_TENSORS, replaced
 from sambaflow.tracing.values import as_input, as_parameter, auxiliary_outputs, name_auxiliary, traced_values
 
-#: How often buffers may grow until forward leaves them as they are.
-_GROWTHS: Final = 4
+if TYPE_CHECKING:
+    from sambaflow.tracing.graph_inputs import Tensors
 
 
 @dataclass(slots=True)
@@ -103,151 +102,128 @@ def _trace(
     model: nn.Module, inputs: Any, name: str, exposed: Collection[str], growths: Sequence[Collection[str]] = ()
 ) -> TracedModel:  # fmt: skip
     """Trace one call of forward, again where buffers grow in it; ``growths``: symbols of those that grew, each time."""
-    from rdukit_compiler import (
-        DTYPE_READERS_META,
-        FakeMode,
-        check_frozen,
-        is_of_transformation,
-        model_graph_from_fx,
-        record_forward,
-        without_dynamo,
-    )
-    from sambaflow.tracing.hooks import recorded_hooks
-    from sambaflow.tracing.static_forms import device_randomness, static_forms
+    from rdukit_compiler import DTYPE_READERS_META, model_graph_from_fx
+    from sambaflow.tracing.graph_inputs import Tensors, check_grown, find_sources, grow_buffers
 
     _check_modules(model)
-    named = _named_inputs(inputs)
-    parameters = dict(model.named_parameters())
-    buffers = dict(model.named_buffers())
-    positions = {id(tensor): i for i, tensor in enumerate(named.values())}
-    trackers: list[Mapping[Any, Any]] = []
-    running: list[str] = []
-    #: Buffers that forward assigned, and their new values.
-    assigned: list[tuple[torch.Tensor, torch.Tensor]] = []
-    grown: list[Grown] = []
-
-    def forward(flat: list[torch.Tensor]) -> list[torch.Tensor]:
-        trackers.append(tracker_of_trace())
-        stand_ins = [as_input(v, o) for o, v in zip(named.values(), flat, strict=False)]
-        rest = flat[len(named) :]
-        for parameter, value in zip(parameters.values(), rest, strict=False):
-            as_parameter(value, parameter)
-        replaced = {id(t): s for t, s in zip([*parameters.values(), *buffers.values()], rest, strict=True)}
-        args, kwargs = _call_arguments(inputs, lambda t: stand_ins[positions[id(t)]])
-        # Libraries ask torch whether somebody compiles (transformers: before it looks at a mask's values).
-        with (
-            _module_paths(model, running), _stand_ins(model, replaced) as places, _unwrapped(model), traced_scans(),
-            static_forms(model), recorded_hooks(model, parameters, replaced), assignable_buffers(),
-            device_randomness(name), traced_values(), torch.compiler._compile_session_context(),
-        ):  # fmt: skip
-            made = model(*args, **kwargs)
-            assigned[:], grown[:] = assigned_buffers(places)
-            check_frozen({path: replaced[id(parameter)] for path, parameter in parameters.items()})
-        returned = [unwrap(item) for item in flatten_tensors(made)] + auxiliary_outputs(exposed)
-        return [*returned, *(new for _, new in assigned), *(each.value for each in grown)]
-
-    _refuse_sparse({**named, **parameters, **buffers})
-    originals: list[SambaTensor | torch.Tensor] = [*named.values(), *parameters.values(), *buffers.values()]
-
-    first = len(named) + len(parameters)
-    fixed = fixed_buffers(model, buffers, first)
-    examples = (_examples(named) if resolve(SUPPOSE_EXAMPLE) else {}) | checked_buffers(model, buffers, first)
-
-    def record(way: Way) -> torch.fx.GraphModule:
-        trackers.clear()
-        running.clear()
-        with contextlib.nullcontext() if way.imports_all else without_dynamo():
-            with FakeMode(allow_non_fake_inputs=True):
-                values = [torch.empty(tuple(t.shape), dtype=t.dtype) for t in originals]
-            if way.follows_gradients:
-                values = [v.requires_grad_(t.requires_grad) for v, t in zip(values, originals, strict=True)]
-            followed = [t.requires_grad for t in originals]
-            where = lambda: running[-1] if running else None  # noqa: E731
-            return record_forward(forward, values, origin_of, followed, where, fixed, examples)
-
-    try:
-        recorded = record_some_way(record)
-    except RdukitError:
-        raise
-    # Whatever the program's forward raises is the trace's failure.
-    except Exception as cause:
-        raise explain_failure(cause, name, running) from cause
-    prefix = f"{name}__"
-    listed, state = _list_values(prefix, model, named, parameters, buffers)
-    sources = {n: Source(v, state.get(v.name)) for n, v in zip(recorded.graph.nodes, listed, strict=False)}
-    graft_earlier(recorded, sources)
+    tensors = Tensors(_named_inputs(inputs), dict(model.named_parameters()), dict(model.named_buffers()))
+    tensors.refuse_sparse()
+    call = _Call(model, inputs, name, tensors, exposed)
+    recorded = call.record()
+    sources = find_sources(recorded, name, model, tensors)
+    if call.grown:
+        # What the program keeps of this trace reads the tables as they are now.
+        tables = grow_buffers(call.grown, recorded, sources, len(growths))
+        remember_traced(name, call.tracker, {**sources, **tables})
+        return _trace(model, inputs, name, exposed, [*growths, {table.value.name for table in tables.values()}])
     listed = [source.value for source in sources.values()]
     state = {source.value.name: source.tensor for source in sources.values() if source.tensor is not None}
-    constants: dict[str, str] = {}
-    for node in recorded.graph.nodes:
-        if node.op == "get_attr" and str(node.target) not in constants:
-            tensor = getattr(recorded, str(node.target))
-            if isinstance(tensor, FakeTensor):  # a stand-in that was reached through .data: the compiler knows it
-                continue
-            if is_of_transformation(tensor):
-                raise TraceError(f"forward of {name!r} uses a tensor that a torch.func transformation left behind")
-            symbol = f"{prefix}constant__{len(constants)}"
-            constants[str(node.target)] = symbol
-            state[symbol] = tensor
-            listed.append(Value(symbol, ValueKind.BUFFER, _dtype(tensor), tuple(tensor.shape)))
-            sources[node] = Source(listed[-1], tensor)
-    if grown:
-        # What the program keeps of this trace reads the tables as they are now.
-        tables = _grow(grown, recorded, sources, len(growths))
-        remember_traced(name, trackers[0], {**sources, **tables})
-        return _trace(model, inputs, name, exposed, [*growths, {table.value.name for table in tables.values()}])
+    constants = {str(node.target): source.value.name for node, source in sources.items() if node.op == "get_attr"}
     symbols = {id(tensor): symbol for symbol, tensor in state.items()}
-    updated = [symbols[id(buffer)] for buffer, _ in assigned]
+    updated = [symbols[id(buffer)] for buffer, _ in call.assigned]
     readers = recorded.meta[DTYPE_READERS_META]
     graph = name_auxiliary(model_graph_from_fx(name, recorded.graph, listed, constants, updated, readers))
     if not graph.outputs:
         raise TraceError(f"forward of {name!r} returns no tensor; it must return a tensor, or a tuple or list of them")
     check_fixed(recorded.graph, sources, graph)
     check_overwritten(graph, state)
-    if counting := sorted(graph.updates.keys() & {symbol for grew in growths for symbol in grew}):
-        raise TraceError(
-            f"forward gives buffer {counting[0]!r} another shape or dtype at its first call, and changes it at the "
-            "next ones, too: on the device there is no first call; create it in its final form"
-        )
+    check_grown(graph, growths)
     returned = graph.outputs[: len(graph.outputs) - len(recording.auxiliary)]
     outputs = tuple(_output_handle(graph, output) for output in returned)
-    remember_traced(name, trackers[0], sources)
-    return TracedModel(graph, outputs, named, state, unsaved_state(model, state, constants))
+    remember_traced(name, call.tracker, sources)
+    return TracedModel(graph, outputs, tensors.inputs, state, unsaved_state(model, state, constants))
 
 
-def _grow(
-    grown: Sequence[Grown], recorded: torch.fx.GraphModule, sources: Mapping[torch.fx.Node, Source], times: int
-) -> dict[torch.fx.Node, Source]:
-    """Let buffers grow as they did in a trace; returns them by the nodes that made their new values.
+class _Call:
+    """Call of a model's forward on stand-ins, and what it left: buffers, tensors and the modules that ran."""
 
-    Args:
-        times: how often buffers grew before.
+    #: Tensors of the trace, weakly, and their proxies.
+    tracker: Mapping[Any, Any]
 
-    Raises:
-        TraceError: a new value depends on inputs or parameters, or buffers grow with every call.
-    """
-    if times >= _GROWTHS:
-        raise TraceError(
-            f"forward gives buffer {grown[0].place.path!r} another shape or dtype at every call; a buffer "
-            "keeps both, or grows once"
-        )
-    known = {
-        node: source.tensor for node, source in sources.items()
-        if source.value.kind is ValueKind.BUFFER and source.tensor is not None and not source.tensor.is_meta
-    }  # fmt: skip
-    names = {id(source.tensor): source.value.name for source in sources.values()}
-    results = recorded.graph.output_node().args[0]
-    assert isinstance(results, list | tuple)
-    made: dict[torch.fx.Node, Source] = {}
-    for each, node in zip(grown, results[len(results) - len(grown) :], strict=True):
-        if not isinstance(node, torch.fx.Node):
-            raise TraceError(
-                f"forward gives buffer {each.place.path!r} another shape or dtype and no value that can be traced"
-            )
-        table = each.keep(node, known)
-        name = names[id(each.place.original)]
-        made[node] = Source(Value(name, ValueKind.BUFFER, _dtype(table), tuple(table.shape)), table)
-    return made
+    def __init__(self, model: nn.Module, inputs: Any, name: str, tensors: "Tensors", exposed: Collection[str]) -> None:
+        self.model, self.inputs, self.name, self.tensors, self.exposed = model, inputs, name, tensors, exposed
+        #: Paths of the modules that run, outermost first; after a failure, of those that ran then.
+        self.running: list[str] = []
+        #: Buffers that forward assigned, and their new values.
+        self.assigned: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.grown: list[Grown] = []
+
+    def record(self) -> torch.fx.GraphModule:
+        """Record the call.
+
+        Raises:
+            RdukitError: whatever forward raises, explained.
+        """
+        fixed = fixed_buffers(self.model, self.tensors.buffers, self.tensors.first_buffer)
+        checked = checked_buffers(self.model, self.tensors.buffers, self.tensors.first_buffer)
+        examples = (_examples(self.tensors.inputs) if resolve(SUPPOSE_EXAMPLE) else {}) | checked
+        try:
+            return record_some_way(lambda way: self._record(way, fixed, examples))
+        except RdukitError:
+            raise
+        # Whatever the program's forward raises is the trace's failure.
+        except Exception as cause:
+            raise explain_failure(cause, self.name, self.running) from cause
+
+    def _record(
+        self, way: Way, fixed: Mapping[int, torch.Tensor], examples: Mapping[int, torch.Tensor]
+    ) -> torch.fx.GraphModule:  # fmt: skip
+        from rdukit_compiler import FakeMode, record_forward, without_dynamo
+
+        self.running.clear()
+        originals = self.tensors.in_order()
+        followed = [t.requires_grad for t in originals]
+        with contextlib.nullcontext() if way.imports_all else without_dynamo():
+            with FakeMode(allow_non_fake_inputs=True):
+                values = [torch.empty(tuple(t.shape), dtype=t.dtype) for t in originals]
+            if way.follows_gradients:
+                values = [v.requires_grad_(follows) for v, follows in zip(values, followed, strict=True)]
+            where = lambda: self.running[-1] if self.running else None  # noqa: E731
+            forward = lambda flat: self._forward(flat)  # noqa: E731, PLW0108 torch counts a method's own argument as well
+            return record_forward(forward, values, origin_of, followed, where, fixed, examples)
+
+    def _forward(self, flat: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Call forward on the stand-ins ``flat`` of all tensors; returns its outputs, then buffers' new values."""
+        from rdukit_compiler import check_frozen
+
+        self.tracker = tracker_of_trace()
+        named, parameters, buffers = self.tensors.inputs, self.tensors.parameters, self.tensors.buffers
+        given = {id(o): as_input(v, o) for o, v in zip(named.values(), flat, strict=False)}
+        rest = flat[len(named) :]
+        for parameter, value in zip(parameters.values(), rest, strict=False):
+            as_parameter(value, parameter)
+        stand_ins = {id(t): s for t, s in zip([*parameters.values(), *buffers.values()], rest, strict=True)}
+        args, kwargs = _call_arguments(self.inputs, lambda t: given[id(t)])
+        with (
+            _module_paths(self.model, self.running), _stand_ins(self.model, stand_ins) as places,
+            _unwrapped(self.model), _torch_while_traced(self.model, self.name, parameters, stand_ins),
+        ):  # fmt: skip
+            made = self.model(*args, **kwargs)
+            self.assigned, self.grown = assigned_buffers(places)
+            check_frozen({path: stand_ins[id(parameter)] for path, parameter in parameters.items()})
+        returned = [unwrap(item) for item in flatten_tensors(made)] + auxiliary_outputs(self.exposed)
+        return [*returned, *(new for _, new in self.assigned), *(each.value for each in self.grown)]
+
+
+@contextlib.contextmanager
+def _torch_while_traced(
+    model: nn.Module, name: str, parameters: Mapping[str, nn.Parameter], stand_ins: Mapping[int, torch.Tensor]
+) -> Iterator[None]:
+    """Change what torch does while a forward is traced; ``stand_ins``: id of a parameter or buffer → its stand-in."""
+    from sambaflow.tracing.hooks import recorded_hooks
+    from sambaflow.tracing.static_forms import device_randomness, static_forms
+
+    with (
+        traced_scans(),
+        static_forms(model),
+        recorded_hooks(model, parameters, stand_ins),
+        assignable_buffers(),
+        device_randomness(name),
+        traced_values(),
+        # Libraries ask torch whether somebody compiles (transformers: before it looks at a mask's values).
+        torch.compiler._compile_session_context(),
+    ):
+        yield
 
 
 def flatten_tensors(value: Any) -> list[Any]:
@@ -259,15 +235,6 @@ def flatten_tensors(value: Any) -> list[Any]:
     if isinstance(value, list | tuple | SambaTensors):
         return [tensor for item in value for tensor in flatten_tensors(item)]
     return []
-
-
-def _refuse_sparse(tensors: Mapping[str, SambaTensor | torch.Tensor]) -> None:
-    for name, tensor in tensors.items():
-        if tensor.layout is not torch.strided:
-            raise TraceError(
-                f"{name!r} has layout {tensor.layout}; the RDU has dense tensors only: use to_dense(), or a "
-                "dense tensor with a mask"
-            )
 
 
 def _named_inputs(inputs: Any) -> dict[str, SambaTensor]:
@@ -447,51 +414,8 @@ def _module_paths(model: nn.Module, running: list[str]) -> Iterator[None]:
             handle.remove()
 
 
-def _list_values(
-    prefix: str, model: nn.Module, named: Mapping[str, SambaTensor], parameters: Mapping[str, nn.Parameter],
-    buffers: Mapping[str, torch.Tensor],
-) -> tuple[list[Value], dict[str, torch.Tensor]]:  # fmt: skip
-    values = [Value(n, ValueKind.INPUT, _dtype(t), tuple(t.shape), t.requires_grad) for n, t in named.items()]
-    state: dict[str, torch.Tensor] = {}
-    for path, parameter in parameters.items():
-        symbol = getattr(parameter, "sn_name", "")
-        if not symbol:
-            raise CompileError(
-                f"parameter {path!r} was not converted; call samba.from_torch_model_(model) before compile and trace"
-            )
-        if symbol in named:
-            raise CompileError(
-                f"two tensors are called {symbol!r}: input and parameter {path!r}; give the input another name"
-            )
-        if symbol in state:
-            raise CompileError(
-                f"two tensors are called {symbol!r}; give the models different prefixes with "
-                "samba.from_torch_model_(model, parent_module_prefix='…')"
-            )
-        state[symbol] = parameter
-        values.append(
-            Value(symbol, ValueKind.PARAMETER, _dtype(parameter), tuple(parameter.shape), parameter.requires_grad)
-        )
-    symbols = symbols_of(model)
-    for path, buffer in buffers.items():
-        symbol = symbols[path] if hasattr(model, "sn_prefix") else prefix + symbols[path]
-        if symbol in state or symbol in named:
-            raise CompileError(
-                f"two tensors are called {symbol!r}, one of them buffer {path!r}; give the input or the attribute "
-                "another name"
-            )
-        state[symbol] = buffer
-        values.append(Value(symbol, ValueKind.BUFFER, _dtype(buffer), tuple(buffer.shape)))
-    return values, state
-
-
 def _output_handle(graph: ModelGraph, name: str) -> SambaTensor:
     value = graph.values[name]
     handle = SambaTensor(shape=value.shape, dtype=getattr(torch, value.dtype), name=name)
     handle._is_output = True
     return handle
-
-
-def _dtype(tensor: "torch.Tensor | SambaTensor") -> Dtype:
-    # A graph that is captured refuses the dtypes that ``Dtype`` lacks.
-    return cast(Dtype, str(tensor.dtype).removeprefix("torch."))

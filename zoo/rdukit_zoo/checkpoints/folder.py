@@ -1,7 +1,7 @@
 """Hugging Face folders: ``config.json`` and weights, whole or in shards, as safetensors or as old pickles.
 
-Tensors are read one after another and mapped from the file, so that a checkpoint needs its own size in memory and no
-more. Pickles are read with ``weights_only``: no program in them runs.
+Tensors are read one after another and mapped from the file, so loading needs no more memory than the checkpoint's size.
+Pickles are read with ``weights_only``, which runs no code in them.
 """
 
 import json
@@ -26,7 +26,7 @@ from rdukit_zoo.registry import ModelEntry, SizeValue, get_model, model_names
 
 CONFIG: Final = "config.json"
 TOKENIZER: Final = "tokenizer.json"
-#: Names of weights in the order in which they are looked for; ``{}.index.json`` names the shards.
+#: File names of weights, tried in this order; ``{}.index.json`` names the shards.
 WEIGHTS: Final = ("model.safetensors", "pytorch_model.bin")
 #: Bytes of a shard, as ``save_pretrained`` has it by default.
 SHARD_BYTES: Final = 50_000_000_000
@@ -145,7 +145,7 @@ def read_tensors(folder: HubFolder, model: torch.nn.Module) -> Iterator[tuple[st
                 )
             missing.discard(name)
             yield name, tensor
-    # Of names that share a tensor one is enough.
+    # One of the names that share a tensor is enough.
     missing = {name for name in missing if name not in shared or shared[name] in missing}
     if missing or left_over:
         raise InvalidArgument(

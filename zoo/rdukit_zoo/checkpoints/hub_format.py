@@ -1,7 +1,7 @@
 """How a model's parameters are named and laid out in a Hugging Face folder. Deciding only; ``folder`` reads and writes.
 
-Modules of the zoo name their parameters as ``save_pretrained`` writes them to disk, so that a format says only what
-differs: a prefix that some files lack, weights that are stored transposed, tied ones, old spellings, buffers.
+Modules of the zoo use the parameter names that ``save_pretrained`` writes. A format therefore lists the differences
+only: a prefix that some files lack, transposed weights, tied weights, old spellings, buffers.
 """
 
 import re
@@ -29,9 +29,9 @@ class HubFormat:
     architectures: tuple[str, ...]
     sizes_of_config: "Callable[[Mapping[str, Any]], dict[str, SizeValue]]"
     config_of_sizes: "Callable[[Mapping[str, SizeValue]], dict[str, Any]]"
-    #: Prefix of the body's names, which files that were saved without a head lack.
+    #: Prefix of the body's names; files that were saved without a head lack it.
     prefix: str = ""
-    #: Whether the prefix is written; not for a body without a head.
+    #: Whether the prefix is written: false for a body without a head.
     writes_prefix: bool = True
     #: Name → the name whose tensor it shares if the sizes tie them; it may be absent on disk, or there twice.
     tied: Mapping[str, str] = field(default_factory=dict)
@@ -41,13 +41,13 @@ class HubFormat:
     tables: tuple[str, ...] = ()
     #: Names of weights that are stored [in, out], where ``nn.Linear`` has [out, in].
     transposed: tuple[str, ...] = ()
-    #: Old spellings and what they are today, applied in order.
+    #: Old spelling → today's, applied in order.
     renamed: tuple[tuple[str, str], ...] = ()
 
     def name_of(self, stored: str, names: Iterable[str]) -> str | None:
-        """Return the model's name of a tensor on disk; None if it is to be ignored.
+        """Return the model's name of a tensor on disk; None if the tensor is ignored.
 
-        ``names``: all of the model. A name that the model does not have is returned as it is.
+        ``names``: all names of the model. A name that the model does not have is returned unchanged.
         """
         for pattern, replacement in self.renamed:
             stored = re.sub(pattern, replacement, stored)
@@ -61,7 +61,7 @@ class HubFormat:
         return name if self.writes_prefix else name.removeprefix(self.prefix)
 
     def is_table(self, name: str) -> bool:
-        """Return whether a buffer of the model is not in folders."""
+        """Return whether folders lack this buffer of the model."""
         return any(re.search(pattern, name) for pattern in self.tables)
 
     def is_transposed(self, name: str) -> bool:
@@ -71,7 +71,7 @@ class HubFormat:
     def convert(self, name: str, tensor: "torch.Tensor") -> "torch.Tensor":
         """Return a tensor in the other layout, disk to model or model to disk: the same step both ways.
 
-        It is a view: what is mapped from a file stays there.
+        The result is a view: a tensor that is mapped from a file stays mapped.
         """
         return tensor.t() if self.is_transposed(name) else tensor
 

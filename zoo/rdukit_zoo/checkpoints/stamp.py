@@ -1,4 +1,4 @@
-"""Identities in files of checkpoints: read, and written into files that lack one, after names and shapes agree."""
+"""Identities in checkpoint files: read them, or write them into files without one if names and shapes match."""
 
 from collections.abc import Mapping
 from pathlib import Path

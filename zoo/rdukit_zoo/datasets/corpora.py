@@ -1,4 +1,4 @@
-"""Texts that are there on every machine, for language models that are given no others.
+"""Texts that every Python installation has: the default corpora of language models.
 
 Their size depends on the version of Python; ``documentation`` and ``sources`` have about half a megabyte each.
 """
@@ -10,7 +10,7 @@ from typing import Final
 from rdukit.errors import InvalidArgument
 from rdukit_zoo.datasets.genes import draw_genes
 
-#: What a model may learn from when no text is given.
+#: Corpora to train on if no text is given.
 CORPORA: Final = ("documentation", "sources", "genes", "rare_genes")
 #: Modules of Python's standard library whose sources are read.
 MODULES: Final = (

@@ -1,4 +1,4 @@
-"""A plan's layers over RDUs by what their memory holds: our own split in the order of forward."""
+"""Placement of a plan's sections on RDUs by the memory that they need, in the order of forward. Source: ours."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,8 +27,8 @@ class Stage:
 def place_over_rdus(pef: Pef, graph: Graph, chip: ChipSpec) -> tuple[Stage, ...]:
     """Return the fewest RDUs that hold a graph: each takes forward's sections in order until its memory is full.
 
-    With a section goes its share of gradients and optimizer state, by the parameters that it is the first to read.
-    Activations are spread evenly. Pure.
+    A section brings the gradients and optimizer state of the parameters that it reads first. Activations are spread
+    evenly. Pure.
 
     Raises:
         OutOfDeviceMemory: one section alone takes more than an RDU has.

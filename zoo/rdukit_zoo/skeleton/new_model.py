@@ -1,6 +1,6 @@
 """A new model of the zoo: its module, its box and the lines that name it, in a checkout. Pure but for one call.
 
-It begins as a small regression that draws its own data, so that all of its files are right before it is changed.
+The new model is a small regression that draws its own data, so all of its files work before the first change.
 """
 
 import re

@@ -174,9 +174,7 @@ class DeviceOptimizer(torch.optim.Optimizer):
 
     def cpu(self) -> "DeviceOptimizer":
         """Copy the states to the host, as ``samba.session.to_cpu(optimizer)`` does."""
-        from sambaflow import samba
-
-        samba.session.to_cpu(self)
+        current_session().to_cpu(self)
         return self
 
     def host_key(self, state: str) -> str:

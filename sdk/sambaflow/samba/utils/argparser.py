@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sambaflow.samba.schema.snconfig import SNConfig
+from sambaflow.sessions import current_session
 
 COMMANDS: Final = ("compile", "run", "test", "measure-performance", "measure-sections")
 _RUN: Final = ("run", "test", "measure-performance", "measure-sections")
@@ -58,12 +59,11 @@ def parse_app_args(
             setattr(args, name, value)
     if args.yaml_config:
         parse_yaml_to_args(args.yaml_config, args)
-    from sambaflow import samba
     from sambaflow.sessions.data_parallel import is_switched_on, join_ranks
 
     if is_switched_on(args.data_parallel):
         args.local_rank = join_ranks()
-    samba.session.options = dict(vars(args))
+    current_session().options = dict(vars(args))
     return args
 
 
@@ -259,11 +259,10 @@ class SambaConfig:
 
     def get_all_params(self) -> dict[str, Any]:
         """Return all parameters; those that ``args`` lacked are set there, and the session remembers them."""
-        from sambaflow import samba
-
         for name, value in self.schema.defaults().items():
             if not hasattr(self.args, name):
                 setattr(self.args, name, value)
         found = dict(vars(self.args))
-        samba.session.options = {**samba.session.options, **found}
+        session = current_session()
+        session.options = {**session.options, **found}
         return found

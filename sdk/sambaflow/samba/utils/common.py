@@ -10,6 +10,7 @@ from torch import nn
 from sambaflow.samba.sambatensor import unwrap
 from sambaflow.samba.utils.tensorboard_debug import host_outputs
 from sambaflow.samba.utils.utils import assert_close, measure_performance, measure_sections, trace_graph
+from sambaflow.sessions import current_session
 from sambaflow.sessions.data_parallel import is_switched_on
 
 
@@ -18,13 +19,11 @@ def common_app_driver(
     squeeze_bs_dim: bool = False, init_output_grads: bool = True, metadata: Any = None, **accepted: Any,
 ) -> Any:  # fmt: skip
     """Compile, test, measure or run a model, as ``args.command`` says."""
-    from sambaflow import samba
-
     inference = bool(getattr(args, "inference", False)) or optim is None
     chosen = None if inference else optim
     is_replica = is_switched_on(getattr(args, "data_parallel", False))
     if args.command == "compile":
-        return samba.session.compile(
+        return current_session().compile(
             model, inputs, chosen, name=name, app_dir=app_dir, init_output_grads=init_output_grads,
             inference=inference, config_dict=vars(args), pef_metadata=metadata if isinstance(metadata, dict) else None,
         )  # fmt: skip
@@ -49,7 +48,7 @@ def common_app_driver(
         return _compare_with_host(model, inputs, traced)
     outputs: Any = None
     for _ in range(args.num_iterations):
-        outputs = samba.session.run(
+        outputs = current_session().run(
             inputs, traced, data_parallel=is_replica, section_types=["fwd"] if inference else None
         )
     return outputs
@@ -57,9 +56,7 @@ def common_app_driver(
 
 def _compare_with_host(model: nn.Module, inputs: Any, traced: Any) -> None:
     """Run forward on both and compare each output."""
-    from sambaflow import samba
-
-    device = samba.session.run(inputs, traced, section_types=["fwd"])
+    device = current_session().run(inputs, traced, section_types=["fwd"])
     for output, gold in zip(device, host_outputs(model, inputs), strict=True):
         made = unwrap(output)
         if gold.numel() == 1 and made.numel() > 1:  # a mean loss of each batch of a spatial call

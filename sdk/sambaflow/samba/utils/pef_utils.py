@@ -7,6 +7,9 @@ from typing import Any, Final
 from rdukit.errors import PefError
 from rdukit.pef import read_pef
 
+#: ``sambaflow.__version__``: programs compare it with the SambaFlow releases that they need. rdukit emulates the
+#: interface of this release.
+SAMBAFLOW_VERSION: Final = "1.23.0"
 #: Options that describe the compile and not the program: left out of the metadata.
 _LEFT_OUT: Final = frozenset({"command", "pef_name", "output_folder", "arch", "log_level", "pef"})
 
@@ -25,12 +28,10 @@ def get_pefmeta(args: Any, model: Any) -> dict[str, str]:
 
 def get_pefmeta_dict(mapping: Mapping[str, Any], model: Any) -> dict[str, Any]:
     """Return the same from a dict; lists survive a round trip."""
-    from sambaflow import __version__
-
     found: dict[str, Any] = {
         key: value if isinstance(value, list) else str(value) for key, value in mapping.items() if key not in _LEFT_OUT
     }
-    return {**found, "model": str(model), "samba_version": __version__}
+    return {**found, "model": str(model), "samba_version": SAMBAFLOW_VERSION}
 
 
 def get_pef_info(pef: str, fields: Mapping[str, PefInfoStruct]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from torch import nn
 
 from rdukit.files.atomic import write_json_atomic
 from sambaflow.samba.sambatensor import unwrap
+from sambaflow.sessions import current_session
 from sambaflow.tracing.tracer import _call_arguments, flatten_tensors
 
 
@@ -16,9 +17,7 @@ def dump_accuracy_debug_info(args: Any, model: nn.Module, inputs: Any, traced_ou
 
     It is ``accuracy_debug.json`` in ``args.log_dir``, or else in the output folder. Source: ours.
     """
-    from sambaflow import samba
-
-    device = samba.session.run(inputs, traced_outputs, section_types=["fwd"])
+    device = current_session().run(inputs, traced_outputs, section_types=["fwd"])
     host = host_outputs(model, inputs)
     rows = {}
     for output, gold in zip(device, host, strict=True):

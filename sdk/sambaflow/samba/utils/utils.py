@@ -47,7 +47,7 @@ from rdukit.files.atomic import write_json_atomic
 from rdukit.pef import read_pef
 from sambaflow.samba.nn.parameter import convert_parameter_
 from sambaflow.samba.sambatensor import SambaTensor, unwrap
-from sambaflow.sessions import loaded_pef
+from sambaflow.sessions import current_session, loaded_pef
 from sambaflow.tracing.tracer import flatten_tensors
 
 
@@ -63,10 +63,8 @@ def trace_graph(
     Raises:
         PefError: the PEF is missing, broken, or of another graph.
     """
-    from sambaflow import samba
-
     chosen = optim if optim is not None else optimizers
-    return samba.session.trace(
+    return current_session().trace(
         model, inputs, chosen, pef, transfer_device=transfer_device, init_output_grads=init_output_grads,
         loss_indices=loss_indices, mapping=mapping,
     )  # fmt: skip
@@ -157,15 +155,13 @@ def measure_performance(
     Returns:
         (samples a second, seconds a step).
     """
-    from sambaflow import samba
-
     sections = ["fwd"] if inference else None
     if not inference and loaded_pef().replicas.can_reduce and (not data_parallel or (world_size or 1) < 2):
         print("[warning Samba] the PEF is data parallel: measure with --data-parallel --world-size N to include reduce")
     runs = 0
     began = time.perf_counter()
     while runs < n_iterations or time.perf_counter() - began < min_duration:
-        samba.session.run(
+        current_session().run(
             inputs if not run_graph_only else None, None, data_parallel=data_parallel, section_types=sections
         )
         runs += 1
@@ -173,12 +169,12 @@ def measure_performance(
     throughput = batch_size * n_chips / seconds
     print(f"e2e_throughput: {throughput:.4f} samples/s, measured over {runs} iterations.")
     print(f"e2e_latency: {seconds:.6f} s")
-    report = samba.session.report()
+    report = current_session().report()
     print(f"projected RDU latency (emulated): {report['emulated_seconds'] / max(report['runs'], 1):.6f} s")
     if json:
         Path(json).write_text(json_module.dumps({"throughput": throughput, "latency_s": seconds, "iterations": runs}))
     if compiled_stats_json:
-        create_mac_resource_report(samba.session.pef_path, compiled_stats_json)
+        create_mac_resource_report(current_session().pef_path, compiled_stats_json)
     return throughput, seconds
 
 
@@ -259,18 +255,16 @@ def measure_sections(
     import json as json_module
     import time
 
-    from sambaflow import samba
-
     began, runs = time.perf_counter(), 0
-    samba.session.start_runtime_profile()
+    current_session().start_runtime_profile()
     while runs < n_iterations or time.perf_counter() - began < min_duration:
-        samba.session.run(
+        current_session().run(
             inputs, None, data_parallel=data_parallel, reduce_on_rdu=reduce_on_rdu, section_types=section_types
         )
         runs += 1
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "profile.json"
-        samba.session.end_runtime_profile(path)
+        current_session().end_runtime_profile(path)
         profile = json_module.loads(path.read_text())
     found = {
         str(s["name"]): {
@@ -317,9 +311,7 @@ def trace_multigraph(model: nn.Module, inputs: Any, trace_prefix: str = "") -> t
     Raises:
         TraceError: forward cannot be traced, or a name stands for two different tensors.
     """
-    from sambaflow import samba
-
-    return samba.session.trace_multigraph(model, inputs, trace_prefix)
+    return current_session().trace_multigraph(model, inputs, trace_prefix)
 
 
 def weight_norm_(layer: nn.Module, name: str = "weight", dim: int = 0) -> nn.Module:

@@ -6,6 +6,7 @@ from typing import Any
 from torch import nn
 
 from sambaflow.samba.sambatensor import unwrap
+from sambaflow.sessions import current_session
 
 
 def train(
@@ -16,16 +17,16 @@ def train(
 
     Afterwards the host's parameters are the device's.
     """
-    from sambaflow import samba
-
     means = []
     for _ in range(num_epochs):
         losses = []
         for batch in loader:
-            outputs = samba.session.run(batch, model.output_tensors, hyperparam_dict=hyperparam_dict, **run_arguments)
+            outputs = current_session().run(
+                batch, model.output_tensors, hyperparam_dict=hyperparam_dict, **run_arguments
+            )
             losses.append(float(unwrap(outputs[loss_index]).float().mean()))
         means.append(sum(losses) / max(len(losses), 1))
-    samba.session.to_cpu(model)
+    current_session().to_cpu(model)
     return means
 
 
