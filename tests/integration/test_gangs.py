@@ -21,7 +21,7 @@ def second_member(below: int) -> int:
     """Return the process of the member with rank 1 somewhere below a process."""
     (found,) = [
         facts.pid for facts in tree_of(below)
-        if b"\0RANK=1\0" in b"\0" + Path(f"/proc/{facts.pid}/environ").read_bytes()
+        if Path(f"/proc/{facts.pid}/comm").read_text().strip() == "rdukit-rank-1"
     ]  # fmt: skip
     return found
 

@@ -1,10 +1,15 @@
 """Operations' children forked from a process that has imported torch and the verbs, instead of started anew.
 
-A box that was itself forked has such a server beside it; see ``rdukit_modelbox.cli.fork_server``.
+A box that was itself forked has such a server beside it; see ``rdukit_modelbox.cli.fork_server``. A child of it forks
+the other members of its training.
 """
 
 import asyncio
 import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 from rdukit.system.forks import ForkedProcess, ForkRequest, ForkServer
@@ -25,10 +30,41 @@ def find_fork_server() -> ForkServer | None:
 
 
 def run_operation(request: ForkRequest) -> int:
-    """Run one operation in a fork: its request is on stdin."""
+    """Run one operation in a fork: its request is on stdin, variables of its own are in the fork's request."""
     from rdukit_modelbox.operations.child import main
 
+    os.environ.update(request.body.get("environment", {}))
+    sys.stdin = os.fdopen(0, closefd=False)  # the one before may have read ahead
     return main(["--events-fd", str(request.descriptors[0]), "--parent", str(request.server)])
+
+
+@contextmanager
+def member_forks() -> Iterator[ForkServer | None]:
+    """Yield a server that forks members of a training from this process; None: each must be started anew.
+
+    A process with several threads cannot be forked safely, and one without torch saves nothing by it.
+    """
+    if "torch" not in sys.modules or len(list(Path("/proc/self/task").iterdir())) > 1:
+        yield None
+        return
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()  # what is buffered would be written by each fork
+    with ForkServer.by_fork(run_operation, "rdukit-members", are_many=False) as server:
+        yield server
+
+
+def fork_member(
+    server: ForkServer, request: bytes, events: int, rank: int, environment: Mapping[str, str]
+) -> ForkedProcess:  # fmt: skip
+    """Fork the member ``rank`` with variables of its own; arguments and errors are as of ``start_forked``."""
+    stdin = os.memfd_create("member", os.MFD_CLOEXEC)
+    try:
+        os.write(stdin, request)
+        os.lseek(stdin, 0, os.SEEK_SET)
+        body = {"name": f"rdukit-rank-{rank}", "environment": dict(environment)}
+        return server.fork(body, sys.stdout.fileno(), stdin, (events,))
+    finally:
+        os.close(stdin)
 
 
 async def start_forked(server: ForkServer, request: bytes, events: int) -> "ForkedChild":

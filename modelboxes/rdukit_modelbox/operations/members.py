@@ -25,6 +25,8 @@ from rdukit.box.relay import relaying
 from rdukit.errors import ChildDied, InvalidArgument, PeerLost, RdukitError, all_error_classes
 from rdukit.fence.spec import ALIAS
 from rdukit.settings import SND_SOCKET, resolve
+from rdukit.system.forks import ForkedProcess, ForkServer
+from rdukit_modelbox.operations.forks import fork_member, member_forks
 from rdukit_modelbox.settings import MEMBERS, PART
 from rdukit_node.settings import LEASE
 
@@ -95,7 +97,7 @@ class _Member:
 
     rank: int
     count: int
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | ForkedProcess
     events: IO[bytes]
     watch: threading.Thread = field(init=False)
 
@@ -129,13 +131,13 @@ def other_members(request: Mapping[str, Any], fail: Callable[[RdukitError], obje
     if part is None and len(members) < 2:
         yield
         return
-    with nullcontext() if part is None else relaying(part):
-        yield from _with_others(members, part, request, fail)
+    with member_forks() as forks, nullcontext() if part is None else relaying(part):
+        yield from _with_others(members, part, request, fail, forks)
 
 
 def _with_others(
     members: Sequence[MemberLease], part: LinkedPart | None, request: Mapping[str, Any],
-    fail: Callable[[RdukitError], object],
+    fail: Callable[[RdukitError], object], forks: ForkServer | None,
 ) -> Iterator[None]:  # fmt: skip
     port = _find_port() if part is None else STORE_PORT
     os.environ.update(place_of(0, members, port, part))
@@ -143,7 +145,7 @@ def _with_others(
     others = []
     try:
         for number in range(1, len(members)):
-            others.append(_start(request, {**os.environ, **place_of(number, members, port, part)}))
+            others.append(_start(request, place_of(number, members, port, part), forks))
         for each in others:
             each.watch = threading.Thread(target=_watch, args=(each, is_over, fail), daemon=True)
             each.watch.start()
@@ -169,19 +171,27 @@ def _watch(member: _Member, is_over: threading.Event, fail: Callable[[RdukitErro
         fail(member.error(status))
 
 
-def _start(request: Mapping[str, Any], environment: Environment) -> _Member:
+def _start(request: Mapping[str, Any], place: Environment, forks: ForkServer | None) -> _Member:
     events = tempfile.TemporaryFile()  # noqa: SIM115 it lives as long as the member
+    line = json.dumps({**request, "is_follower": True}).encode() + b"\n"
+    rank = int(place["RANK"])
+    process = (
+        _start_anew(line, events.fileno(), place) if forks is None
+        else fork_member(forks, line, events.fileno(), rank, place)
+    )  # fmt: skip
+    return _Member(rank, int(place["WORLD_SIZE"]), process, events)
+
+
+def _start_anew(request: bytes, events: int, place: Environment) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-u", "-m", "rdukit_modelbox.operations.child"]
     process = subprocess.Popen(
-        [
-            sys.executable, "-u", "-m", "rdukit_modelbox.operations.child",
-            "--events-fd", str(events.fileno()), "--parent", str(os.getpid()),
-        ],
-        env=environment, stdin=subprocess.PIPE, pass_fds=(events.fileno(),),
+        [*command, "--events-fd", str(events), "--parent", str(os.getpid())],
+        env={**os.environ, **place}, stdin=subprocess.PIPE, pass_fds=(events,),
     )  # fmt: skip
     assert process.stdin is not None
     with process.stdin as stdin:
-        stdin.write(json.dumps({**request, "is_follower": True}).encode() + b"\n")
-    return _Member(int(environment["RANK"]), int(environment["WORLD_SIZE"]), process, events)
+        stdin.write(request)
+    return process
 
 
 def _find_port() -> int:
