@@ -26,7 +26,6 @@ from support.platform.processes import NodeUnderTest, PlatformUnderTest, platfor
 
 pytestmark = [
     shows("nodes", "scheduler", "jobs", "training", "logreg"),
-    shows("nodes", "scheduler", "jobs", "training", "logreg"),
     pytest.mark.skipif(
         not what_holds().holds or bool(why_no_address()), reason=f"no fence holds here: {what_holds().why}"
     ),
