@@ -241,14 +241,11 @@ class ForkServer(Closable):
         return cls(ours, process)
 
     @classmethod
-    def by_fork(
-        cls, run: Callable[[ForkRequest], int], name: str, output: int | None = None, are_many: bool = True
-    ) -> "ForkServer":  # fmt: skip
+    def by_fork(cls, run: Callable[[ForkRequest], int], name: str, output: int | None = None) -> "ForkServer":
         """Fork this process, which has one thread, into a server with all that it has imported.
 
         Args:
             output: its stdout and stderr; None: those of this process.
-            are_many: as of ``serve_forks``.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         pid = os.fork()
@@ -260,7 +257,7 @@ class ForkServer(Closable):
             set_process_name(name)
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             try:
-                serve_forks(theirs.detach(), run, are_many)
+                serve_forks(theirs.detach(), run)
             finally:
                 os._exit(0)
         theirs.close()
