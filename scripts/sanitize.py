@@ -17,9 +17,9 @@ from pathlib import Path
 #: Tests whose kernels are native: of our own operators, and of what inductor writes.
 SHORT = ["tests/conformance/test_sanitized_kernels.py", "tests/conformance/test_native_lookups.py"]
 LONG = [
-    *SHORT, "tests/conformance/test_native_sections.py", "tests/conformance/test_few_row_products.py",
-    "tests/conformance/test_native_convolutions.py", "tests/conformance/test_small_convolutions.py",
-    "tests/conformance/test_lstm_layer.py",
+    *SHORT, "tests/conformance/test_native_sections.py", "tests/conformance/test_native_products.py",
+    "tests/conformance/test_few_row_products.py", "tests/conformance/test_native_convolutions.py",
+    "tests/conformance/test_small_convolutions.py", "tests/conformance/test_lstm_layer.py",
 ]  # fmt: skip
 #: Random modules that are run, with ``--short`` and without: as many as make whole groups of kernels.
 FEW, MANY = 16, 96

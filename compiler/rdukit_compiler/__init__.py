@@ -4,8 +4,9 @@ The names below are all that a front end, such as the SDK, takes from the compil
 names is first used: a program that runs a PEF does not wait for the passes.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from rdukit.system.lazy_names import lazy_face
 
 if TYPE_CHECKING:
     from rdukit_compiler.capture.evaluation import computes_the_same as computes_the_same
@@ -69,8 +70,4 @@ else:
         "rdukit_compiler.settings": "ARCH HOST_FALLBACK KERNELS PRECISION SUPPOSE_EXAMPLE",
     }
 
-    def __getattr__(name: str) -> Any:
-        for module, names in FACE.items():
-            if name in names.split():
-                return getattr(importlib.import_module(module), name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    __getattr__, __dir__ = lazy_face(__name__, FACE)

@@ -2,10 +2,9 @@
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch
 from sambaflow import samba
 from sambaflow.samba import utils
 from support import FIND_SUPPORT, shows
+from support.forked import ForkedProgram, fork_python
 from support.programs import ResFFNLogReg, compile_model
 
 pytestmark = shows("surface", "node")
@@ -25,7 +25,7 @@ BATCH, STEPS = 8, 6
 PROGRAM = (
     FIND_SUPPORT
     + """
-import os, signal, sys
+import os, signal, sys, warnings
 import torch
 from sambaflow import samba
 from sambaflow.samba import utils
@@ -75,6 +75,7 @@ def train(way):
     torch.save({"losses": losses, "state": state, "gradient": gradient}, f"{args.out}/{way}{rank}.pt")
     samba.session.reset()
 
+warnings.simplefilter("error")
 args = parse_app_args(sys.argv[1:], common_parser_fn=options)
 rank = utils.get_rank()
 assert args.local_rank == rank and utils.get_world_size() == 2
@@ -148,25 +149,35 @@ LAUNCHERS: dict[str, Callable[[int], dict[str, str]]] = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Rank:
+    """Process of a rank, and the file that it writes to."""
+
+    program: ForkedProgram
+    said: Path
+
+    def finish(self) -> str:
+        """Return what it wrote when it has ended."""
+        self.program.wait(60)
+        return self.said.read_text()
+
+
 @contextmanager
 def two_ranks(
-    arguments: Sequence[str], launcher: str = "MPICH", more: Mapping[str, str] | None = None
-) -> Iterator[list["subprocess.Popen[str]"]]:
+    folder: Path, arguments: Sequence[str], launcher: str = "MPICH", more: Mapping[str, str] | None = None
+) -> Iterator[list[Rank]]:
     """The program as two processes; they are dead afterwards."""
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-W", "error", "-c", PROGRAM, "run", "--data-parallel", *arguments], text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **LAUNCHERS[launcher](number), **(more or {})},
-        )
-        for number in range(2)
-    ]  # fmt: skip
-    try:
+    words = ["-c", PROGRAM, "run", "--data-parallel", "--out", str(folder), *arguments]
+    with ExitStack() as stack:
+        ranks = []
+        for number in range(2):
+            file = stack.enter_context((folder / f"said{number}").open("wb"))
+            environment = {**os.environ, **LAUNCHERS[launcher](number), **(more or {})}
+            program = fork_python(words, environment, stdout=file.fileno(), stderr=file.fileno(), kind="sambaflow")
+            stack.callback(program.wait, 60)
+            stack.callback(program.kill)
+            ranks.append(Rank(program, folder / f"said{number}"))
         yield ranks
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.communicate()
 
 
 def joint_batch(pef: str, data: Mapping[str, torch.Tensor]) -> tuple[list[float], dict[str, torch.Tensor], Any]:
@@ -188,10 +199,10 @@ def test_two_ranks_train_as_one_rank_with_the_joint_batch_whole_or_section_by_se
     data = save_data(tmp_path)
     losses, state, gradient = joint_batch(compiled(tmp_path, 2 * BATCH, "joint"), data)
     ways = ("whole", "sections", "reduce")
-    with two_ranks(["--pef", pef, "-b", str(BATCH), "--ways", ",".join(ways), "--out", str(tmp_path)]) as ranks:
+    with two_ranks(tmp_path, ["--pef", pef, "-b", str(BATCH), "--ways", ",".join(ways)]) as ranks:
         for rank in ranks:
-            text, _ = rank.communicate(timeout=60)
-            assert rank.returncode == 0, text
+            text = rank.finish()
+            assert rank.program.returncode == 0, text
     for way in ways:
         first, second = (torch.load(tmp_path / f"{way}{n}.pt") for n in range(2))
         for name, value in first["state"].items():
@@ -207,13 +218,10 @@ def test_two_ranks_train_as_one_rank_with_the_joint_batch_whole_or_section_by_se
 
 def test_a_killed_rank_ends_the_other_with_a_clear_error(pef: str, tmp_path: Path) -> None:
     save_data(tmp_path)
-    with two_ranks(["--pef", pef, "-b", str(BATCH), "--ways", "dies", "--out", str(tmp_path)], "Open MPI") as (
-        first,
-        second,
-    ):
-        assert second.wait(timeout=60) == -signal.SIGKILL
-        text, _ = first.communicate(timeout=60)
-    assert first.returncode == 1
+    with two_ranks(tmp_path, ["--pef", pef, "-b", str(BATCH), "--ways", "dies"], "Open MPI") as (first, second):
+        assert second.program.wait(60) == -signal.SIGKILL
+        text = first.finish()
+    assert first.program.returncode == 1
     assert "PeerLost: rank 0 of 2 lost another rank while averaging gradients" in text
     assert not (tmp_path / "dies0.pt").exists()
 
@@ -221,20 +229,20 @@ def test_a_killed_rank_ends_the_other_with_a_clear_error(pef: str, tmp_path: Pat
 @pytest.mark.long
 def test_a_rank_that_does_not_answer_ends_the_other_in_bounded_time(pef: str, tmp_path: Path) -> None:
     save_data(tmp_path)
-    arguments = ["--pef", pef, "-b", str(BATCH), "--ways", "hangs", "--out", str(tmp_path)]
-    with two_ranks(arguments, "Slurm", {"RDUKIT_DISTRIBUTED_TIMEOUT_S": "2"}) as (first, _):
-        text, _ = first.communicate(timeout=60)
-    assert first.returncode == 1
+    arguments = ["--pef", pef, "-b", str(BATCH), "--ways", "hangs"]
+    with two_ranks(tmp_path, arguments, "Slurm", {"RDUKIT_DISTRIBUTED_TIMEOUT_S": "2"}) as (first, _):
+        text = first.finish()
+    assert first.program.returncode == 1
     assert "PeerLost" in text
     assert "did not answer in time" in text
 
 
 @pytest.mark.long
 def test_a_rank_that_never_starts_ends_the_other_in_bounded_time(tmp_path: Path) -> None:
-    with two_ranks(["--pef", "x"], more={"RDUKIT_DISTRIBUTED_RENDEZVOUS_TIMEOUT_S": "2"}) as (first, second):
-        second.kill()
-        text, _ = first.communicate(timeout=60)
-    assert first.returncode == 1
+    with two_ranks(tmp_path, ["--pef", "x"], more={"RDUKIT_DISTRIBUTED_RENDEZVOUS_TIMEOUT_S": "2"}) as (first, second):
+        second.program.kill()
+        text = first.finish()
+    assert first.program.returncode == 1
     assert "rank 0 of 2 (by MPICH) did not meet all others within 2 s" in text
 
 
@@ -242,9 +250,8 @@ def test_a_rank_that_never_starts_ends_the_other_in_bounded_time(tmp_path: Path)
 def test_ranks_with_different_pefs_are_all_told_before_anything_runs(pef: str, tmp_path: Path) -> None:
     save_data(tmp_path)
     other = compiled(tmp_path, BATCH, "other", data_parallel=True, world_size=2, optim_level="o0")
-    arguments = ["--pef", pef, "--pef-of-rank-1", other, "-b", str(BATCH), "--out", str(tmp_path)]
-    with two_ranks(arguments) as ranks:
-        said = [rank.communicate(timeout=60)[0] for rank in ranks]
+    with two_ranks(tmp_path, ["--pef", pef, "--pef-of-rank-1", other, "-b", str(BATCH)]) as ranks:
+        said = [rank.finish() for rank in ranks]
     for text in said:
         assert f"PefMismatch: rank 1 loaded {other}, which computes something else than rank 0's {pef}" in text
         assert "step 0" not in text

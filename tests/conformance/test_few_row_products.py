@@ -3,9 +3,7 @@
 The kernels of the cases that run are built in one go (one reading of torch's headers).
 """
 
-import hashlib
 import shutil
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
@@ -16,13 +14,12 @@ from torch import fx
 from rdukit.system.cpu import has_avx512_bf16
 from rdukit_compiler.backend.choose_products import choose_products, may_change
 from rdukit_compiler.backend.measure_routes import OwnProducts, build_own_products
-from rdukit_compiler.backend.native_operators import interface_functions
 from rdukit_compiler.backend.routes import Route, Routes
-from rdukit_compiler.backend.section_library import section_namespace
-from rdukit_compiler.torch_private import trace_aten, without_onednn, write_code
-from rdukit_runtime.engine.native import NativeKernel, load_native
+from rdukit_compiler.torch_private import trace_aten, without_onednn
+from rdukit_runtime.engine.native import NativeKernel
 from support import shows
-from support.native_libraries import chosen_values, compile_once
+from support.native_libraries import chosen_values
+from support.native_sections import TracedSection, build_traced
 from support.tiers import others_long
 
 pytestmark = [shows("engine", "native"), pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")]
@@ -91,20 +88,12 @@ def _few_products(module: fx.GraphModule) -> int:
 
 @pytest.fixture(scope="module")
 def kernels(request: pytest.FixtureRequest) -> dict[str, NativeKernel]:
-    wanted = {name: _CASES[name] for (name,) in sorted(chosen_values(request, "name") | {(_SINGLE,)})}
-    sections, digests = {}, {name: hashlib.sha256(f"few {name}".encode()).hexdigest() for name in wanted}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # inductor's own, as it is imported
-        for name, (function, inputs) in wanted.items():
-            module = _traced(function, inputs, _ROUTES)
-            assert _few_products(module) > 0, name
-            code = write_code(module, inputs, interface_functions(), threads=2)
-            sections[digests[name]] = section_namespace("section", *code)
-        libraries = compile_once(sections, Routes().definitions())
-    return {
-        name: load_native(digests[name], libraries[digests[name]], len(inputs), len(function(*inputs)))
-        for name, (function, inputs) in wanted.items()
-    }
+    sections = {}
+    for (name,) in sorted(chosen_values(request, "name") | {(_SINGLE,)}):
+        function, inputs = _CASES[name]
+        sections[name] = TracedSection(_traced(function, inputs, _ROUTES), inputs)
+        assert _few_products(sections[name].module) > 0, name
+    return build_traced(sections)
 
 
 @pytest.fixture(params=others_long([1, 2], {2}))

@@ -3,10 +3,8 @@
 The kernels of the cases that run are built together, those of one way with one reading of torch's headers.
 """
 
-import hashlib
 import math
 import shutil
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,13 +14,12 @@ import torch.nn.functional as F
 
 from rdukit_compiler.backend.choose_convolutions import choose_convolutions, may_fuse
 from rdukit_compiler.backend.choose_products import choose_products
-from rdukit_compiler.backend.native_operators import interface_functions
 from rdukit_compiler.backend.routes import Routes
-from rdukit_compiler.backend.section_library import section_namespace
-from rdukit_compiler.torch_private import trace_aten, without_onednn, write_code
-from rdukit_runtime.engine.native import NativeKernel, load_native
+from rdukit_compiler.torch_private import trace_aten, without_onednn
+from rdukit_runtime.engine.native import NativeKernel
 from support import shows
-from support.native_libraries import chosen_values, compile_once
+from support.native_libraries import chosen_values
+from support.native_sections import TracedSection, build_traced
 from support.tiers import others_long
 
 pytestmark = [shows("engine", "native"), pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")]
@@ -140,25 +137,12 @@ def _traced(name: str, way: str) -> torch.fx.GraphModule:
 
 @pytest.fixture(scope="module")
 def kernels(request: pytest.FixtureRequest) -> dict[str, NativeKernel]:
-    wanted = sorted(chosen_values(request, "name", "way") | _SINGLE)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # inductor's own, as it is imported
-        sections: dict[str, dict[str, str]] = {way: {} for way in _WAYS}
-        digests = {}
-        for name, way in wanted:
-            key, module = f"{name}, {way}", _traced(name, way)
-            choose_products(module, _WAYS[way][1])
-            digests[key] = hashlib.sha256(f"convolution {key}".encode()).hexdigest()
-            code = write_code(module, _inputs(name, way), interface_functions(), threads=2)
-            sections[way][digests[key]] = section_namespace("section", *code)
-        libraries = {}
-        for way, codes in sections.items():
-            libraries |= compile_once(codes, _WAYS[way][1].definitions())
-        made = {}
-        for name, way in wanted:
-            digest, inputs = digests[f"{name}, {way}"], _inputs(name, way)
-            made[f"{name}, {way}"] = load_native(digest, libraries[digest], len(inputs), len(_CASES[name][0](*inputs)))
-        return made
+    sections = {}
+    for name, way in sorted(chosen_values(request, "name", "way") | _SINGLE):
+        routes, module = _WAYS[way][1], _traced(name, way)
+        choose_products(module, routes)
+        sections[f"{name}, {way}"] = TracedSection(module, _inputs(name, way), routes)
+    return build_traced(sections)
 
 
 @pytest.mark.parametrize(("name", "way"), others_long(_ALL, _SHORT))

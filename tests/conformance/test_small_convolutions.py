@@ -3,9 +3,7 @@
 The kernels of the cases that run are built in one go (one reading of torch's headers).
 """
 
-import hashlib
 import shutil
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,13 +12,11 @@ import torch
 import torch.nn.functional as F
 
 from rdukit_compiler.backend.choose_small_convolutions import choose_small_convolutions
-from rdukit_compiler.backend.native_operators import interface_functions
-from rdukit_compiler.backend.routes import Routes
-from rdukit_compiler.backend.section_library import section_namespace
-from rdukit_compiler.torch_private import trace_aten, without_onednn, write_code
-from rdukit_runtime.engine.native import NativeKernel, load_native
+from rdukit_compiler.torch_private import trace_aten, without_onednn
+from rdukit_runtime.engine.native import NativeKernel
 from support import shows
-from support.native_libraries import chosen_values, compile_once
+from support.native_libraries import chosen_values
+from support.native_sections import TracedSection, build_traced
 from support.tiers import others_long
 
 pytestmark = [shows("engine", "native"), pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")]
@@ -127,24 +123,15 @@ _SHORT = {"a dilated line", "odd sizes", "two layers", "channels last"}
 
 @pytest.fixture(scope="module")
 def kernels(request: pytest.FixtureRequest) -> dict[str, NativeKernel]:
-    wanted = {name: _CASES[name] for (name,) in sorted(chosen_values(request, "name") | {("a line",)})}
-    digests = {name: hashlib.sha256(f"convolution {name}".encode()).hexdigest() for name in wanted}
-    sections: dict[str, str] = {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # inductor's own, as it is imported
-        for name, (function, inputs) in wanted.items():
-            with without_onednn():
-                module = trace_aten(function, inputs)
-            assert choose_small_convolutions(module), name
-            sections[digests[name]] = section_namespace(
-                "section", *write_code(module, inputs, interface_functions(), threads=2)
-            )
-            assert "convolution_backward" not in sections[digests[name]].replace("small_convolution_backward", "")
-        libraries = compile_once(sections, Routes().definitions())
-    return {
-        name: load_native(digests[name], libraries[digests[name]], len(inputs), len(function(*inputs)))
-        for name, (function, inputs) in wanted.items()
-    }
+    sections = {}
+    for (name,) in sorted(chosen_values(request, "name") | {("a line",)}):
+        function, inputs = _CASES[name]
+        with without_onednn():
+            module = trace_aten(function, inputs)
+        assert choose_small_convolutions(module), name
+        assert "convolution_backward" not in str(module.graph).replace("small_convolution_backward", "")
+        sections[name] = TracedSection(module, inputs)
+    return build_traced(sections)
 
 
 @pytest.mark.parametrize("name", others_long(_CASES, _SHORT))

@@ -3,11 +3,9 @@
 import html
 import io
 import re
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from shutil import rmtree
 
 import httpx
 import pytest
@@ -17,14 +15,13 @@ from rdukit_platform.api.context import Platform
 from rdukit_platform.api.rates import Rates
 from rdukit_platform.artifacts.service import record_artifact
 from rdukit_platform.db.models import JobRow
-from rdukit_platform.settings import checked_home
 from rdukit_platform.sweeps.advance import advance_sweeps
 from rdukit_platform.tenants.scopes import READ
 from rdukit_platform.tenants.service import create_tenant, find_tenant
-from rdukit_platform.tenants.tokens import create_token, ensure_first_token
+from rdukit_platform.tenants.tokens import create_token
 from support import shows
-from support.platform.database import place_database
-from support.platform.gateway import Example, open_known_platform, serving
+from support.platform.console import console_platform, first_token, log_in
+from support.platform.gateway import Example, serving
 
 pytestmark = shows("console", "jobs", "pipelines", "sweeps")
 
@@ -35,28 +32,17 @@ SWEEP = "/console/catalog/logreg/sweep/train"
 
 
 @pytest.fixture
-def platform(monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
-    folder = tempfile.mkdtemp(prefix="rdk", dir="/tmp")
-    monkeypatch.setenv("RDUKIT_HOME", folder)
-    home = checked_home()
-    place_database(home.folder)
-    opened = open_known_platform(home)
-    ensure_first_token(opened.database, home, time.time())
-    yield opened
-    opened.database.close()
-    rmtree(folder)
+def platform() -> Iterator[Platform]:
+    with console_platform() as opened:
+        yield opened
 
 
 @pytest.fixture
 def client(platform: Platform) -> Iterator[httpx.Client]:
     """A browser without JavaScript, logged in."""
     with serving(platform) as address, httpx.Client(base_url=address, timeout=60.0) as client:
-        log_in(client, platform.home.token_file.read_text().strip())
+        log_in(client, first_token(platform))
         yield client
-
-
-def log_in(client: httpx.Client, token: str) -> None:
-    assert client.post("/console/login", data={"token": token}).status_code == 303
 
 
 def rows(platform: Platform) -> list[JobRow]:

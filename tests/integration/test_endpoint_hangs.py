@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from rdukit_platform.jobs.attempts import FREE, LOST
+from rdukit_platform.worker.replica import PROBE_S, PROBES
 from support import shows, wait_until
 from support.platform.chaos import both_boxes
 from support.platform.processes import NodeUnderTest, PlatformUnderTest
@@ -28,7 +29,10 @@ from support.platform.two_nodes import (
 
 pytestmark = [shows("node", "endpoints", "endpoint calls"), pytest.mark.long]
 
-HANG_S = 40.0
+#: Longer than any part takes to notice a hang; the slowest is a worker, whose probes of a replica's box fail in a row.
+HANG_S = PROBES * PROBE_S + 10.0
+#: Work of a training, which lasts longer than a hang and what follows it.
+TRAINING = {"steps": 300, "step_s": 0.1}
 #: Outcomes that use up no attempt.
 UNCOUNTED = {str(outcome) for outcome in FREE | LOST}
 
@@ -46,8 +50,7 @@ def trainings(nodes: tuple[PlatformUnderTest, NodeUnderTest]) -> Iterator[list[s
     """Trainings that run on both nodes; afterwards they must end well, without an attempt that counts."""
     platform, _ = nodes
     made = platform.wait_end(platform.submit("preprocess")["id"])
-    parameters = {"steps": 600, "step_s": 0.1}
-    body = {"inputs": {"dataset": made["outputs"]["dataset"]}, "tiles": 1, "parameters": parameters}
+    body = {"inputs": {"dataset": made["outputs"]["dataset"]}, "tiles": 1, "parameters": TRAINING}
     places = ["one", "two"] * 2
     ids = [platform.submit("train", **body, constraint={"place": place})["id"] for place in places]
     found = [platform.wait_job(job_id, lambda job: job["state"] == "running") for job_id in ids]

@@ -89,6 +89,16 @@ print(json.dumps(seen))
 """
 
 
+def test_checkpoints_leave_one_descriptor_of_the_database_for_the_next_one(tmp_path: Path) -> None:
+    path = tmp_path / "snfm.db"
+    store = FaultStore.open(path)
+    for _ in range(5):
+        assert store.checkpoint()
+    found = [link.name for link in Path("/proc/self/fd").iterdir() if link.is_symlink() and link.resolve() == path]
+    store.close()
+    assert len(found) <= 2
+
+
 def test_a_database_whose_writer_is_killed_has_all_that_was_said_to_be_written(tmp_path: Path) -> None:
     path, draw, said = tmp_path / "snfm.db", random.Random(4), 0
     for _ in range(12):

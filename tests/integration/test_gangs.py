@@ -9,6 +9,7 @@ import pytest
 from rdukit.errors import IllegalValue
 from rdukit_platform.backends.process_tree import tree_of
 from support import shows
+from support.forked import run_python
 from support.platform.processes import platform_under_test, short_folder
 
 pytestmark = shows("jobs", "scheduler", "training", "logreg")
@@ -17,13 +18,39 @@ FAST = {"RDUKIT_WORKER_LEASE_S": "4", "RDUKIT_JOB_BACKOFF_S": "0.1", "RDUKIT_KER
 STEPS, BATCH = 150, 16
 
 
+#: Forks two members, which prepare data instead of training: one does it, the other is killed.
+FORKING = """
+import json, sys, tempfile
+from rdukit_modelbox.contract.box import Verb, find_box_file, load_box
+from rdukit_modelbox.contract.check_parameters import check_parameters
+from rdukit_modelbox.operations.forks import can_fork_members, fork_member
+
+file, verb = find_box_file("logreg"), Verb("preprocess")
+parameters = check_parameters(load_box(file), verb, {})
+request = {"box_file": str(file), "verb": verb, "parameters": parameters, "inputs": {}, "output": sys.argv[1]}
+line = json.dumps({**request, "is_follower": True}).encode() + b"\\n"
+with tempfile.TemporaryFile() as events:
+    assert can_fork_members()
+    member, killed = (fork_member(line, events.fileno(), rank, {"RANK": str(rank)}) for rank in (1, 2))
+    killed.kill()
+    print(member.wait(), killed.wait(), flush=True)
+    killed.kill()
+"""
+
+
 def second_member(below: int) -> int:
     """Return the process of the member with rank 1 somewhere below a process."""
     (found,) = [
         facts.pid for facts in tree_of(below)
-        if b"\0RANK=1\0" in b"\0" + Path(f"/proc/{facts.pid}/environ").read_bytes()
+        if Path(f"/proc/{facts.pid}/comm").read_text().strip() == "rdukit-rank-1"
     ]  # fmt: skip
     return found
+
+
+def test_an_operation_forks_its_other_members(tmp_path: Path) -> None:
+    done = run_python(["-c", FORKING, str(tmp_path)], kind="sambaflow")
+    assert (done.returncode, done.stdout) == (0, f"0 {-signal.SIGKILL}\n"), done.stderr
+    assert any(tmp_path.iterdir())
 
 
 @pytest.mark.long

@@ -14,7 +14,7 @@ from sqlalchemy import text
 from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import StrictJsonRoute
 from rdukit_platform.db.models import JobRow
-from rdukit_platform.gateway.app import create_app
+from rdukit_platform.gateway.app import create_app, prepare_routes
 from rdukit_platform.gateway.middleware import REQUESTS
 from rdukit_platform.jobs.changes import add_event
 from rdukit_platform.settings import checked_home
@@ -128,6 +128,14 @@ def test_a_key_that_comes_twice_is_refused_by_its_name(client: httpx.Client, pat
     assert (error["code"], error["detail"]["field"]) == ("invalid-argument", key)
     assert f"the key '{key}' twice" in error["message"]
     assert error["request_id"] == answer.headers["x-request-id"]
+
+
+def test_gateways_of_a_process_share_their_routes_and_get_none_of_each_others_own(platform: Platform) -> None:
+    prepare_routes()
+    first, second = create_app(platform), create_app(platform)
+    first.get("/v1/own")(lambda: None)
+    assert first.router.routes[:-1] == second.router.routes
+    assert all(one is other for one, other in zip(first.router.routes, second.router.routes, strict=False))
 
 
 def test_every_route_with_a_json_body_reads_it_strictly(platform: Platform) -> None:

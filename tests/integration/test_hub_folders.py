@@ -79,6 +79,12 @@ def write_folder(folder: Path, name: str, **options: Any) -> Any:
     return model
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where what is compiled is kept: equal folders in equal precision are compiled once."""
+    return tmp_path_factory.mktemp("cache")
+
+
 def stored(folder: Path) -> dict[str, torch.Tensor]:
     return {key: value for path in folder.glob("*.safetensors") for key, value in load_file(path).items()}
 
@@ -113,7 +119,7 @@ def test_a_folder_loads_computes_the_same_and_is_written_back_byte_for_byte(name
 @pytest.mark.long
 @pytest.mark.parametrize("number", first_short([signal.SIGINT, signal.SIGTERM]), ids=["ctrl-c", "terminate"])
 def test_a_first_compile_ends_with_who_asked_for_it(number: signal.Signals, tmp_path: Path) -> None:
-    write_folder(tmp_path / "theirs", "gpt2")
+    write_folder(tmp_path / "theirs", "gpt2-inner")  # of one layer
     environment = {**os.environ, "RDUKIT_HOME": str(tmp_path / "home"), "RDUKIT_KERNELS": "native"}
     environment["RDUKIT_COMPILE_ROUTES"] = "bf16=native,f32=blas"  # not measured first
     command = [Path(sys.executable).with_name("rdukit"), "box", "run", "--checkpoint", tmp_path / "theirs"]
@@ -141,12 +147,12 @@ def words_of(pid: int) -> str:
 
 @pytest.mark.parametrize("name", first_short(["gpt2", "bloom", "falcon-7b", "llama-3.1", "mistral", "neox"]))
 def test_a_folder_is_served_with_the_tokens_of_transformers(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RDUKIT_KERNELS", "portable")
     theirs = write_folder(tmp_path / "theirs", name)
-    made = prepare_hub_folder(tmp_path / "theirs", tmp_path / "cache", context=48, precision="f32")
-    assert prepare_hub_folder(tmp_path / "theirs", tmp_path / "cache", context=48, precision="f32") == made
+    made = prepare_hub_folder(tmp_path / "theirs", cache, context=48, precision="f32")
+    assert prepare_hub_folder(tmp_path / "theirs", cache, context=48, precision="f32") == made
     with TextProgram(Path(made.pef), Path(made.checkpoint)) as program:
         for size in (3, 12):
             prompt = torch.randint(2, WORDS - 1, (1, size))
@@ -162,12 +168,12 @@ def test_a_folder_is_served_with_the_tokens_of_transformers(
 
 @pytest.mark.long
 def test_a_folder_is_served_in_bf16_unless_another_precision_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RDUKIT_KERNELS", "portable")
     theirs = write_folder(tmp_path / "theirs", "llama-3.1")
-    made = prepare_hub_folder(tmp_path / "theirs", tmp_path / "cache", context=48)
-    assert made != prepare_hub_folder(tmp_path / "theirs", tmp_path / "cache", context=48, precision="f32")
+    made = prepare_hub_folder(tmp_path / "theirs", cache, context=48)
+    assert made != prepare_hub_folder(tmp_path / "theirs", cache, context=48, precision="f32")
     assert read_pef(Path(made.pef)).pef.precision == "bf16"
     prompt = torch.randint(2, WORDS - 1, (1, 12))
     exact = theirs(prompt).logits[0, -1]

@@ -1,6 +1,7 @@
-"""A PEF with native libraries in fresh processes: without a compiler, beside another one, and where they do not fit.
+"""A PEF with native libraries in other processes: without a compiler, beside another one, and where they do not fit.
 
-One program is compiled once; all tests run that PEF.
+One program is compiled once; all tests run that PEF. Cases about what is imported start their process anew, the others
+fork it.
 """
 
 import dataclasses
@@ -18,6 +19,7 @@ import pytest
 from rdukit.pef.file import LoadedPef, read_pef, write_pef
 from rdukit.pef.model import Pef
 from support import shows
+from support.forked import run_python, run_rdukit_forked
 from support.node.daemons import RunningDaemon, environment, running_daemon
 
 pytestmark = [shows("native", "pef", "engine", "o3", "portable"), pytest.mark.long]
@@ -85,20 +87,31 @@ class Site:
         self.script.write_text(PROGRAM)
         self.pef = folder / "out" / "small" / "small.pef"
 
-    def start(self, *arguments: str, **variables: str) -> "subprocess.Popen[str]":
-        environ = environment(
-            self.daemon.home, **{"RDUKIT_NODE": "daemon", "RDUKIT_SND_SOCKET": str(self.daemon.socket), **variables}
+    def variables(self, **more: str) -> dict[str, str]:
+        return environment(
+            self.daemon.home, **{"RDUKIT_NODE": "daemon", "RDUKIT_SND_SOCKET": str(self.daemon.socket), **more}
         )
+
+    def words(self, pef: Path | None = None) -> list[str]:
+        return [str(self.script), "run", "--pef", str(pef or self.pef)]
+
+    def start_run(self, **variables: str) -> "subprocess.Popen[str]":
+        """Start a new process, which runs once it has read a line."""
         return subprocess.Popen(
-            [sys.executable, str(self.script), *arguments], env=environ, cwd=self.folder, text=True,
+            [sys.executable, *self.words()], env=self.variables(**variables), cwd=self.folder, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 
-    def start_run(self, pef: Path | None = None, **variables: str) -> "subprocess.Popen[str]":
-        return self.start("run", "--pef", str(pef or self.pef), **variables)
-
     def run(self, pef: Path | None = None, **variables: str) -> "Ran":
-        return finish(self.start_run(pef, **variables))
+        """Run in a fork."""
+        done = run_python(self.words(pef), self.variables(**variables), cwd=self.folder, kind="sambaflow")
+        return read_run(done.returncode, done.stdout, done.stderr)
+
+    def run_anew(self, **variables: str) -> "Ran":
+        """Run in a new process."""
+        process = self.start_run(**variables)
+        out, err = process.communicate("\n", timeout=120)
+        return read_run(process.returncode, out, err)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,9 +123,8 @@ class Ran:
     stderr: str
 
 
-def finish(process: "subprocess.Popen[str]") -> Ran:
-    out, err = process.communicate("\n", timeout=120)
-    assert process.returncode == 0, err
+def read_run(status: int, out: str, err: str) -> Ran:
+    assert status == 0, err
     native, results = out.splitlines()[-2:]
     return Ran(int(native), **json.loads(results), stderr=err)
 
@@ -126,9 +138,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         options = ("--pef-name", "small", "--o3", "--arch", "sn10", "--num-tiles", "1", "--log-level", "error")
         # One worker: torch's headers are read once. The ways of products are not the matter here, nor measured.
         how = {"RDUKIT_COMPILE_WORKERS": "1", "RDUKIT_COMPILE_ROUTES": "bf16=f32,f32=blas"}
-        process = made.start("compile", *options, RDUKIT_KERNELS="native", **how)
-        _, err = process.communicate(timeout=300)
-        assert process.returncode == 0, err
+        words = [str(made.script), "compile", *options]
+        variables = made.variables(RDUKIT_KERNELS="native", **how)
+        done = run_python(words, variables, cwd=made.folder, timeout_s=300, kind="sambaflow")
+        assert done.returncode == 0, done.stderr
         yield made
 
 
@@ -158,7 +171,7 @@ def assert_same_numbers(ran: Ran, expected: Ran) -> None:
 def test_a_cached_native_pef_runs_without_a_compiler_and_without_inductor(
     site: Site, expected: Ran, tmp_path: Path
 ) -> None:
-    ran = site.run(PATH=str(tmp_path))
+    ran = site.run_anew(PATH=str(tmp_path))
     assert ran.native_kernels == expected.native_kernels
     assert ran.inductor == []
     assert (ran.losses, ran.parameters) == (expected.losses, expected.parameters)
@@ -243,10 +256,9 @@ def test_an_installation_builds_libraries_of_its_own_for_a_pef_from_elsewhere(
 
     def build(**more: str) -> "subprocess.CompletedProcess[str]":
         words = ["pef", "build", str(site.pef), "--output", str(built)]
-        command = [sys.executable, "-c", "from rdukit.cli import main; main()", *words]
         how = {"RDUKIT_COMPILE_WORKERS": "1", "RDUKIT_COMPILE_ROUTES": "bf16=f32,f32=blas"}
         environ = environment(site.daemon.home, **home, **how, **more)
-        return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300, check=False)
+        return run_rdukit_forked(words, environ, timeout_s=300, kind="sambaflow")
 
     refused = build(PATH=str(tmp_path))
     assert refused.returncode != 0 and "no C++ compiler was found" in refused.stderr

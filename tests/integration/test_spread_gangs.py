@@ -26,7 +26,6 @@ from support.platform.processes import NodeUnderTest, PlatformUnderTest, platfor
 
 pytestmark = [
     shows("nodes", "scheduler", "jobs", "training", "logreg"),
-    shows("nodes", "scheduler", "jobs", "training", "logreg"),
     pytest.mark.skipif(
         not what_holds().holds or bool(why_no_address()), reason=f"no fence holds here: {what_holds().why}"
     ),
@@ -84,7 +83,7 @@ def member(below: int, rank: int) -> int:
     """Return the process of a member somewhere below a process."""
     (found,) = [
         facts.pid for facts in tree_of(below)
-        if f"\0RANK={rank}\0".encode() in b"\0" + Path(f"/proc/{facts.pid}/environ").read_bytes()
+        if Path(f"/proc/{facts.pid}/comm").read_text().strip() == f"rdukit-rank-{rank}"
     ]  # fmt: skip
     return found
 

@@ -21,6 +21,7 @@ from typing import IO, Any, Final
 from rdukit.system.forks import ForkedProcess, ForkRequest, ForkServer, import_for_forks, serve_forks
 from rdukit.system.process import die_with_parent
 from rdukit_platform.up.services import MODULES as SERVICES
+from rdukit_platform.up.services import prepare_services
 from support.helpers import FIND_SUPPORT, wait_until
 
 #: What commands share besides the platform's services: the command line, and the node daemon.
@@ -205,5 +206,7 @@ def main() -> None:
     """Serve forks to the test process: kind and descriptor are the arguments."""
     kind, descriptor = sys.argv[1:]
     import_for_forks(KINDS[kind])
+    if kind == "commands":
+        prepare_services()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     serve_forks(int(descriptor), run_program)

@@ -17,11 +17,6 @@ from rdukit_compiler.backend.section_library import compile_sections
 BATCH_SECTIONS: Final = 40
 
 
-def compile_once(codes: Mapping[str, str], definitions: Mapping[str, int]) -> dict[str, bytes]:
-    """Return the library of each section, by digest, as ``compile_sections`` does; each is kept by its text."""
-    return keep(codes, definitions, lambda digest: codes[digest])
-
-
 def keep(
     origins: Mapping[str, str], definitions: Mapping[str, int], write: Callable[[str], str]
 ) -> dict[str, bytes]:  # fmt: skip
@@ -36,15 +31,18 @@ def keep(
     """
     home = os.environ.get("RDUKIT_TEST_HOME")
     if not home:
-        return _compile({digest: write(digest) for digest in origins}, definitions)
+        libraries: dict[str, bytes] = {}
+        for batch in _batches(list(origins)):
+            libraries |= compile_sections({digest: write(digest) for digest in batch}, definitions)
+        return libraries
     folder = Path(home, "test-libraries")
     folder.mkdir(parents=True, exist_ok=True)
     files = {digest: folder / f"{_key(digest, origin, definitions)}.so" for digest, origin in origins.items()}
-    missing = {digest: write(digest) for digest, file in files.items() if not file.exists()}
-    for digest, library in _compile(missing, definitions).items():
-        part = files[digest].with_suffix(f".{os.getpid()}")
-        part.write_bytes(library)
-        part.replace(files[digest])  # whole or not at all
+    for batch in _batches([digest for digest, file in files.items() if not file.exists()]):
+        for digest, library in compile_sections({digest: write(digest) for digest in batch}, definitions).items():
+            part = files[digest].with_suffix(f".{os.getpid()}")
+            part.write_bytes(library)
+            part.replace(files[digest])  # whole or not at all
     return {digest: file.read_bytes() for digest, file in files.items()}
 
 
@@ -65,13 +63,6 @@ def chosen_values(request: pytest.FixtureRequest, *names: str) -> set[tuple[Any,
 def _key(digest: str, origin: str, definitions: Mapping[str, int]) -> str:
     said = json.dumps([digest, origin, sorted(definitions.items()), cpu_signature()]).encode()
     return hashlib.sha256(said).hexdigest()[:32]
-
-
-def _compile(codes: Mapping[str, str], definitions: Mapping[str, int]) -> dict[str, bytes]:
-    libraries: dict[str, bytes] = {}
-    for batch in _batches(list(codes)):
-        libraries |= compile_sections({digest: codes[digest] for digest in batch}, definitions)
-    return libraries
 
 
 def _batches(digests: Sequence[str]) -> Iterable[Sequence[str]]:

@@ -1,13 +1,23 @@
 """Operations' children forked from a process that has imported torch and the verbs, instead of started anew.
 
-A box that was itself forked has such a server beside it; see ``rdukit_modelbox.cli.fork_server``.
+A box that was itself forked has such a server beside it; see ``rdukit_modelbox.cli.fork_server``. An operation forks
+the other members of its training itself.
 """
 
 import asyncio
 import os
+import signal
+import sys
+import threading
+import weakref
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from typing import Final
 
-from rdukit.system.forks import ForkedProcess, ForkRequest, ForkServer
+from rdukit.fence.kernel import set_process_name
+from rdukit.system.forks import ForkedProcess, ForkRequest, ForkServer, run_to_end
 
 #: Of the process of an operation.
 NAME: Final = "rdukit-verb"
@@ -29,6 +39,65 @@ def run_operation(request: ForkRequest) -> int:
     from rdukit_modelbox.operations.child import main
 
     return main(["--events-fd", str(request.descriptors[0]), "--parent", str(request.server)])
+
+
+def can_fork_members() -> bool:
+    """Return whether this process may fork members: it has imported torch, and one thread only."""
+    return "torch" in sys.modules and len(list(Path("/proc/self/task").iterdir())) == 1
+
+
+def fork_member(request: bytes, events: int, rank: int, environment: Mapping[str, str]) -> "ForkedMember":
+    """Fork this process into the member ``rank`` of its training, with variables of its own.
+
+    Args:
+        request, events: as of ``start_forked``.
+    """
+    stdin = os.memfd_create("member", os.MFD_CLOEXEC)
+    try:
+        os.write(stdin, request)
+        os.lseek(stdin, 0, os.SEEK_SET)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()  # the fork would write it once more
+        parent, pid = os.getpid(), os.fork()
+        if pid == 0:
+            run_to_end(partial(_become_member, stdin, events, rank, environment, parent))
+        return ForkedMember(pid)
+    finally:
+        os.close(stdin)
+
+
+class ForkedMember:
+    """Fork of this process, as ``subprocess.Popen`` shows a child. Safe in any thread."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._descriptor = os.pidfd_open(pid)
+        weakref.finalize(self, os.close, self._descriptor)
+        self._status: int | None = None
+        self._lock = threading.Lock()
+
+    def wait(self) -> int:
+        """Return its exit status (negative: a signal) once it has ended."""
+        with self._lock:
+            if self._status is None:
+                self._status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            return self._status
+
+    def kill(self) -> None:
+        """SIGKILL; nothing happens if it has ended."""
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
+
+
+def _become_member(stdin: int, events: int, rank: int, environment: Mapping[str, str], parent: int) -> int:
+    from rdukit_modelbox.operations.child import main
+
+    set_process_name(f"rdukit-rank-{rank}")
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.environ.update(environment)
+    os.dup2(stdin, 0)
+    sys.stdin = os.fdopen(0, closefd=False)  # the one before may have read ahead
+    return main(["--events-fd", str(events), "--parent", str(parent)])
 
 
 async def start_forked(server: ForkServer, request: bytes, events: int) -> "ForkedChild":

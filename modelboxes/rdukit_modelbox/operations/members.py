@@ -25,6 +25,7 @@ from rdukit.box.relay import relaying
 from rdukit.errors import ChildDied, InvalidArgument, PeerLost, RdukitError, all_error_classes
 from rdukit.fence.spec import ALIAS
 from rdukit.settings import SND_SOCKET, resolve
+from rdukit_modelbox.operations.forks import ForkedMember, can_fork_members, fork_member
 from rdukit_modelbox.settings import MEMBERS, PART
 from rdukit_node.settings import LEASE
 
@@ -95,7 +96,7 @@ class _Member:
 
     rank: int
     count: int
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | ForkedMember
     events: IO[bytes]
     watch: threading.Thread = field(init=False)
 
@@ -129,8 +130,7 @@ def other_members(request: Mapping[str, Any], fail: Callable[[RdukitError], obje
     if part is None and len(members) < 2:
         yield
         return
-    with nullcontext() if part is None else relaying(part):
-        yield from _with_others(members, part, request, fail)
+    yield from _with_others(members, part, request, fail)
 
 
 def _with_others(
@@ -140,21 +140,12 @@ def _with_others(
     port = _find_port() if part is None else STORE_PORT
     os.environ.update(place_of(0, members, port, part))
     is_over = threading.Event()
-    others = []
+    others: list[_Member] = []
     try:
-        for number in range(1, len(members)):
-            others.append(_start(request, {**os.environ, **place_of(number, members, port, part)}))
-        for each in others:
-            each.watch = threading.Thread(target=_watch, args=(each, is_over, fail), daemon=True)
-            each.watch.start()
-        try:
-            yield
-        except PeerLost:
-            for each in others:  # who lost whom is known by how that one ended
-                each.watch.join(END_S)
-            raise
-        for each in others:
-            each.watch.join()
+        for number in range(1, len(members)):  # before any thread starts: they may be forks
+            others.append(_start(request, place_of(number, members, port, part)))
+        with nullcontext() if part is None else relaying(part):
+            yield from _watched(others, is_over, fail)
     finally:
         is_over.set()
         for each in others:
@@ -163,25 +154,49 @@ def _with_others(
             each.events.close()
 
 
+def _watched(
+    others: Sequence[_Member], is_over: threading.Event, fail: Callable[[RdukitError], object]
+) -> Iterator[None]:  # fmt: skip
+    for each in others:
+        each.watch = threading.Thread(target=_watch, args=(each, is_over, fail), daemon=True)
+        each.watch.start()
+    try:
+        yield
+    except PeerLost:
+        for each in others:  # who lost whom is known by how that one ended
+            each.watch.join(END_S)
+        raise
+    for each in others:
+        each.watch.join()
+
+
 def _watch(member: _Member, is_over: threading.Event, fail: Callable[[RdukitError], object]) -> None:
     status = member.process.wait()
     if status != 0 and not is_over.is_set():
         fail(member.error(status))
 
 
-def _start(request: Mapping[str, Any], environment: Environment) -> _Member:
+def _start(request: Mapping[str, Any], place: Environment) -> _Member:
     events = tempfile.TemporaryFile()  # noqa: SIM115 it lives as long as the member
+    line = json.dumps({**request, "is_follower": True}).encode() + b"\n"
+    rank = int(place["RANK"])
+    process = (
+        fork_member(line, events.fileno(), rank, place) if can_fork_members()
+        else _start_anew(line, events.fileno(), place)
+    )  # fmt: skip
+    return _Member(rank, int(place["WORLD_SIZE"]), process, events)
+
+
+def _start_anew(request: bytes, events: int, place: Environment) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-u", "-m", "rdukit_modelbox.operations.child"]
     process = subprocess.Popen(
-        [
-            sys.executable, "-u", "-m", "rdukit_modelbox.operations.child",
-            "--events-fd", str(events.fileno()), "--parent", str(os.getpid()),
-        ],
-        env=environment, stdin=subprocess.PIPE, pass_fds=(events.fileno(),),
+        [*command, "--events-fd", str(events), "--parent", str(os.getpid())],
+        env={**os.environ, **place}, stdin=subprocess.PIPE, pass_fds=(events,),
     )  # fmt: skip
     assert process.stdin is not None
     with process.stdin as stdin:
-        stdin.write(json.dumps({**request, "is_follower": True}).encode() + b"\n")
-    return _Member(int(environment["RANK"]), int(environment["WORLD_SIZE"]), process, events)
+        stdin.write(request)
+    return process
 
 
 def _find_port() -> int:

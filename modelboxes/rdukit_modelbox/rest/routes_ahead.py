@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from fastapi import FastAPI
 
+from rdukit.http.routes_ahead import answer_nobody
 from rdukit_modelbox.rest.app import make_app
 from rdukit_modelbox.server.service import BoxService
 from rdukit_serving.access import Access
@@ -29,21 +30,6 @@ class RoutesAhead:
             inference_paths(),
         )
         self._app.middleware_stack = self._app.build_middleware_stack()
-
-    async def answer_nobody(self) -> None:
-        """Answer a request that is no route's: what routes are found by, the framework makes when it first looks."""
-        scope: dict[str, object] = {
-            "type": "http", "http_version": "1.1", "method": "GET", "scheme": "http", "path": "/none",
-            "raw_path": b"/none", "root_path": "", "query_string": b"", "headers": [], "client": None, "server": None,
-        }  # fmt: skip
-
-        async def receive() -> dict[str, object]:
-            return {"type": "http.request", "body": b"", "more_body": False}
-
-        async def send(message: object) -> None:
-            pass
-
-        await self._app(scope, receive, send)
 
     def bind(self, service: BoxService) -> FastAPI:
         """Return it, as the application of ``service`` from now on."""
@@ -72,8 +58,8 @@ _AHEAD: list[RoutesAhead] = []
 
 async def build_routes_ahead(example: BoxService) -> None:
     """Build the routes of the boxes that will be forked from this process."""
-    _AHEAD[:] = [RoutesAhead(example)]
-    await _AHEAD[0].answer_nobody()
+    _AHEAD[:] = [ahead := RoutesAhead(example)]
+    await answer_nobody(ahead.bind(example))
 
 
 def find_routes_ahead() -> RoutesAhead | None:

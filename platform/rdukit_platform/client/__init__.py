@@ -3,8 +3,9 @@
 A module is imported when one of its names is first used: a command does not wait for the asynchronous client.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from rdukit.system.lazy_names import lazy_face
 
 if TYPE_CHECKING:
     from rdukit_platform.client.artifacts import Artifact
@@ -41,14 +42,7 @@ else:
         "rdukit_platform.client.webhooks": "DeliveryInfo WebhookInfo",
     }
 
-    def __getattr__(name: str) -> Any:
-        for module, names in FACE.items():
-            if name in names.split():
-                return getattr(importlib.import_module(module), name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-    def __dir__() -> list[str]:
-        return [*globals(), *__all__]
+    __getattr__, __dir__ = lazy_face(__name__, FACE)
 
 
 __all__ = [

@@ -1,8 +1,10 @@
 """ASGI application of the gateway, with its pages of documentation."""
 
+import asyncio
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,9 +13,11 @@ import orjson
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute
 
 from rdukit import __version__
 from rdukit.errors import NotFound
+from rdukit.http.routes_ahead import answer_nobody
 from rdukit.http.tls import find_server_files
 from rdukit.settings import resolve
 from rdukit_platform.api.artifacts import router as artifacts
@@ -95,38 +99,18 @@ async def _start_rpc(app: FastAPI, platform: Platform) -> Any:
     return server
 
 
-def create_app(platform: Platform) -> FastAPI:
-    """Yield the application over an opened platform."""
+def _bare_app(**more: Any) -> FastAPI:
+    """Return an application without routes, which asks for the permission of each one that it gets."""
+    return FastAPI(
+        openapi_url=None, docs_url=None, redoc_url=None, responses=ERRORS,
+        dependencies=[Depends(enforce_permission)], **more,
+    )  # fmt: skip
 
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
-        clear_incoming(platform.home.installing)
-        platform.catalog.warm_up()
-        calls = app.state.calls = EndpointCalls(platform)
-        calls.start()
-        rpc = await _start_rpc(app, platform)
-        yield
-        if rpc is not None:
-            await rpc.stop(STOP_S)
-        await calls.close()
-        platform.audit.close()
-        platform.database.close()
-        platform.notifier.close()
 
-    app = FastAPI(
-        title="rdukit platform",
-        version=__version__,
-        description="Jobs, pipelines and artifacts of an emulated DataScale system. Independent of SambaNova Systems. "
-        "[To the console](/console/)",
-        lifespan=lifespan,
-        openapi_url=None,
-        docs_url=None,
-        redoc_url=None,
-        responses=ERRORS,
-        dependencies=[Depends(enforce_permission)],
-    )
-    app.state.platform = platform
+@cache
+def _routes() -> list[BaseRoute]:
+    """Return the routes of all gateways of this process: they depend on no platform, and are prepared once."""
+    app = _bare_app()
     for each in (
         runs,
         jobs,
@@ -173,6 +157,44 @@ def create_app(platform: Platform) -> FastAPI:
     ):
         app.include_router(each)
     check_routes(app)
+    return app.router.routes
+
+
+def prepare_routes() -> None:
+    """Prepare the routes of gateways that will be forked from this process: FastAPI takes most of a second for it."""
+    app = _bare_app()
+    app.router.routes[:] = _routes()
+    asyncio.run(answer_nobody(app))
+
+
+def create_app(platform: Platform) -> FastAPI:
+    """Return the application over an opened platform."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
+        clear_incoming(platform.home.installing)
+        platform.catalog.warm_up()
+        calls = app.state.calls = EndpointCalls(platform)
+        calls.start()
+        rpc = await _start_rpc(app, platform)
+        yield
+        if rpc is not None:
+            await rpc.stop(STOP_S)
+        await calls.close()
+        platform.audit.close()
+        platform.database.close()
+        platform.notifier.close()
+
+    app = _bare_app(
+        title="rdukit platform",
+        version=__version__,
+        description="Jobs, pipelines and artifacts of an emulated DataScale system. Independent of SambaNova Systems. "
+        "[To the console](/console/)",
+        lifespan=lifespan,
+    )
+    app.state.platform = platform
+    app.router.routes[:] = _routes()
     _summarise(app)
     add_error_handlers(app)
     app.add_middleware(BodyLimitMiddleware, platform=platform)

@@ -26,6 +26,14 @@ MODULES: Final = (
 )
 
 
+def prepare_services() -> None:
+    """Import what services are made of, and prepare the gateway's routes, before the first fork."""
+    import_for_forks(MODULES)
+    from rdukit_platform.gateway.app import prepare_routes
+
+    prepare_routes()
+
+
 def has_imported_services() -> bool:
     """Return whether this process could fork services itself: who forked it has imported what they are made of."""
     return all(name in sys.modules for name in MODULES)
@@ -60,7 +68,7 @@ def run_service(request: ForkRequest) -> int:
 
 def main() -> None:
     """Fork services for the process that has the other end of the socket whose number is the argument."""
-    import_for_forks(MODULES)
+    prepare_services()
     set_process_name("services")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     serve_forks(int(sys.argv[1]), run_service)

@@ -18,7 +18,6 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 from sqlalchemy.orm import Session
-from starlette.routing import BaseRoute
 
 from rdukit.interfaces import Clock
 from rdukit_platform.api.context import Platform, open_platform
@@ -85,17 +84,11 @@ def open_known_platform(home: Home) -> Platform:
 
 #: The OpenAPI document of gateways, which takes seconds to make: their routes do not depend on the platform.
 _DOCUMENT: Final = dict[str, Any]()
-#: Routes of this process's first gateway, which all share: FastAPI prepares them at the first request, which takes most
-#: of a second, and nothing in them is of one platform.
-_ROUTES: Final = list[BaseRoute]()
 
 
 def _known_app(platform: Platform) -> FastAPI:
-    """Return a gateway's application, whose routes and OpenAPI document are made once in this process."""
+    """Return a gateway's application, whose OpenAPI document is made once in this process."""
     app = create_app(platform)
-    if not _ROUTES:
-        _ROUTES.extend(app.router.routes)
-    app.router.routes[:] = _ROUTES
     describe = app.openapi
 
     def openapi() -> dict[str, Any]:

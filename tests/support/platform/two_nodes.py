@@ -113,7 +113,8 @@ class Callers:
         self._url = f"{platform.running['url']}/v1/endpoints/read/v2/models/read/infer"
         self._http = httpx.Client(
             headers={"Authorization": f"Bearer {token}"}, timeout=150.0, trust_env=False,
-            limits=httpx.Limits(max_connections=None, keepalive_expiry=1.0),  # the gateway closes idle ones after five
+            # None is kept: on a busy machine one expires between a thread's choice of it and its request.
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
         )  # fmt: skip
         self._rate = rate
         self._stop = threading.Event()

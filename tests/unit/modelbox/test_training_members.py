@@ -1,5 +1,6 @@
 """Members of a training: their leases as text, their places as ranks, and their parts of a batch."""
 
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from rdukit.box.links import STORE_PORT, LinkedPart, part_address, read_part
 from rdukit.errors import InvalidArgument, RdukitError
 from rdukit.fence.spec import ALIAS
 from rdukit.settings import SND_SOCKET
+from rdukit_modelbox.operations.forks import can_fork_members
 from rdukit_modelbox.operations.members import MemberLease, find_part, other_members, place_of, read_members
 from rdukit_modelbox.training.members import Members
 from rdukit_node.leases.launch import read_launch
@@ -56,6 +58,17 @@ def test_a_part_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, text: s
     monkeypatch.setenv("RDUKIT_BOX_PART", text)
     with pytest.raises(InvalidArgument, match="legal: PART/PARTS"):
         find_part()
+
+
+def test_a_process_with_a_second_thread_forks_no_members() -> None:
+    ended = threading.Event()
+    thread = threading.Thread(target=ended.wait)
+    thread.start()
+    try:
+        assert not can_fork_members()
+    finally:
+        ended.set()
+        thread.join()
 
 
 def test_one_lease_has_no_other_members_and_what_is_no_lease_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
