@@ -12,11 +12,10 @@ from a module's settings, so the device has the values that the trace has seen. 
 as the mask of a pruned layer: each run checks them.
 """
 
-import contextlib
 import hashlib
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, Final
@@ -27,10 +26,10 @@ from torch import fx, nn
 from rdukit.errors import TraceError
 from rdukit.pef.kernel import rename_references
 from rdukit_compiler import READ_META, ModelGraph, ValueKind
-from sambaflow.samba.sambatensor import SambaTensor, unwrap
+from sambaflow.samba.sambatensor import SambaTensor
 from sambaflow.tracing.earlier_traces import Source
 from sambaflow.tracing.program_state import Cell, Names, is_library, reachable_places
-from sambaflow.tracing.torch_private import FakeTensor, replaced
+from sambaflow.tracing.torch_private import FakeTensor
 
 #: Attributes of a module that are torch's bookkeeping, and change while it is traced.
 _TORCHS: Final = ("_forward_", "_backward_", "_state_dict_", "_load_state_dict_", "_is_full_backward_hook")
@@ -55,20 +54,6 @@ class Replaced:
     #: Of the stand-in's memory, before forward runs.
     memory: int
     path: str
-
-
-@contextlib.contextmanager
-def assignable_buffers() -> Iterator[None]:
-    """Let a module take a SambaTensor for a buffer: the torch tensor in it."""
-    former = nn.Module.__setattr__
-
-    def assign(self: nn.Module, name: str, value: Any) -> None:
-        if isinstance(value, SambaTensor) and name in self.__dict__.get("_buffers", ()):
-            value = unwrap(value)
-        former(self, name, value)
-
-    with replaced((nn.Module, "__setattr__", assign)):
-        yield
 
 
 def assigned_buffers(places: Sequence[Replaced]) -> tuple[list[tuple[torch.Tensor, torch.Tensor]], list["Grown"]]:

@@ -27,7 +27,6 @@ from sambaflow.tracing.module_state import (
     Grown,
     ModuleState,
     Replaced,
-    assignable_buffers,
     assigned_buffers,
     check_fixed,
     check_overwritten,
@@ -45,6 +44,8 @@ from sambaflow.tracing.values import as_input, as_parameter, auxiliary_outputs, 
 
 #: How often buffers may grow until forward leaves them as they are.
 _GROWTHS: Final = 4
+#: Packages of torch whose modules hold packed weights.
+_QUANTIZED: Final = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")
 
 
 @dataclass(slots=True)
@@ -137,7 +138,7 @@ def _trace(
         # Libraries ask torch whether somebody compiles (transformers: before it looks at a mask's values).
         with (
             _module_paths(model, running), _stand_ins(model, replaced) as places, _unwrapped(model), traced_scans(),
-            static_forms(model), recorded_hooks(model, parameters, replaced), assignable_buffers(),
+            static_forms(model), recorded_hooks(model, parameters, replaced),
             device_randomness(name), traced_values(), torch.compiler._compile_session_context(),
         ):  # fmt: skip
             made = model(*args, **kwargs)
@@ -298,6 +299,12 @@ def _check_modules(model: nn.Module) -> None:
             raise UnsupportedOperator(
                 f"module {path or 'forward'!r} is a {type(module).__name__} of torch.jit, whose parameters cannot be "
                 "traced; use the module that it was made of (functions of torch.jit.script may stay)"
+            )
+        if type(module).__module__.startswith(_QUANTIZED):
+            raise UnsupportedOperator(
+                f"module {path or 'forward'!r} is quantized ({type(module).__module__}.{type(module).__name__}), and "
+                "its weights are packed for the CPU; compile the model as it was before torch quantized it, and choose "
+                "the precision at compile (--graphamp-preset)"
             )
 
 
