@@ -21,9 +21,24 @@ _SUMS: Final = frozenset(
 )
 
 
+#: Operators that subtract a mean from their first floating argument: they lose what it has in common, and their own
+#: last bit says little of that. It is moved instead.
+_CENTERING: Final = frozenset(
+    overload
+    for name in (
+        "native_layer_norm", "native_layer_norm_backward", "native_group_norm", "native_group_norm_backward",
+        "native_batch_norm", "native_batch_norm_backward", "_native_batch_norm_legit",
+    )
+    for packet in [getattr(torch.ops.aten, name)]
+    for overload in (getattr(packet, each) for each in packet.overloads())
+)  # fmt: skip
+#: Results that are floating numbers and stand for yes and no, by their places: who reads them refuses all others.
+_FLAGS: Final = {torch.ops.aten.multilabel_margin_loss_forward.default: {1}}
+
+
 class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Moves each floating result of an operator by a random part of ``size``, its own magnitude being one; that of a
-    sum by a part of what is added up.
+    sum by a part of what is added up, and that of a norm by a part of what is normed, too.
 
     With ``rounds`` results are bf16's numbers afterwards: those meet ties that others do not.
     """
@@ -35,6 +50,9 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._generator = generator
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _CENTERING:
+            place = int(func._schema.arguments[0].name.startswith("grad"))
+            args = (*args[:place], self._moved(args[place], 0.0, is_write=False), *args[place + 1 :])
         made = func(*args, **(kwargs or {}))
         returns = func._schema.returns
         if any(result.alias_info is not None and not result.alias_info.is_write for result in returns):
@@ -47,7 +65,10 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
             part = torch.rand(made.shape, generator=self._generator).mul_(2 * self._size).sub_(self._size)
             made = (made + added * part).to(made.dtype)
         if isinstance(made, list | tuple):
-            return type(made)(self._moved(item, narrow, is_write=False) for item in made)
+            flags = _FLAGS.get(func, ())
+            return type(made)(
+                item if place in flags else self._moved(item, narrow, is_write=False) for place, item in enumerate(made)
+            )
         return self._moved(made, narrow, is_write=any(result.alias_info is not None for result in returns))
 
     def _moved(self, value: Any, narrow: float, is_write: bool) -> Any:

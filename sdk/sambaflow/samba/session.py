@@ -215,6 +215,7 @@ class SambaSession:
                 check=lambda pef: check_traced(pef, path, model, traced, optimizers, self._watched),
             ), traced.inputs,
         )  # fmt: skip
+        loaded.copies.watch_buffers(model)
         loaded.modes = Modes(model, inputs, traced, self._watched, loaded.pef, path, loaded.add_state)
         loaded.connect_outputs(traced.graph.name, init_output_grads, loss_indices)
         if spatial is not None:
@@ -222,7 +223,6 @@ class SambaSession:
                 output._empty = (torch.Size(spatial.joined_shape(output.shape)), output.dtype)
         if transfer_device:
             loaded.to_device()
-        loaded.copies.watch_buffers(model)
         profile_runs(loaded)
         return traced.outputs
 

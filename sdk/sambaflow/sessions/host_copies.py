@@ -53,6 +53,8 @@ class HostCopies:
         #: Sections → the symbols that they change.
         self._changed_by: dict[tuple[int, ...], frozenset[str]] = {}
         self._modules: list[nn.Module] = []
+        #: Identity of a watched buffer → its symbol.
+        self._symbols: dict[int, str] = {}
         self.note(state)
         self._constants = [name for name in self._known if "__constant__" in name]
         for name in self._known:
@@ -177,11 +179,17 @@ class HostCopies:
 
     def watch_buffers(self, model: nn.Module) -> None:
         """Let reading a buffer of ``model`` give the device's value."""
-        symbols = {id(tensor): name for name, tensor in self._state.items() if not isinstance(tensor, nn.Parameter)}
+        symbols = self._symbols
+        symbols.update({id(t): name for name, t in self._state.items() if not isinstance(t, nn.Parameter)})
         for module in model.modules():
             if any(id(buffer) in symbols for buffer in module._buffers.values()):
                 module._buffers = WatchedBuffers(module._buffers, self, symbols)
                 self._modules.append(module)
+
+    def replace(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Take tensors that a program has put in the places of others, by symbol; the device has their values."""
+        self._symbols.update({id(tensor): name for name, tensor in tensors.items()})
+        self.note(tensors)
 
     def release(self) -> None:
         """Stop watching."""

@@ -312,7 +312,7 @@ class LoadedPef:
         for name, tensor in tensors.items():
             if self.knows(name):
                 self.program.write(name, tensor)
-        self.copies.note(tensors)
+        self.copies.replace(tensors)
 
     def to_device(self) -> None:
         """Copy all parameters, buffers and optimizer states to the device."""

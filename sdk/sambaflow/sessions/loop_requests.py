@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import torch
+from torch.nn.modules.module import register_module_buffer_registration_hook
 from torch.nn.utils import parametrize
 
 from rdukit.errors import InvalidArgument
 from sambaflow.samba.nn.gradient import DeviceGradient
-from sambaflow.samba.sambatensor import SambaTensor
+from sambaflow.samba.sambatensor import SambaTensor, unwrap
 from sambaflow.sessions import current_session
 from sambaflow.tracing.torch_private import CLIP_GRADIENTS, CLIP_WITH_NORM, MAKE_GRADIENTS, TOTAL_NORM
 
@@ -50,6 +51,27 @@ def watch_torch_loops() -> None:
         _wrap(torch.amp.GradScaler, name, functools.partial(_look_at_scaler, name))
     _wrap(parametrize, "register_parametrization", _look_at_parametrization)
     _watch_clipping()
+    _unwrap_members()
+
+
+def _unwrap_members() -> None:
+    """Let a module take a SambaTensor for a parameter or a buffer: the torch tensor in it.
+
+    Computing with a converted parameter gives SambaTensors, and pruning, normalizing or fusing registers the results.
+    """
+    make, assign = torch.nn.Parameter.__new__, torch.nn.Module.__setattr__
+
+    def make_parameter(cls: Any, data: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return make(cls, unwrap(data), *args, **kwargs)
+
+    def assign_member(self: torch.nn.Module, name: str, value: Any) -> None:
+        if isinstance(value, SambaTensor) and name in self.__dict__.get("_buffers", ()):
+            value = unwrap(value)
+        assign(self, name, value)
+
+    torch.nn.Parameter.__new__ = staticmethod(make_parameter)  # type: ignore[method-assign]
+    torch.nn.Module.__setattr__ = assign_member  # type: ignore[method-assign]
+    register_module_buffer_registration_hook(lambda module, name, buffer: unwrap(buffer))
 
 
 def _wrap(owner: Any, name: str, look: Callable[..., None]) -> None:

@@ -6,8 +6,10 @@ the graph that was traced. Otherwise the model is traced again as it is now, and
 computes that, or is refused. Source: ours; the vendor's documents do not say what ``model.eval()`` does on a device.
 """
 
+import collections
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -26,12 +28,15 @@ from rdukit_compiler import (
 )
 from sambaflow.samba.optim.base import compiler_groups
 from sambaflow.sessions.module_changes import ModuleChanges
+from sambaflow.tracing.module_state import temporary_numbers
 from sambaflow.tracing.tied_weights import check_apart, tied_elsewhere
 from sambaflow.tracing.tracer import TracedModel, trace_model
 
 logger = logging.getLogger(__name__)
 
 _OWN: Final = ("train", "eval")
+#: How often one attribute may lead to another trace without a warning.
+_OFTEN: Final = 3
 
 #: Modules whose mode decides what forward does, each with the mode in which it was traced.
 Watched = tuple[tuple[nn.Module, bool], ...]
@@ -117,8 +122,14 @@ def _trace_evaluation(model: nn.Module, inputs: Any, traced: TracedModel, watche
     return evaluation_graph(traced.graph, evaluated.graph)
 
 
-def _trace_again(model: nn.Module, inputs: Any, traced: TracedModel) -> TracedModel:
-    """Trace ``model`` in its mode, under the evaluation graph's name; what is equal is called alike."""
+def _trace_again(
+    model: nn.Module, inputs: Any, traced: TracedModel, changes_constants: bool = False
+) -> TracedModel:  # fmt: skip
+    """Trace ``model`` in its mode, under the evaluation graph's name; what is equal is called alike.
+
+    Args:
+        changes_constants: whether a tensor outside of parameters and buffers may have another value by its name.
+    """
     made = trace_model(model, inputs, evaluation_name(traced.graph.name), apart=traced.apart)
     own = {name: tensor for name, tensor in traced.state.items() if name not in made.state}
     constants: dict[str, str] = {}
@@ -128,6 +139,8 @@ def _trace_again(model: nn.Module, inputs: Any, traced: TracedModel) -> TracedMo
         likely = traced.graph.name + name.removeprefix(made.graph.name)
         first = {likely: own[likely]} if likely in own else {}
         ours = next((n for n, t in {**first, **own}.items() if _is_equal(t, tensor)), None)
+        if ours is None and changes_constants and likely in own and _is_of_one_form(own[likely], tensor):
+            ours = likely
         if ours is not None:
             constants[name] = ours
     made.graph = with_shared_names(traced.graph, made.graph, constants)
@@ -194,7 +207,9 @@ class Modes:
         self._upload = upload
         #: Modes of the model's modules, in their order → the evaluation graph, or None for the graph as traced.
         self._known: dict[tuple[bool, ...], Graph | None] = {}
-        self._changes = ModuleChanges(model)
+        #: Attributes that changed and led to another trace, each with how often.
+        self._traced_for: collections.Counter[str] = collections.Counter()
+        self._changes = self._watch(model)
         #: Rates of dropouts that the program set after tracing, by the names of the scalars.
         self.rates: dict[str, float] = {}
         #: Whether the model itself was in training mode when it was traced.
@@ -231,22 +246,38 @@ class Modes:
         if (refusal := self._changes.refusal()) is not None:
             raise PefMismatch(f"{refusal}; the graph stays as it was traced: compile and trace the model again")
         self._known.clear()
+        began = time.perf_counter()
+        same_mode = all(module.training is mode for module, mode in self._watched)
         try:
-            now = _trace_again(self._model, self._inputs, self._traced)
+            now = _trace_again(self._model, self._inputs, self._traced, changes_constants=same_mode)
         except RdukitError as cause:
             raise PefMismatch(
                 f"{found} changed after tracing, and the model has no trace now: {cause.message}"
             ) from cause
         rates = dict(zip(self._traced.graph.rates, now.graph.rates.values(), strict=False))
-        same_mode = all(module.training is mode for module, mode in self._watched)
         if len(rates) != len(now.graph.rates) or (same_mode and not computes_the_same(self._traced.graph, now.graph)):
             raise PefMismatch(
                 f"{found} changed after tracing, and the model computes something else now than {self._path} was "
-                "compiled for; compile and trace the model again"
+                "compiled for; compile and trace the model again, or keep a number that changes in a buffer "
+                "(register_buffer) and fill that, which each run takes, or make it an input"
             )
         if same_mode:
+            replaced = {
+                name: tensor for name, tensor in now.state.items()
+                if name in self._traced.state and tensor is not self._traced.state[name]
+                and not isinstance(tensor, nn.Parameter)
+            }  # fmt: skip
+            self._traced.state.update(replaced)
+            self._upload(replaced)
             self.rates = {name: rate for name, rate in rates.items() if rate != self._traced.graph.rates[name]}
-        self._changes.accept()
+        self._changes = self._watch(self._model)
+        self._traced_for[found] += 1
+        if self._traced_for[found] == _OFTEN:
+            logger.warning(
+                "%s changed before %d runs, and each change traces the model anew (%.0f ms); fill a buffer in place "
+                "instead (register_buffer), make it an input, or keep it outside of the model", found, _OFTEN,
+                (time.perf_counter() - began) * 1e3,
+            )  # fmt: skip
         return True
 
     def evaluation_now(self) -> Graph | None:
@@ -273,7 +304,13 @@ class Modes:
         if type(model) is type(self._model) and paths <= new.keys():
             moved = tuple((new[places[id(m)]] if id(m) in places else m, mode) for m, mode in self._watched)
             self._model, self._watched, self._known = model, moved, {}
-            self._changes = ModuleChanges(model)
+            self._changes = self._watch(model)
+
+    def _watch(self, model: nn.Module) -> ModuleChanges:
+        """Watch the model, but for parameters and buffers that each run takes to the device, whatever forward does."""
+        fixed = {id(b) for b in temporary_numbers(model)}
+        taken = [b for b in (*model.parameters(), *model.buffers()) if id(b) not in fixed]
+        return ModuleChanges(model, [*taken, *(self._traced.state[name] for name in self._traced.graph.updates)])
 
     def _find(self) -> Graph | None:
         from rdukit_compiler import check_signature, graph_signature
@@ -366,9 +403,13 @@ def _has_own_switch(module: nn.Module) -> bool:
     return any(getattr(type(module), name) is not getattr(nn.Module, name) for name in _OWN)
 
 
+def _is_of_one_form(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if isinstance(one, nn.Parameter) or one.is_meta or other.is_meta:
+        return False
+    return one.dtype == other.dtype and one.shape == other.shape
+
+
 def _is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     if one is other:
         return True
-    if isinstance(one, nn.Parameter) or one.is_meta or other.is_meta:
-        return False
-    return one.dtype == other.dtype and one.shape == other.shape and bool(torch.equal(one, other))
+    return _is_of_one_form(one, other) and bool(torch.equal(one, other))

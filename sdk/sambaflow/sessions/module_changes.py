@@ -1,135 +1,209 @@
-"""Changes of a traced model: what a program sets, adds or replaces in its modules after tracing.
+"""Changes of a traced model: what a program sets, adds or replaces after tracing, wherever forward may read it.
 
-Each run looks, so it compares plain values and identities only: microseconds for a small model.
+Each run looks, so it compares identities only: microseconds for a small model. Where one differs, values are compared.
 """
 
-import functools
 import itertools
-import types
-from collections.abc import Callable, Iterable
-from operator import attrgetter
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter, is_
 from typing import Any, Final
 
+import numpy as np
+import torch
 from torch import nn
 
-from sambaflow.tracing.torch_private import DisableTorchFunctionSubclass
+from sambaflow.tracing.module_state import ModuleState, slots_of
+from sambaflow.tracing.program_state import Cell, Names
+from sambaflow.tracing.torch_private import DisableTorchFunctionSubclass, FakeTensor
 
-#: Attributes that forward may read: settings, and functions such as an activation.
-_PLAIN: Final = (
-    bool, int, float, str, type(None), types.FunctionType, types.BuiltinFunctionType, types.MethodType,
-    functools.partial,
-)  # fmt: skip
 _HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-#: Attributes that tell nothing about what forward computes, or that the mode's own check covers.
-_OTHERS: Final = frozenset({"training", "name", "sn_prefix", "call_super_init", "dump_patches"})
+#: Attributes of modules that tell nothing about what forward computes, or that the mode's own check covers.
+_OTHERS: Final = frozenset(
+    {"training", "name", "sn_prefix", "call_super_init", "dump_patches", "output_tensors", "run", "_buffers"}
+)
 #: Of a parameter: what a graph cannot follow.
-_LOOK: Final = attrgetter("requires_grad", "_backward_hooks", "_post_accumulate_grad_hooks")
+_LOOK: Final = attrgetter("requires_grad", "dtype", "__class__", "_backward_hooks", "_post_accumulate_grad_hooks")
 _FORWARD: Final = attrgetter("forward")
 #: A dict's values, also where a class of ours watches its reading.
 _VALUES: Final[Callable[[dict[str, Any]], Iterable[Any]]] = dict.values
 
 
 class ModuleChanges:
-    """The numbers, members and hooks of a traced model, and what a program changes of them later."""
+    """What a traced model and its code consist of, and what a program changes of that later.
 
-    def __init__(self, model: nn.Module) -> None:
+    Args:
+        followed: tensors whose changes in place need no look: each run takes them to the device, and forward is not
+            traced by their values.
+    """
+
+    def __init__(self, model: nn.Module, followed: Iterable[torch.Tensor] = ()) -> None:
         self._model = model
+        self._followed_tensors = list(followed)
         self.accept()
 
     def accept(self) -> None:
         """Compare with the present model from now on."""
         paths = {id(m): path for path, m in self._model.named_modules()}
         modules = list(self._model.modules())
-        plain = [
-            (m, key) for m in modules for key, value in vars(m).items()
-            if _is_plain(value) and key not in _OTHERS and not key.startswith("_")
-        ]  # fmt: skip
-        #: Attributes that hold plain values: the dict and the key of each, its path, and a copy of its value.
-        self._places = [(vars(m), key) for m, key in plain]
-        self._paths = [f"{paths[id(m)]}.{key}".lstrip(".") for m, key in plain]
-        self._values = [_copied(place[key]) for place, key in self._places]
-        #: The modules' own dicts with their lengths: a program may add an attribute that forward asks for.
-        self._owned = [vars(m) for m in modules]
-        self._counts = list(map(len, self._owned))
+        self._state = ModuleState(self._model)
+        self._identities = _Identities(self._state.containers(), modules)
+        #: Buffers with their paths and forms. Held, so that nothing else gets their identities.
+        self._buffers = self._look_at_buffers()
         #: Classes of the modules, and what each computes by.
         self._modules, self._kinds = modules, list(map(type, modules))
         self._classes = list(dict.fromkeys(self._kinds))
         self._forwards = list(map(_FORWARD, self._classes))
         self._hooks = [(f"{paths[id(m)]}.{key}".lstrip("."), vars(m)[key]) for m in modules for key in _HOOKS]
-        self._hook_tables = [hooks for _, hooks in self._hooks]
-        self._hook_counts = list(map(len, self._hook_tables))
-        owned = [(paths[id(m)], table) for m in modules for table in (m._modules, m._parameters) if table]
-        self._owners = [path for path, _ in owned]
-        self._tables: list[dict[str, Any]] = [table for _, table in owned]
-        #: Held, so that nothing else gets their identities.
-        self._members = [list(dict.values(table)) for table in self._tables]
-        self._identities = self._look_at_members()
+        self._hook_counts = [len(hooks) for _, hooks in self._hooks]
+        self._tables = [(paths[id(m)], t, list(_VALUES(t))) for m in modules for t in (m._modules, m._parameters)]
         named = list(self._model.named_parameters())
         self._parameters = [parameter for _, parameter in named]
         self._names = [path for path, _ in named]
         with DisableTorchFunctionSubclass():
             self._followed = self._look_at_parameters()
+        followed_ids = set(map(id, self._followed_tensors)) | set(map(id, self._parameters))
+        #: Tensors that no run takes to the device: forward may have looked at their values.
+        self._read = [t for t in self._identities.tensors() if id(t) not in followed_ids]
+        self._versions = [(t._version, t.data_ptr()) for t in self._read]
 
-    def _look_at_members(self) -> list[int]:
-        return list(map(id, itertools.chain.from_iterable(map(_VALUES, self._tables))))
+    def _look_at_parameters(self) -> list[tuple[Any, ...]]:
+        return [
+            (flag, dtype, kind, len(before or ()), len(after or ()))
+            for flag, dtype, kind, before, after in map(_LOOK, self._parameters)
+        ]
 
-    def _look_at_parameters(self) -> list[tuple[bool, int, int]]:
-        return [(flag, len(before or ()), len(after or ())) for flag, before, after in map(_LOOK, self._parameters)]
+    def _look_at_buffers(self) -> dict[str, tuple[Any, ...]]:
+        return {
+            f"{path}.{key}".lstrip("."): (b, None if b is None else (b.shape, b.dtype))
+            for path, m in self._model.named_modules()
+            for key, b in dict.items(m._buffers)
+        }
 
     def find(self) -> str:
         """Return what changed, for people; empty if nothing did."""
-        now = [place.get(key) for place, key in self._places]
-        if _differ(now, self._values):
-            return next(
-                repr(path) for path, one, other in zip(self._paths, now, self._values, strict=True)
-                if _differ([one], [other])
-            )  # fmt: skip
-        if list(map(len, self._owned)) != self._counts:
-            return "an attribute that was added or removed"
-        if list(map(type, self._modules)) != self._kinds or list(map(_FORWARD, self._classes)) != self._forwards:
-            return "the class of a module, or its forward,"
-        return self.refusal() or ""
+        with DisableTorchFunctionSubclass():
+            is_same = self._identities.are_same() and self._look_at_parameters() == self._followed
+            is_same = is_same and [(t._version, t.data_ptr()) for t in self._read] == self._versions
+        if is_same and list(map(type, self._modules)) == self._kinds:
+            if list(map(_FORWARD, self._classes)) == self._forwards:
+                return ""
+            return "the forward of a class"
+        if (refusal := self.refusal()) is not None:
+            return refusal
+        if list(map(type, self._modules)) != self._kinds:
+            return "the class of a module"
+        found = [*self._state.changed(_OTHERS), *self._changed_buffers(), *self._changed_tensors()]
+        if found:
+            return repr(found[0])
+        self._identities.accept()
+        return ""
+
+    def _changed_buffers(self) -> list[str]:
+        now, before = self._look_at_buffers(), self._buffers
+        return [path for path in {**before, **now} if not _is_alike(now.get(path), before.get(path))]
+
+    def _changed_tensors(self) -> list[str]:
+        changed = {
+            id(t) for t, version in zip(self._read, self._versions, strict=True)
+            if (t._version, t.data_ptr()) != version
+        }  # fmt: skip
+        held = [
+            f"{path}.{key}".lstrip(".")
+            for path, m in self._model.named_modules()
+            for key, value in [*vars(m).items(), *dict.items(m._buffers)]
+            if id(value) in changed
+        ]
+        return held or ["a tensor"] * bool(changed)
 
     def refusal(self) -> str | None:
         """Say which change no graph can follow; None without one."""
-        if (counts := list(map(len, self._hook_tables))) != self._hook_counts:
-            for (path, _), count, before in zip(self._hooks, counts, self._hook_counts, strict=True):
-                if count > before:
-                    return f"a hook was registered after tracing ({path})"
-        if self._look_at_members() != self._identities:
-            owner = next(
-                owner for owner, table, members in zip(self._owners, self._tables, self._members, strict=True)
-                if list(map(id, _VALUES(table))) != list(map(id, members))
-            )  # fmt: skip
-            return f"a module or a parameter of {owner or 'the model'!r} was added, removed or replaced after tracing"
+        for (path, hooks), before in zip(self._hooks, self._hook_counts, strict=True):
+            if len(hooks) > before:
+                return f"a hook was registered after tracing ({path})"
+        for owner, table, members in self._tables:
+            if not _are_same(list(_VALUES(table)), members):
+                shown = owner or "the model"
+                return f"a module or a parameter of {shown!r} was added, removed or replaced after tracing"
         with DisableTorchFunctionSubclass():
             now = self._look_at_parameters()
-        if now != self._followed:
-            for path, one, other in zip(self._names, now, self._followed, strict=True):
-                if one[0] != other[0]:
-                    return f"requires_grad of parameter {path!r} is {one[0]} now, and was {other[0]} when it was traced"
-                if one[1] > other[1] or one[2] > other[2]:
-                    return f"a hook was registered on parameter {path!r} after tracing"
+        for path, one, other in zip(self._names, now, self._followed, strict=True):
+            for place, what in enumerate(("requires_grad", "dtype", "the class")):
+                if one[place] != other[place]:
+                    return (
+                        f"{what} of parameter {path!r} is {one[place]} now, and was {other[place]} when it was traced"
+                    )
+            if one[3] > other[3] or one[4] > other[4]:
+                return f"a hook was registered on parameter {path!r} after tracing"
         return None
 
 
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return all(map(_is_plain, value))
-    if isinstance(value, dict):
-        return all(map(_is_plain, value.values()))
-    return isinstance(value, _PLAIN)
+class _Identities:
+    """The values in containers by identity: a look costs some ten nanoseconds a value."""
+
+    def __init__(self, containers: Sequence[Any], modules: Sequence[nn.Module]) -> None:
+        #: Iterables that give the values as they are now.
+        self._views: list[Iterable[Any]] = [dict.values(m._buffers) for m in modules]
+        self._views += [vars(m)[key].values() for m in modules for key in _HOOKS]
+        #: Owners and names to ask for, where no view is cheap.
+        self._owners: list[Any] = []
+        self._keys: list[str] = []
+        self._arrays = [array for array in containers if isinstance(array, np.ndarray)]
+        for container in containers:
+            match container:
+                case np.ndarray():
+                    continue
+                case Names(owner, None):
+                    self._views.append(vars(owner).values())
+                case Names(owner, names):
+                    self._ask(owner, names or ())
+                case Cell():
+                    self._ask(container.cell, ["cell_contents"])
+                case dict():
+                    self._views.append(_VALUES(container))
+                case _ if hasattr(container, "__iter__") and not hasattr(container, "__dict__"):
+                    self._views.append(container)
+                case _ if hasattr(container, "__dict__"):
+                    self._views.append(vars(container).values())
+                case _:
+                    self._ask(container, slots_of(container))
+        self.accept()
+
+    def _ask(self, owner: Any, names: Iterable[str]) -> None:
+        for name in names:
+            self._owners.append(owner)
+            self._keys.append(name)
+
+    def _look(self) -> list[Any]:
+        values = list(itertools.chain.from_iterable(self._views))
+        values.extend(map(getattr, self._owners, self._keys, itertools.repeat(None)))
+        return values
+
+    def accept(self) -> None:
+        """Compare with the present values from now on."""
+        #: Held, so that nothing else gets their identities.
+        self._held = self._look()
+        self._contents = [array.tobytes() for array in self._arrays]
+
+    def are_same(self) -> bool:
+        """Return whether all values are the same objects, and the arrays' numbers the same."""
+        try:
+            now = self._look()
+        except ValueError:  # a variable of an enclosing function that was deleted
+            return False
+        return _are_same(now, self._held) and [array.tobytes() for array in self._arrays] == self._contents
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Return the torch tensors among the values that have numbers; those that a trace left behind have none."""
+        found = {id(v): v for v in self._held if isinstance(v, torch.Tensor) and not isinstance(v, FakeTensor)}
+        return [v for v in found.values() if v.layout is torch.strided and not v.is_meta]
 
 
-def _copied(value: Any) -> Any:
-    """Return ``value`` as a program cannot change it in place."""
-    if isinstance(value, list | tuple):
-        return type(value)(map(_copied, value)) if type(value) in (list, tuple) else value
-    return {key: _copied(item) for key, item in value.items()} if type(value) is dict else value
+def _are_same(now: Sequence[Any], before: Sequence[Any]) -> bool:
+    return len(now) == len(before) and all(map(is_, now, before))
 
 
-def _differ(now: list[Any], before: list[Any]) -> bool:
-    try:
-        return now != before
-    except (RuntimeError, ValueError, TypeError):  # a tensor or an array took a number's place
-        return True
+def _is_alike(now: tuple[Any, ...] | None, before: tuple[Any, ...] | None) -> bool:
+    """Return whether a buffer is the same object in the same form; two that are None are alike."""
+    if now is None or before is None:
+        return (now or before or (None,))[0] is None
+    return now[0] is before[0] and now[1] == before[1]

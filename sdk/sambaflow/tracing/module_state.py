@@ -12,35 +12,38 @@ from a module's settings, so the device has the values that the trace has seen. 
 as the mask of a pruned layer: each run checks them.
 """
 
-import contextlib
+import functools
 import hashlib
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import fx, nn
 
 from rdukit.errors import TraceError
 from rdukit.pef.kernel import rename_references
 from rdukit_compiler import READ_META, ModelGraph, ValueKind
-from sambaflow.samba.sambatensor import SambaTensor, unwrap
+from sambaflow.samba.sambatensor import SambaTensor
 from sambaflow.tracing.earlier_traces import Source
 from sambaflow.tracing.program_state import Cell, Names, is_library, reachable_places
-from sambaflow.tracing.torch_private import FakeTensor, replaced
+from sambaflow.tracing.torch_private import FakeTensor
 
 #: Attributes of a module that are torch's bookkeeping, and change while it is traced.
 _TORCHS: Final = ("_forward_", "_backward_", "_state_dict_", "_load_state_dict_", "_is_full_backward_hook")
-_PLAIN: Final = (type(None), bool, int, float, complex, str, bytes)
+_PLAIN: Final = (type(None), bool, int, float, complex, str, bytes, np.generic)
 #: Objects that are no state, or that are looked at elsewhere.
 _OPAQUE: Final = (nn.Module, torch.Tensor, SambaTensor, type, ModuleType, logging.Logger, FunctionType, MethodType)
 #: How far lists, dicts and objects are followed.
 _DEPTH: Final = 4
 #: Containers of more items are not followed: tables, not state.
 _MAX_ITEMS: Final = 4096
+#: Arrays of more bytes are tables, too.
+_MAX_ARRAY_BYTES: Final = 1 << 24
 _MAX_CONSTANT_BYTES: Final = 1 << 24
 
 
@@ -55,20 +58,6 @@ class Replaced:
     #: Of the stand-in's memory, before forward runs.
     memory: int
     path: str
-
-
-@contextlib.contextmanager
-def assignable_buffers() -> Iterator[None]:
-    """Let a module take a SambaTensor for a buffer: the torch tensor in it."""
-    former = nn.Module.__setattr__
-
-    def assign(self: nn.Module, name: str, value: Any) -> None:
-        if isinstance(value, SambaTensor) and name in self.__dict__.get("_buffers", ()):
-            value = unwrap(value)
-        former(self, name, value)
-
-    with replaced((nn.Module, "__setattr__", assign)):
-        yield
 
 
 def assigned_buffers(places: Sequence[Replaced]) -> tuple[list[tuple[torch.Tensor, torch.Tensor]], list["Grown"]]:
@@ -196,12 +185,23 @@ class ModuleState:
         for path, place in reachable_places(model):
             self._keep(path, place, seen, _DEPTH)
 
-    def changed(self) -> list[str]:
-        """Return the paths of what is another value now, in the order of the modules."""
+    def changed(self, ignored: Collection[str] = ()) -> list[str]:
+        """Return the paths of what is another value now, in the order of the modules.
+
+        Args:
+            ignored: attributes of modules that do not count, such as ``training``.
+        """
         found: list[str] = []
         for path, container, former in self._kept:
-            found.extend(f"{path}{key}" for key in _differences(_contents(container), former))
+            keys = _differences(_contents(container), former)
+            if isinstance(container, nn.Module):
+                keys = [key for key in keys if key[1:] not in ignored]
+            found.extend(f"{path}{key}" for key in keys)
         return found
+
+    def containers(self) -> list[Any]:
+        """Return what holds the values: modules, lists, dicts, objects, arrays, ``Names`` and ``Cell``; no tables."""
+        return [container for _, container, former in self._kept if len(former) <= _MAX_ITEMS]
 
     def restore(self) -> None:
         """Put everything back."""
@@ -219,6 +219,11 @@ class ModuleState:
                 case dict():
                     container.clear()
                     container.update(former)
+                case np.ndarray():
+                    container[...] = former
+                case _ if not hasattr(container, "__dict__"):
+                    for name, value in former.items():
+                        setattr(container, name, value)
                 case _:
                     attributes = vars(container)
                     for name in _contents(container).keys() - former.keys():
@@ -233,10 +238,12 @@ class ModuleState:
         self._kept.append((path, container, former))
         if len(former) > _MAX_ITEMS:
             return
+        if isinstance(former, np.ndarray):
+            return
         items = former.items() if isinstance(former, dict) else enumerate(former)
         for key, value in list(items):
-            if _is_container(value):
-                self._keep(f"{path}{_step(container, key)}", value, seen, depth - 1)
+            for inner in _containers_in(value):
+                self._keep(f"{path}{_step(container, key)}", inner, seen, depth - 1)
 
 
 def check_repeats(first: "Traced", second: "Traced", changed: Sequence[str]) -> None:
@@ -263,10 +270,12 @@ Traced = tuple[ModelGraph, Mapping[str, torch.Tensor]]
 
 
 def _contents(container: Any) -> Any:
-    if _is_collection(container):
+    if _is_collection(container) or isinstance(container, np.ndarray):
         return container.copy()
     if isinstance(container, Names | Cell):
         return container.read()
+    if not hasattr(container, "__dict__"):
+        return {name: getattr(container, name) for name in slots_of(container) if hasattr(container, name)}
     return {k: v for k, v in vars(container).items() if not k.startswith(_TORCHS)}
 
 
@@ -278,11 +287,31 @@ def _is_collection(value: Any) -> bool:
     return isinstance(value, list | set | deque)
 
 
+def slots_of(value: Any) -> list[str]:
+    """Return the names of the slots that a program's classes give ``value``."""
+    classes = [kind for kind in type(value).__mro__ if not is_library(kind.__module__)]
+    return [name for kind in classes for name in getattr(kind, "__slots__", ()) if not name.startswith("__")]
+
+
+def _containers_in(value: Any) -> list[Any]:
+    """Return ``value`` if it is a container, or else those in a tuple, and those that a method or partial has."""
+    match value:
+        case tuple():
+            return [inner for item in value for inner in _containers_in(item)]
+        case MethodType():
+            return _containers_in(value.__self__)
+        case functools.partial():
+            return _containers_in((value.func, *value.args, *value.keywords.values()))
+    return [value] if _is_container(value) else []
+
+
 def _is_container(value: Any) -> bool:
     if _is_collection(value):
         return True
+    if isinstance(value, np.ndarray):
+        return value.ndim > 0 and value.nbytes <= _MAX_ARRAY_BYTES
     return (
-        hasattr(value, "__dict__")
+        (hasattr(value, "__dict__") or bool(slots_of(value)))
         and not isinstance(value, _OPAQUE)
         and not (callable(value) and is_library(type(value).__module__))
     )
@@ -295,6 +324,8 @@ def _step(container: Any, key: Any) -> str:
 def _differences(now: Any, former: Any) -> list[str]:
     if isinstance(former, set):
         return [] if now == former else ["{…}"]
+    if isinstance(former, np.ndarray):
+        return [] if np.array_equal(now, former) else ["[…]"]
     if isinstance(former, list | deque):
         same = len(now) == len(former) and all(map(_is_same, now, former))
         return [] if same else ["[…]"]
@@ -342,6 +373,12 @@ def fixed_buffers(model: nn.Module, buffers: Mapping[str, torch.Tensor], first: 
     """
     temporary = _temporary(model)
     return {place: b for place, (path, b) in enumerate(buffers.items(), first) if path in temporary and _is_whole(b)}
+
+
+def temporary_numbers(model: nn.Module) -> list[torch.Tensor]:
+    """Return the buffers of whole numbers that no checkpoint changes, whose values a trace may have looked at."""
+    temporary = _temporary(model)
+    return [b for path, b in model.named_buffers() if path in temporary and _is_whole(b)]
 
 
 def checked_buffers(model: nn.Module, buffers: Mapping[str, torch.Tensor], first: int) -> dict[int, torch.Tensor]:

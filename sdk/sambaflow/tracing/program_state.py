@@ -3,6 +3,7 @@
 Only the program's own code is followed, not torch's, the SDK's or the standard library's. Source: ours.
 """
 
+import dis
 import functools
 import sys
 from collections.abc import Collection
@@ -15,6 +16,8 @@ from torch import nn
 #: Packages whose functions keep no state of a program's.
 _LIBRARIES: Final = frozenset({"torch", "sambaflow", "numpy", "torchvision"}) | sys.stdlib_module_names
 _OURS: Final = "rdukit"
+#: Instructions that read or write a global.
+_OF_GLOBALS: Final = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
 
 
 class Place(Protocol):
@@ -148,7 +151,8 @@ class _Walk:
         self._used.update(used)
         found.extend(value for name in used for value in self._unused.pop(name, ()))
         if (module := sys.modules.get(function.__globals__.get("__name__", ""))) is not None:
-            found.extend(self._of_module(module, used))
+            known = used if "globals" in used else _globals_in(function.__code__)
+            found.extend(self._of_module(module, known, used))
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             if id(cell) not in self._seen and name != "__class__":
                 self._seen.add(id(cell))
@@ -157,7 +161,7 @@ class _Walk:
         self.places.append((function.__qualname__, Names(function)))
         return found
 
-    def _of_module(self, module: ModuleType, used: Collection[str]) -> list[Any]:
+    def _of_module(self, module: ModuleType, used: Collection[str], attributes: Collection[str]) -> list[Any]:
         """Return the values of the names that code uses in a Python module, and in those that it imports."""
         if module.__name__ not in self._globals:
             names = self._globals[module.__name__] = set()
@@ -170,7 +174,8 @@ class _Walk:
             value = vars(module).get(name)
             if isinstance(value, ModuleType):
                 if not is_library(value.__name__):
-                    found.extend(self._of_module(value, [n for n in used if n != name]))
+                    inner = [n for n in attributes if n != name]
+                    found.extend(self._of_module(value, inner, inner))
                 continue
             names.add(name)
             found.append(value)
@@ -197,6 +202,16 @@ def _is_full(cell: CellType) -> bool:
 
 def _has_function(cell: CellType) -> bool:
     return _is_full(cell) and isinstance(cell.cell_contents, FunctionType)
+
+
+@functools.cache
+def _globals_in(code: CodeType) -> tuple[str, ...]:
+    """Return the globals that the code, and code inside of it, reads or writes; attributes are none."""
+    found = dict.fromkeys(str(each.argval) for each in dis.get_instructions(code) if each.opname in _OF_GLOBALS)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            found.update(dict.fromkeys(_globals_in(constant)))
+    return tuple(found)
 
 
 def _names_in(code: CodeType) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import contextlib
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import torch
 from torch import nn
@@ -26,7 +26,6 @@ from sambaflow.tracing.module_state import (
     Grown,
     ModuleState,
     Replaced,
-    assignable_buffers,
     assigned_buffers,
     check_fixed,
     check_overwritten,
@@ -44,6 +43,9 @@ from sambaflow.tracing.values import as_input, as_parameter, auxiliary_outputs, 
 
 if TYPE_CHECKING:
     from sambaflow.tracing.graph_inputs import Tensors
+
+#: Packages of torch whose modules hold packed weights.
+_QUANTIZED: Final = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")
 
 
 @dataclass(slots=True)
@@ -217,7 +219,6 @@ def _torch_while_traced(
         traced_scans(),
         static_forms(model),
         recorded_hooks(model, parameters, stand_ins),
-        assignable_buffers(),
         device_randomness(name),
         traced_values(),
         # Libraries ask torch whether somebody compiles (transformers: before it looks at a mask's values).
@@ -265,6 +266,12 @@ def _check_modules(model: nn.Module) -> None:
             raise UnsupportedOperator(
                 f"module {path or 'forward'!r} is a {type(module).__name__} of torch.jit, whose parameters cannot be "
                 "traced; use the module that it was made of (functions of torch.jit.script may stay)"
+            )
+        if type(module).__module__.startswith(_QUANTIZED):
+            raise UnsupportedOperator(
+                f"module {path or 'forward'!r} is quantized ({type(module).__module__}.{type(module).__name__}), and "
+                "its weights are packed for the CPU; compile the model as it was before torch quantized it, and choose "
+                "the precision at compile (--graphamp-preset)"
             )
 
 
