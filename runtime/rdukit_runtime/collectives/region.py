@@ -26,9 +26,11 @@ _PAGE: Final = mmap.PAGESIZE
 _TOKEN_BYTES: Final = 16
 #: Bytes of an announcement: its length, then its text.
 _TEXT_BYTES: Final = 512
-#: Words of 8 bytes in a rank's page, a cache line apart: meetings, collectives begun, state.
-_MEETINGS, _BEGUN, _STATE = 0, 8, 16
-_TEXTS_AT: Final = 256
+#: Words of 8 bytes in a rank's page, a cache line apart: meetings, collectives begun, state, number of the last text.
+_MEETINGS, _BEGUN, _STATE, _LAST = 0, 8, 16, 24
+#: A rank's texts: two of collectives, in turn as the slots, and one of sending and receiving.
+_PAIR_TEXT: Final = 2
+_TEXTS_AT: Final = 512
 _IDLE, _BUSY, _LEFT = 0, 1, 2
 #: Most bytes of the slots of one turn, and of all channels.
 _ROOM_BYTES: Final = 64 << 20
@@ -80,11 +82,17 @@ class Region:
 
     # -- one collective ------------------------------------------------------------------------------------------------
 
-    def begin(self, text: str) -> None:
-        """Announce the collective that this rank begins, for ``compare`` and for errors of the others."""
+    def begin(self, text: str, *, is_pair: bool = False) -> None:
+        """Announce the collective that this rank begins, for ``compare`` and for errors of the others.
+
+        Args:
+            is_pair: it is between two ranks only.
+        """
         words, page = self._words, self.rank * _PAGE // 8
+        last = _PAIR_TEXT if is_pair else self._meetings & 1
+        self._write_text(self.rank * _PAGE + _TEXTS_AT + _TEXT_BYTES * last, text)
+        words[page + _LAST] = last
         words[page + _BEGUN] += 1
-        self._write_text(self.rank * _PAGE + _TEXTS_AT + _TEXT_BYTES * (words[page + _BEGUN] & 1), text)
         words[page + _STATE] = _BUSY
 
     def compare(self) -> None:
@@ -93,8 +101,7 @@ class Region:
         Raises:
             InvalidArgument: a rank announced another one. All ranks raise it, and can go on.
         """
-        begun = self._words[self.rank * _PAGE // 8 + _BEGUN]
-        at = _TEXTS_AT + _TEXT_BYTES * (begun & 1)
+        at = _TEXTS_AT + _TEXT_BYTES * (self._meetings - 1 & 1)
         texts = [self._read_text(peer * _PAGE + at) for peer in range(self.size)]
         if texts.count(texts[0]) == len(texts):
             return
@@ -233,7 +240,7 @@ class Region:
         begun = self._words[page + _BEGUN]
         if not begun:
             return f"rank {peer} has begun no collective"
-        text = self._read_text(peer * _PAGE + _TEXTS_AT + _TEXT_BYTES * (begun & 1))
+        text = self._read_text(peer * _PAGE + _TEXTS_AT + _TEXT_BYTES * self._words[page + _LAST])
         verb = "finished" if self._words[page + _STATE] == _IDLE else "is in"
         return f"rank {peer} {verb} collective {begun}, {text}"
 

@@ -114,12 +114,12 @@ class SharedMemory(Collectives):
                     flat.write(first, last, slot)
 
     def _send(self, tensor: torch.Tensor, to: int, text: str) -> None:
-        with self._collective(f"send to rank {to} {text}"):
+        with self._collective(f"send to rank {to} {text}", is_pair=True):
             for row in self._rows(tensor):
                 self._region.send_piece(to, text, row)
 
     def _recv(self, tensor: torch.Tensor, sender: int, text: str) -> None:
-        with self._collective(f"receive from rank {sender} {text}"):
+        with self._collective(f"receive from rank {sender} {text}", is_pair=True):
             for row in self._rows(tensor):
                 self._region.take_piece(sender, text, row)
 
@@ -139,10 +139,10 @@ class SharedMemory(Collectives):
             self._region.compare()
 
     @contextmanager
-    def _collective(self, text: str) -> Iterator[None]:
+    def _collective(self, text: str, *, is_pair: bool = False) -> Iterator[None]:
         if self._broken:
             raise PeerLost(f"{self._broken}; start all ranks again", rank=self.rank)
-        self._region.begin(text)
+        self._region.begin(text, is_pair=is_pair)
         try:
             yield
         except InvalidArgument:  # raised on all ranks at the same meeting: they may go on

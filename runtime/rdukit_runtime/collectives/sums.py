@@ -5,7 +5,7 @@ travel with it, nor on who adds it. Source: runtime reference 9 (f32 sums of FP3
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from itertools import accumulate
 from typing import Final
@@ -30,7 +30,7 @@ class Reduction(StrEnum):
     MAX = "max"
 
 
-_STEPS: Final = {
+_STEPS: Final[dict[Reduction, Callable[..., torch.Tensor]]] = {
     Reduction.SUM: torch.add,
     Reduction.MEAN: torch.add,
     Reduction.PRODUCT: torch.mul,
