@@ -5,6 +5,7 @@ results come back by all-gather. Source: ours.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import torch
 import torch.distributed as dist
@@ -14,7 +15,8 @@ from rdukit_runtime.collectives.group import Collectives
 from rdukit_runtime.collectives.sums import Adder, Flat, Reduction, slice_of
 
 #: Elements that travel together.
-_PIECE = 1 << 22
+_PIECE: Final = 1 << 22
+_TEXT_BYTES: Final = 512
 
 
 class Gloo(Collectives):
@@ -47,7 +49,7 @@ class Gloo(Collectives):
     def _reduce_parts(self, sent: torch.Tensor, reduction: Reduction) -> torch.Tensor:
         """Return this rank's of ``size`` equal parts of ``sent``, reduced over the ranks."""
         came = torch.empty_like(sent)
-        dist.all_to_all_single(came.view(torch.uint8), sent.view(torch.uint8), group=self._group)
+        self._group.alltoall_base(came.view(torch.uint8), sent.view(torch.uint8), [], []).wait()
         parts = came.view(self.size, -1)
         made = torch.empty_like(parts[0])
         self._adder.combine(list(parts), made, reduction)
@@ -65,28 +67,28 @@ class Gloo(Collectives):
 
     def _gather(self, part: torch.Tensor, whole: torch.Tensor) -> None:
         rows = list(whole.view(torch.uint8).view(self.size, -1))
-        dist.all_gather(rows, part.view(torch.uint8), group=self._group)
+        self._group.allgather([rows], [part.view(torch.uint8)]).wait()
 
     def _broadcast(self, rows: Sequence[torch.Tensor], root: int, text: str) -> None:
         self._compare(text)
         for row in rows:
-            dist.broadcast(row, group=self._group, group_src=root)
+            self._group.broadcast(row, root).wait()
 
     def _send(self, tensor: torch.Tensor, to: int, text: str) -> None:
-        dist.send_object_list([text], group=self._group, group_dst=to)
-        said: list[str] = [""]
-        dist.recv_object_list(said, group=self._group, group_src=to)
-        self._agree(to, text, said[0])
+        said = torch.empty(_TEXT_BYTES, dtype=torch.uint8)
+        self._group.send([_bytes_of(text)], to, 0).wait()
+        self._group.recv([said], to, 0).wait()
+        self._agree(to, text, _text_of(said))
         if tensor.numel():
-            dist.send(tensor.view(-1).view(torch.uint8), group=self._group, group_dst=to)
+            self._group.send([tensor.view(-1).view(torch.uint8)], to, 0).wait()
 
     def _recv(self, tensor: torch.Tensor, sender: int, text: str) -> None:
-        said: list[str] = [""]
-        dist.recv_object_list(said, group=self._group, group_src=sender)
-        dist.send_object_list([text], group=self._group, group_dst=sender)
-        self._agree(sender, text, said[0])
+        said = torch.empty(_TEXT_BYTES, dtype=torch.uint8)
+        self._group.recv([said], sender, 0).wait()
+        self._group.send([_bytes_of(text)], sender, 0).wait()
+        self._agree(sender, text, _text_of(said))
         if tensor.numel():
-            dist.recv(tensor.view(-1).view(torch.uint8), group=self._group, group_src=sender)
+            self._group.recv([tensor.view(-1).view(torch.uint8)], sender, 0).wait()
 
     def _agree(self, peer: int, mine: str, other: str) -> None:
         if mine != other:
@@ -96,11 +98,24 @@ class Gloo(Collectives):
 
     def _compare(self, text: str) -> None:
         """Check that all ranks call the same, which gloo does not."""
-        said = [""] * self.size
-        dist.all_gather_object(said, text, group=self._group)
+        said = self.exchange(text)
         for peer, other in enumerate(said):
             if other != said[0]:
                 raise InvalidArgument(
                     f"ranks call different collectives: rank 0 of {self.size} calls {said[0]}, and rank {peer} calls "
                     f"{other}; call the same collective on every rank, with equal shapes and types"
                 )
+
+    def exchange(self, text: str) -> list[str]:
+        """Return each rank's text, by rank; what is over 512 bytes is cut off."""
+        rows = [torch.empty(_TEXT_BYTES, dtype=torch.uint8) for _ in range(self.size)]
+        self._group.allgather([rows], [_bytes_of(text)]).wait()
+        return [_text_of(row) for row in rows]
+
+
+def _bytes_of(text: str) -> torch.Tensor:
+    return torch.frombuffer(bytearray(text.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES, b"\0")), dtype=torch.uint8)
+
+
+def _text_of(row: torch.Tensor) -> str:
+    return bytes(row.tolist()).rstrip(b"\0").decode(errors="replace")

@@ -163,19 +163,17 @@ def collectives_of(group: dist.ProcessGroup, timeout: timedelta | None = None) -
         timeout: longest wait for a rank; default: the setting ``distributed.timeout_s``.
     """
     if group not in _PLANES:
-        _PLANES[group] = _open(group, resolve(DISTRIBUTED_TIMEOUT_S) if timeout is None else timeout.total_seconds())
+        _PLANES[group] = open_collectives(group, None if timeout is None else timeout.total_seconds())
     return _PLANES[group]
 
 
-def _open(group: dist.ProcessGroup, timeout_s: float) -> Collectives:
+def open_collectives(group: dist.ProcessGroup, timeout_s: float | None = None) -> Collectives:
+    """Return new collectives of a gloo group of torch; all its ranks call this."""
     from rdukit_runtime.collectives.gloo import Gloo
     from rdukit_runtime.collectives.region import open_region
     from rdukit_runtime.collectives.shared_memory import SharedMemory
 
-    def exchange(text: str) -> list[str]:
-        said = [""] * group.size()
-        dist.all_gather_object(said, text, group=group)
-        return said
-
-    region = open_region(group.rank(), group.size(), exchange, timeout_s)
-    return Gloo(group) if region is None else SharedMemory(region)
+    between = Gloo(group)
+    longest = resolve(DISTRIBUTED_TIMEOUT_S) if timeout_s is None else timeout_s
+    region = open_region(group.rank(), group.size(), between.exchange, longest)
+    return between if region is None else SharedMemory(region)
