@@ -154,6 +154,34 @@ except PeerLost as error:
 """
 )
 
+BACKEND: Final = """
+import os, sys
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+import sambaflow
+
+rank, size = int(os.environ["PMI_RANK"]), int(os.environ["PMI_SIZE"])
+dist.init_process_group("rdu", init_method="file://" + os.environ["MEETING"], rank=rank, world_size=size)
+total = torch.tensor([1e8, 1.0, -1e8][rank])
+dist.all_reduce(total)
+assert total.item() == 0  # (1e8 + 1) - 1e8 in f32; 1 in another order
+part = torch.empty(2)
+dist.reduce_scatter_single(part, torch.arange(6.0))
+assert part.tolist() == [6.0 * rank, 6.0 * rank + 3]
+held = torch.full((3,), float(rank))
+dist.broadcast(held, 1)
+assert held.tolist() == [1, 1, 1]
+torch.manual_seed(rank)
+model = DistributedDataParallel(torch.nn.Linear(4, 4))
+model(torch.randn(5, 4)).sum().backward()
+gradients = [None] * size
+dist.all_gather_object(gradients, model.module.weight.grad.tolist())
+assert gradients[0] == gradients[1] == gradients[2]
+dist.destroy_process_group()
+print("trained", flush=True)
+"""
+
 
 @contextmanager
 def ranks_of(program: str, size: int) -> Iterator[list["subprocess.Popen[str]"]]:
@@ -216,3 +244,15 @@ def test_a_rank_that_stands_still_is_named_after_the_time_limit(monkeypatch: pyt
         text, _ = first.communicate(timeout=60)
     assert first.returncode == 3, text
     assert "rank 1 of 2 did not answer in time, within 1 s (rank 1 finished collective 1" in text
+
+
+def test_the_backend_rdu_of_torch_adds_in_rank_order_and_trains_with_ddp(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEETING", str(tmp_path / "meeting"))
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    with ranks_of(BACKEND, 3) as ranks:
+        for rank in ranks:
+            text, _ = rank.communicate(timeout=300)
+            assert rank.returncode == 0, text
+            assert text.endswith("trained\n")

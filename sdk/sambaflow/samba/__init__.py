@@ -34,7 +34,7 @@ from sambaflow.samba.sambatensor import SambaTensor, SambaTensors, from_torch_te
 from sambaflow.samba.session import SambaSession
 from sambaflow.samba.sn_private import groupby, triu_fill
 from sambaflow.samba.utils import set_seed, trace_multigraph
-from sambaflow.sessions.data_parallel import offer_mpi_backend
+from sambaflow.sessions.data_parallel import offer_mpi_backend, offer_rdu_backend
 from sambaflow.sessions.loaded import LegacyRun
 from sambaflow.sessions.loop_requests import watch_torch_loops
 
@@ -47,6 +47,7 @@ for _own in (SambaTensor, SambaTensors, SambaParameter, sambatensor.DimInfo, Leg
 
 # Here, since programs say init_process_group('mpi') after this import and before anything else of samba.
 offer_mpi_backend()
+offer_rdu_backend()
 watch_torch_loops()
 
 
