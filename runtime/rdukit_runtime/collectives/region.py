@@ -47,7 +47,7 @@ class _Timespec(ctypes.Structure):
     _fields_ = [("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long)]
 
 
-class Region:
+class RankRegion:
     """A rank's view of the shared memory.
 
     Args:
@@ -282,7 +282,7 @@ def _whole_pages(count: int) -> int:
 
 def open_region(
     rank: int, size: int, exchange: Callable[[str], list[str]], timeout_s: float
-) -> Region | None:  # fmt: skip
+) -> RankRegion | None:  # fmt: skip
     """Open a region for the ranks of a group; None on every rank where they are not all on one machine.
 
     Rank 0's memory is reached through ``/proc``; a token in it proves that the ranks mean the same memory, whatever
@@ -307,7 +307,7 @@ def open_region(
         answers = exchange("no" if memory is None else mine)
         if memory is None or any(answer != mine for answer in answers):
             return None
-        return Region(memory, rank, pids, timeout_s)
+        return RankRegion(memory, rank, pids, timeout_s)
     finally:
         if descriptor >= 0:
             os.close(descriptor)

@@ -13,7 +13,7 @@ import torch
 
 from rdukit.errors import InvalidArgument, PeerLost
 from rdukit_runtime.collectives.group import Collectives
-from rdukit_runtime.collectives.region import Region
+from rdukit_runtime.collectives.region import RankRegion
 from rdukit_runtime.collectives.sums import Adder, Flat, Reduction, slice_of
 
 #: Up to here each rank reduces everything by itself.
@@ -23,7 +23,7 @@ _SMALL_BYTES: Final = 32 << 10
 class SharedMemory(Collectives):
     """The data plane in a machine's memory."""
 
-    def __init__(self, region: Region) -> None:
+    def __init__(self, region: RankRegion) -> None:
         super().__init__(region.rank, region.size)
         self._region = region
         self._adder = Adder()

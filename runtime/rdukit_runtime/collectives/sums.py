@@ -21,7 +21,7 @@ _LINE: Final = 64
 
 
 class Reduction(StrEnum):
-    """What becomes of the ranks' values."""
+    """Reduction of the ranks' values to one."""
 
     SUM = "sum"
     MEAN = "mean"
