@@ -151,7 +151,7 @@ class _Run:
     def _workspace(self, node: KernelNode) -> int:
         if parse_operator(node.op).namespace != "rdukit":
             return 0
-        if node.op == "rdukit.all_reduce_mean":  # the buckets in which gradients travel
+        if node.op == "rdukit.all_reduce_mean":  # at most: the memory through which gradients travel
             return sum(self.values[node.name].shown)
         first = node.args[0] if node.args else None
         read = references(first) if isinstance(first, list) else []

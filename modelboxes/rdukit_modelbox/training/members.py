@@ -14,7 +14,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from rdukit_node.leases.launch import read_launch
-from rdukit_runtime.engine.collectives import broadcast, peer_errors
+from rdukit_runtime.engine.collectives import all_reduce_mean, broadcast, peer_errors
 from rdukit_runtime.process_group import join_process_group
 
 
@@ -78,10 +78,8 @@ class Members:
         """
         if self.count == 1:
             return value
-        total = torch.tensor([value], dtype=torch.float64)
-        with peer_errors("averaging the loss"):
-            dist.all_reduce(total)
-        return float(total[0]) / self.count
+        (mean,) = all_reduce_mean([torch.tensor([value], dtype=torch.float64)], "averaging the loss")
+        return float(mean[0])
 
     def part_of(self, batch: Sequence[NDArray[Any]]) -> Sequence[NDArray[Any]]:
         """Return this member's rows of a batch of all members together."""

@@ -3,8 +3,12 @@
 torch is pinned to one exact version. ``tests/unit/test_torch_private.py`` says what an upgrade lacks or has changed.
 """
 
+from datetime import timedelta
+
 import torch
 from torch._C._distributed_c10d import HashStore as HashStore
+from torch._C._distributed_c10d import ProcessGroup, ProcessGroupGloo
+from torch._C._distributed_c10d import Store as Store
 from torch._C._distributed_c10d import TCPStore as TCPStore
 from torch._ops import OpOverload as OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
@@ -27,3 +31,13 @@ def has_cuda_kernel(called: OpOverload) -> bool:
     schema = called._schema
     name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
     return bool(torch._C._dispatch_has_computed_kernel_for_dispatch_key(name, "CUDA"))
+
+
+def gloo_group(store: Store, rank: int, size: int, timeout: timedelta) -> ProcessGroup:
+    """Return a group of torch over gloo that is in none of torch's lists."""
+    group = ProcessGroup(store, rank, size)
+    group._set_default_backend(ProcessGroup.BackendType.GLOO)
+    group._register_backend(
+        torch.device("cpu"), ProcessGroup.BackendType.GLOO, ProcessGroupGloo(store, rank, size, timeout)
+    )
+    return group

@@ -35,7 +35,7 @@ from sambaflow.samba.session import SambaSession
 from sambaflow.samba.sn_private import groupby, triu_fill
 from sambaflow.samba.utils import set_seed, trace_multigraph
 from sambaflow.sessions import set_current_session
-from sambaflow.sessions.data_parallel import offer_mpi_backend
+from sambaflow.sessions.data_parallel import offer_mpi_backend, offer_rdu_backend
 from sambaflow.sessions.loaded import LegacyRun
 from sambaflow.sessions.loop_requests import watch_torch_loops
 
@@ -49,6 +49,7 @@ for _own in (SambaTensor, SambaTensors, SambaParameter, sambatensor.DimInfo, Leg
 
 # Here, since programs say init_process_group('mpi') after this import and before anything else of samba.
 offer_mpi_backend()
+offer_rdu_backend()
 watch_torch_loops()
 
 

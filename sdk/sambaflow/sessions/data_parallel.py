@@ -190,3 +190,15 @@ def offer_mpi_backend() -> None:
     init_process_group.offers_mpi = True  # type: ignore[attr-defined]
     c10d.init_process_group = init_process_group
     dist.init_process_group = init_process_group
+
+
+def offer_rdu_backend() -> None:
+    """Register ``rdu`` with torch.distributed, so that ``init_process_group("rdu")`` works. Source: ours."""
+    if dist.is_available() and dist.is_gloo_available() and not hasattr(dist.Backend, "RDU"):
+        dist.Backend.register_backend("rdu", _rdu_group, devices=["cpu"])
+
+
+def _rdu_group(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+    from rdukit_runtime.collectives.backend import RduProcessGroup
+
+    return RduProcessGroup(store, rank, size, timeout)

@@ -1,27 +1,85 @@
-"""How gradients are grouped for the way, and what a world of one does."""
+"""How values of several ranks become one, and what a world of one does."""
 
+import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from rdukit_runtime.engine.collectives import all_reduce_mean, broadcast, cut_buckets, gather_facts
+from rdukit.errors import InvalidArgument
+from rdukit_runtime.collectives.group import describe
+from rdukit_runtime.collectives.sums import CHUNK, Adder, Flat, Reduction, check_reduction, slice_of
+from rdukit_runtime.engine.collectives import all_reduce_mean, broadcast, gather_facts
 from support import shows
 
 pytestmark = shows("training")
 
 
-def test_gradients_travel_in_order_in_groups_of_at_most_the_given_bytes() -> None:
-    gradients = [torch.zeros(n) for n in (10, 20, 5, 1)]
-    assert cut_buckets(gradients, 120) == [[0, 1], [2, 3]]
-    assert cut_buckets(gradients, 4) == [[0], [1], [2], [3]]
-    assert cut_buckets([]) == []
+@pytest.mark.parametrize("reduction", list(Reduction))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_values_are_reduced_in_rank_order_in_a_wide_type_and_rounded_once(
+    reduction: Reduction, dtype: torch.dtype, size: int
+) -> None:
+    torch.manual_seed(size)
+    parts = [(torch.randn(CHUNK + 77) * 10.0 ** torch.randint(-3, 4, (CHUNK + 77,))).to(dtype) for _ in range(size)]
+    result = torch.empty_like(parts[0])
+    Adder().combine(parts, result, reduction)
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    step = {"product": torch.mul, "min": torch.minimum, "max": torch.maximum}.get(reduction, torch.add)
+    expected = parts[0].to(wide)
+    for part in parts[1:]:
+        expected = step(expected, part.to(wide))
+    if reduction is Reduction.MEAN:
+        expected = expected / size
+    assert torch.equal(result, expected.to(dtype))
 
 
-def test_bf16_gradients_count_as_the_f32_in_which_they_are_added() -> None:
-    assert cut_buckets([torch.zeros(10, dtype=torch.bfloat16)] * 2, 60) == [[0], [1]]
+def test_sums_of_integers_are_exact() -> None:
+    parts = [torch.tensor([2**62, -3]), torch.tensor([-(2**62), 5]), torch.tensor([1, 7])]
+    result = torch.empty_like(parts[0])
+    Adder().combine(parts, result, Reduction.SUM)
+    assert result.tolist() == [1, 9]
 
 
-def test_f64_gradients_travel_apart() -> None:
-    single, double = torch.zeros(2), torch.zeros(2, dtype=torch.float64)
-    assert cut_buckets([single, double, double, single]) == [[0], [1, 2], [3]]
+@pytest.mark.parametrize(
+    ("dtype", "reduction", "reason"),
+    [
+        (torch.bool, Reduction.SUM, "cannot be reduced"),
+        (torch.complex64, Reduction.SUM, "cannot be reduced"),
+        (torch.int64, Reduction.MEAN, "the mean of torch.int64"),
+    ],
+)
+def test_what_has_no_exact_result_is_refused(dtype: torch.dtype, reduction: Reduction, reason: str) -> None:
+    with pytest.raises(InvalidArgument, match=reason):
+        check_reduction(dtype, reduction)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 17))
+def test_slices_of_the_ranks_cover_all_elements_once(count: int, size: int) -> None:
+    ends = [slice_of(count, rank, size) for rank in range(size)]
+    assert [i for first, last in ends for i in range(first, last)] == list(range(count))
+
+
+@given(st.lists(st.integers(0, 5), max_size=6), st.data())
+def test_tensors_in_a_row_are_read_and_written_as_one(sizes: list[int], data: st.DataObject) -> None:
+    tensors = [torch.arange(float(size)) + 10 * n for n, size in enumerate(sizes)]
+    whole = torch.cat([torch.empty(0), *tensors])
+    row = Flat(tensors)
+    assert row.count == whole.numel()
+    first = data.draw(st.integers(0, row.count))
+    last = data.draw(st.integers(first, row.count))
+    memory = torch.zeros(row.count)
+    assert torch.equal(row.read(first, last, memory), whole[first:last])
+    assert torch.equal(row.lend(first, last, memory), whole[first:last])
+    row.write(first, last, -memory)
+    whole[first:last] *= -1
+    assert torch.equal(torch.cat([torch.empty(0), *tensors]), whole)
+
+
+def test_many_shapes_are_announced_by_a_checksum_that_tells_them_apart() -> None:
+    first = describe([torch.zeros(n) for n in (1, 2, 3, 4, 6)])
+    second = describe([torch.zeros(n) for n in (1, 2, 3, 5, 5)])
+    assert first.startswith("float32[1] and 4 more, 16 elements") and first != second
 
 
 def test_a_world_of_one_leaves_everything_as_it_is() -> None:

@@ -1,0 +1,127 @@
+"""The backend ``rdu`` of torch.distributed: sums in rank order through rdukit's data plane, all else by gloo.
+
+A group of torch in Python. What it does itself is done when the call returns; the work that it hands back is complete.
+Source: ours.
+"""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from rdukit_runtime.collectives.group import open_collectives
+from rdukit_runtime.collectives.sums import Reduction
+from rdukit_runtime.engine.torch_private import Store, gloo_group
+
+_REDUCTIONS: Final = (
+    (dist.ReduceOp.SUM, Reduction.SUM),
+    (dist.ReduceOp.AVG, Reduction.MEAN),
+    (dist.ReduceOp.PRODUCT, Reduction.PRODUCT),
+    (dist.ReduceOp.MIN, Reduction.MIN),
+    (dist.ReduceOp.MAX, Reduction.MAX),
+)
+#: Methods of a group that gloo has and this backend hands on.
+_HANDED_ON: Final = (
+    "broadcast", "reduce", "allgather", "_allgather_base", "all_gather_single", "allgather_coalesced",
+    "allgather_into_tensor_coalesced", "all_gather_single_coalesced", "gather", "scatter", "reduce_scatter",
+    "reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced", "alltoall", "alltoall_base",
+    "all_to_all_single", "send", "recv", "recv_anysource", "barrier", "_set_sequence_number_for_group",
+    "monitored_barrier", "_start_coalescing", "_end_coalescing",
+)  # fmt: skip
+
+
+class RduProcessGroup(dist.ProcessGroup):
+    """A group whose all-reduce and reduce-scatter add in rank order."""
+
+    def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
+        super().__init__(rank, size)  # type: ignore[call-arg]  # what torch's stub lacks: groups in Python
+        self._gloo = gloo_group(store, rank, size, timeout)
+        self._plane = open_collectives(self._gloo, timeout.total_seconds())
+
+    def getBackendName(self) -> str:
+        """Return the name that it is registered under."""
+        return "rdu"
+
+    def allreduce(self, tensors: Any, opts: Any = None, *more: Any) -> dist.Work:
+        """Reduce in place."""
+        rows = tensors if isinstance(tensors, list) else [tensors]
+        found = _find_reduction(rows, opts)
+        if found is None:
+            return self._gloo.allreduce(tensors, opts, *more)
+        self._plane.all_reduce(rows, rows, found)
+        return _Done(rows)
+
+    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
+        """Reduce several in place."""
+        if _find_reduction(tensors, opts) is None:
+            return self._gloo.allreduce_coalesced(tensors, opts)
+        return self.allreduce(tensors, opts)
+
+    def reduce_scatter_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> dist.Work:
+        """Reduce, and leave this rank's part in ``output``."""
+        found = _find_reduction([given], opts)
+        if found is None:
+            return self._gloo.reduce_scatter_single(output, given, opts)
+        self._plane.reduce_scatter(given, output, found)
+        return _Done([output])
+
+    _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]  # names of arguments
+
+    def shutdown(self) -> None:
+        """Leave the group."""
+        self._plane.close()
+        self._gloo.shutdown()
+
+    abort = shutdown
+
+
+def _hand_on(name: str) -> Callable[..., Any]:
+    def call(self: RduProcessGroup, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self._gloo, name)(*args, **kwargs)
+
+    call.__name__ = name
+    return call
+
+
+for _name in _HANDED_ON:
+    setattr(RduProcessGroup, _name, _hand_on(_name))
+
+
+class _Done(dist.Work):
+    """Work that is complete."""
+
+    def __init__(self, result: list[torch.Tensor]) -> None:
+        super().__init__()
+        self._result = result
+        self._future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+        self._future.set_result(result)
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+    def is_success(self) -> bool:
+        return True
+
+    def result(self) -> list[torch.Tensor]:
+        return self._result
+
+    def get_future(self) -> Any:
+        return self._future
+
+
+def _find_reduction(tensors: list[torch.Tensor], opts: Any) -> Reduction | None:
+    """Return what the data plane does with the tensors; None: that is gloo's."""
+    wanted = dist.ReduceOp.SUM if opts is None else getattr(opts, "reduceOp", opts)
+    for tensor in tensors:
+        dtype = tensor.dtype
+        if tensor.layout != torch.strided or dtype == torch.bool or dtype.is_complex:
+            return None
+    found = next((ours for theirs, ours in _REDUCTIONS if wanted == theirs), None)
+    if found is Reduction.MEAN and not all(tensor.dtype.is_floating_point for tensor in tensors):
+        return None
+    return found

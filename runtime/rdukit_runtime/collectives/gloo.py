@@ -1,0 +1,121 @@
+"""Collectives of ranks on several machines, over torch's gloo, with the same bits as in shared memory.
+
+gloo's own sums follow its algorithm. Here slices go to their owners (all-to-all), who add them in rank order, and
+results come back by all-gather. Source: ours.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+import torch.distributed as dist
+
+from rdukit.errors import InvalidArgument
+from rdukit_runtime.collectives.group import Collectives
+from rdukit_runtime.collectives.sums import Adder, Flat, Reduction, slice_of
+
+#: Elements that travel together.
+_PIECE: Final = 1 << 22
+_TEXT_BYTES: Final = 512
+
+
+class Gloo(Collectives):
+    """The data plane between machines."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        super().__init__(group.rank(), group.size())
+        self._group = group
+        self._adder = Adder()
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        self._compare("barrier")
+
+    def _all_reduce(
+        self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], reduction: Reduction, text: str
+    ) -> None:
+        self._compare(text)
+        read, written, dtype = Flat(inputs), Flat(outputs), inputs[0].dtype
+        for first in range(0, read.count, _PIECE):
+            last = min(first + _PIECE, read.count)
+            low, high = slice_of(last - first, 0, self.size)
+            each = high - low
+            sent = torch.zeros(each * self.size, dtype=dtype)  # slices of equal length; the last ones may be padded
+            read.read(first, last, sent)
+            made = torch.empty_like(sent)
+            self._gather(self._reduce_parts(sent, reduction), made)
+            written.write(first, last, made)
+
+    def _reduce_parts(self, sent: torch.Tensor, reduction: Reduction) -> torch.Tensor:
+        """Return this rank's of ``size`` equal parts of ``sent``, reduced over the ranks."""
+        came = torch.empty_like(sent)
+        self._group.alltoall_base(came.view(torch.uint8), sent.view(torch.uint8), [], []).wait()
+        parts = came.view(self.size, -1)
+        made = torch.empty_like(parts[0])
+        self._adder.combine(list(parts), made, reduction)
+        return made
+
+    def _reduce_scatter(self, given: torch.Tensor, output: torch.Tensor, reduction: Reduction, text: str) -> None:
+        self._compare(text)
+        if given.numel():
+            output.view(-1).copy_(self._reduce_parts(given.view(-1), reduction))
+
+    def _all_gather(self, given: torch.Tensor, output: torch.Tensor, text: str) -> None:
+        self._compare(text)
+        if given.numel():
+            self._gather(given.view(-1), output.view(-1))
+
+    def _gather(self, part: torch.Tensor, whole: torch.Tensor) -> None:
+        rows = list(whole.view(torch.uint8).view(self.size, -1))
+        self._group.allgather([rows], [part.view(torch.uint8)]).wait()
+
+    def _broadcast(self, rows: Sequence[torch.Tensor], root: int, text: str) -> None:
+        self._compare(text)
+        for row in rows:
+            self._group.broadcast(row, root).wait()
+
+    def _send(self, tensor: torch.Tensor, to: int, text: str) -> None:
+        said = torch.empty(_TEXT_BYTES, dtype=torch.uint8)
+        self._group.send([_bytes_of(text)], to, 0).wait()
+        self._group.recv([said], to, 0).wait()
+        self._agree(to, text, _text_of(said))
+        if tensor.numel():
+            self._group.send([tensor.view(-1).view(torch.uint8)], to, 0).wait()
+
+    def _recv(self, tensor: torch.Tensor, sender: int, text: str) -> None:
+        said = torch.empty(_TEXT_BYTES, dtype=torch.uint8)
+        self._group.recv([said], sender, 0).wait()
+        self._group.send([_bytes_of(text)], sender, 0).wait()
+        self._agree(sender, text, _text_of(said))
+        if tensor.numel():
+            self._group.recv([tensor.view(-1).view(torch.uint8)], sender, 0).wait()
+
+    def _agree(self, peer: int, mine: str, other: str) -> None:
+        if mine != other:
+            raise InvalidArgument(
+                f"rank {self.rank} sends or expects {mine}, and rank {peer} {other}; use equal shapes and types on both"
+            )
+
+    def _compare(self, text: str) -> None:
+        """Check that all ranks call the same, which gloo does not."""
+        said = self.exchange(text)
+        for peer, other in enumerate(said):
+            if other != said[0]:
+                raise InvalidArgument(
+                    f"ranks call different collectives: rank 0 of {self.size} calls {said[0]}, and rank {peer} calls "
+                    f"{other}; call the same collective on every rank, with equal shapes and types"
+                )
+
+    def exchange(self, text: str) -> list[str]:
+        """Return each rank's text, by rank; what is over 512 bytes is cut off."""
+        rows = [torch.empty(_TEXT_BYTES, dtype=torch.uint8) for _ in range(self.size)]
+        self._group.allgather([rows], [_bytes_of(text)]).wait()
+        return [_text_of(row) for row in rows]
+
+
+def _bytes_of(text: str) -> torch.Tensor:
+    return torch.frombuffer(bytearray(text.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES, b"\0")), dtype=torch.uint8)
+
+
+def _text_of(row: torch.Tensor) -> str:
+    return bytes(row.tolist()).rstrip(b"\0").decode(errors="replace")

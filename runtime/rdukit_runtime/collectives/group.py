@@ -1,0 +1,179 @@
+"""Collectives of a group of ranks, and the choice of their data plane.
+
+All planes make the same bits: values are added in rank order, in f32 for bf16 and f16, and rounded once. Source:
+runtime reference 9 for the primitives; that the order is fixed: ours, so that results do not depend on the plane.
+"""
+
+import weakref
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Final
+
+import torch
+import torch.distributed as dist
+
+from rdukit.errors import InvalidArgument
+from rdukit.settings import resolve
+from rdukit_runtime.collectives.sums import Reduction, check_reduction
+from rdukit_runtime.settings import DISTRIBUTED_TIMEOUT_S
+
+#: More shapes than these are announced as a checksum.
+_SHAPES_SHOWN: Final = 4
+
+
+class Collectives(ABC):
+    """Collectives of a group; each is called by all its ranks, in the same order.
+
+    Tensors are on the host, of any layout. Every call raises PeerLost where a rank died, left or did not answer, and
+    InvalidArgument, on every rank, where the ranks called different things.
+    """
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+
+    def all_reduce(
+        self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], reduction: Reduction = Reduction.SUM
+    ) -> None:
+        """Reduce each input over the ranks into the output at its place, which may be the input itself."""
+        by_type: dict[torch.dtype, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+        for pair in zip(inputs, outputs, strict=True):
+            by_type.setdefault(pair[0].dtype, []).append(pair)
+        for dtype, pairs in by_type.items():
+            check_reduction(dtype, reduction)
+            read = [tensor.detach().contiguous() for tensor, _ in pairs]
+            with writable([tensor for _, tensor in pairs]) as written:
+                self._all_reduce(read, written, reduction, f"all_reduce {reduction} {describe(read)}")
+
+    def reduce_scatter(
+        self, given: torch.Tensor, output: torch.Tensor, reduction: Reduction = Reduction.SUM
+    ) -> None:  # fmt: skip
+        """Reduce ``given``, one part for each rank, and leave this rank's part in ``output``."""
+        check_reduction(given.dtype, reduction)
+        _check_parts(given, output, self.size, "reduce_scatter reads")
+        with writable([output]) as (written,):
+            read = given.detach().contiguous()
+            self._reduce_scatter(read, written, reduction, f"reduce_scatter {reduction} {describe([read])}")
+
+    def all_gather(self, given: torch.Tensor, output: torch.Tensor) -> None:
+        """Put every rank's ``given`` into ``output``, by rank."""
+        _check_parts(output, given, self.size, "all_gather makes")
+        with writable([output]) as (written,):
+            read = given.detach().contiguous()
+            self._all_gather(read, written, f"all_gather {describe([read])}")
+
+    def broadcast(self, tensors: Sequence[torch.Tensor], root: int = 0) -> None:
+        """Overwrite the tensors with those of rank ``root``, bit for bit."""
+        text = f"broadcast from rank {root} {describe(tensors)}"
+        with writable(tensors, is_read=True) as written:
+            self._broadcast([row.view(-1).view(torch.uint8) for row in written if row.numel()], root, text)
+
+    def send(self, tensor: torch.Tensor, to: int) -> None:
+        """Send a tensor to rank ``to``; returns when it has been received."""
+        self._check_peer(to)
+        self._send(tensor.detach().contiguous(), to, describe([tensor]))
+
+    def recv(self, tensor: torch.Tensor, sender: int) -> None:
+        """Overwrite a tensor with what rank ``sender`` sends."""
+        self._check_peer(sender)
+        with writable([tensor]) as (written,):
+            self._recv(written, sender, describe([tensor]))
+
+    @abstractmethod
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+
+    def close(self) -> None:  # noqa: B027  most planes hold nothing
+        """Leave the group."""
+
+    @abstractmethod
+    def _all_reduce(
+        self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], reduction: Reduction, text: str
+    ) -> None: ...
+
+    @abstractmethod
+    def _reduce_scatter(self, given: torch.Tensor, output: torch.Tensor, reduction: Reduction, text: str) -> None: ...
+
+    @abstractmethod
+    def _all_gather(self, given: torch.Tensor, output: torch.Tensor, text: str) -> None: ...
+
+    @abstractmethod
+    def _broadcast(self, rows: Sequence[torch.Tensor], root: int, text: str) -> None: ...
+
+    @abstractmethod
+    def _send(self, tensor: torch.Tensor, to: int, text: str) -> None: ...
+
+    @abstractmethod
+    def _recv(self, tensor: torch.Tensor, sender: int, text: str) -> None: ...
+
+    def _check_peer(self, peer: int) -> None:
+        if not 0 <= peer < self.size or peer == self.rank:
+            raise InvalidArgument(
+                f"rank {self.rank} has no peer {peer}; expected another rank from 0 to {self.size - 1}"
+            )
+
+
+def describe(tensors: Sequence[torch.Tensor]) -> str:
+    """Return types and shapes of tensors, as the ranks compare them."""
+    shapes = [f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors]
+    if len(shapes) <= _SHAPES_SHOWN:
+        return ", ".join(shapes)
+    total = sum(tensor.numel() for tensor in tensors)
+    check = zlib.crc32(" ".join(shapes).encode())
+    return f"{shapes[0]} and {len(shapes) - 1} more, {total} elements (shapes {check:08x})"
+
+
+@contextmanager
+def writable(tensors: Sequence[torch.Tensor], is_read: bool = False) -> Iterator[list[torch.Tensor]]:
+    """Lend contiguous memory for each tensor; what is not contiguous is written back afterwards."""
+    lent = [
+        tensor if tensor.is_contiguous() else tensor.contiguous() if is_read else torch.empty_like(
+            tensor, memory_format=torch.contiguous_format
+        )
+        for tensor in tensors
+    ]  # fmt: skip
+    yield [tensor.detach() for tensor in lent]
+    for tensor, memory in zip(tensors, lent, strict=True):
+        if memory is not tensor:
+            tensor.detach().copy_(memory)
+
+
+def _check_parts(whole: torch.Tensor, part: torch.Tensor, size: int, verb: str) -> None:
+    if whole.numel() != part.numel() * size or whole.dtype != part.dtype:
+        raise InvalidArgument(
+            f"{verb} {describe([whole])} with {describe([part])} for each of {size} ranks; expected {size} times as "
+            "many elements of the same type"
+        )
+
+
+# -- choosing the plane ------------------------------------------------------------------------------------------------
+
+#: Data planes of torch's process groups; a plane goes with its group.
+_PLANES: Final[weakref.WeakKeyDictionary[dist.ProcessGroup, Collectives]] = weakref.WeakKeyDictionary()
+
+
+def collectives_of(group: dist.ProcessGroup, timeout: timedelta | None = None) -> Collectives:
+    """Return the collectives of a gloo group of torch. The first call is a collective itself.
+
+    Ranks of one machine share memory; others use the group's own transport.
+
+    Args:
+        timeout: longest wait for a rank; default: the setting ``distributed.timeout_s``.
+    """
+    if group not in _PLANES:
+        _PLANES[group] = open_collectives(group, None if timeout is None else timeout.total_seconds())
+    return _PLANES[group]
+
+
+def open_collectives(group: dist.ProcessGroup, timeout_s: float | None = None) -> Collectives:
+    """Return new collectives of a gloo group of torch; all its ranks call this."""
+    from rdukit_runtime.collectives.gloo import Gloo
+    from rdukit_runtime.collectives.region import open_region
+    from rdukit_runtime.collectives.shared_memory import SharedMemory
+
+    between = Gloo(group)
+    longest = resolve(DISTRIBUTED_TIMEOUT_S) if timeout_s is None else timeout_s
+    region = open_region(group.rank(), group.size(), between.exchange, longest)
+    return between if region is None else SharedMemory(region)
