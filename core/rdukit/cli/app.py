@@ -58,7 +58,7 @@ SUMMARIES = {
     "restore": "Restore a backup into $RDUKIT_HOME, which is empty, and its database.",
     "router": "Train and serve routers, which choose an expert for each prompt.",
     "serve": "Serve PEF by the Open Inference Protocol over REST and gRPC, and texts by OpenAI's routes.",
-    "simulate": "Simulate the scheduler with other jobs, or on other machines.",
+    "simulate": "Simulate the scheduler with other jobs, or a training on more machines.",
     "status": "Show what runs here: node daemon, platform, jobs, boxes, and where the home folder is.",
     "sweep": "Try a training with several values of its parameters, and show which are best.",
     "tenant": "Create tenants and API tokens.",

@@ -25,7 +25,7 @@ GRAMMAR: Final = (
     "64xSN30-8 (nodes x platform), rack:4x16xSN30-8 (racks x nodes x platform), or a file that ends in .yaml"
 )
 #: More ranks than this are not planned.
-MAX_RANKS: Final = 65_536
+MAX_RANKS: Final = 16_384
 _NAME: Final = re.compile(r"(?:(\d{1,6})x)?([A-Za-z][A-Za-z0-9-]*)")
 _RACKS: Final = re.compile(r"rack:(\d{1,6})x(\d{1,6})x([A-Za-z][A-Za-z0-9-]*)")
 _LINK_KEYS: Final = frozenset({"wiring", "ports", "latency_us", "gb_s"})
