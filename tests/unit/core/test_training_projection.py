@@ -22,24 +22,13 @@ from rdukit.errors import InvalidArgument
 from rdukit.hardware import CHIPS
 from rdukit.pef.cli import explain
 from rdukit.pef.file import write_pef
-from rdukit.pef.model import Pef, SectionType
+from rdukit.pef.model import SectionType
 from support import shows
-from support.pefs.examples import example_kernels, example_pef
+from support.pefs.examples import example_kernels, example_pef, training_pef
 
 pytestmark = shows("simulate", "pef", "collective")
 
-SIZE = 400_000_000
-
-
-def training_pef() -> Pef:
-    """The example with a reduce of 400 MB between forward and opt."""
-    pef = example_pef()
-    opt = pef.sections[1]
-    cost = replace(opt.cost, bytes_in=SIZE, bytes_out=SIZE, seconds=0.02, memory_s=0.01, launch_s=0.0001)
-    # It runs the optimizer's kernel: only its cost matters here.
-    reduce = replace(opt, id=2, name="reduce", type=SectionType.REDUCE, cost=cost)
-    graph = replace(pef.graphs["main"], schedule=(0, 2, 1))
-    return replace(pef, sections=(*pef.sections, reduce), graphs={"main": graph})
+SIZE = reduce_sections(training_pef())[0].cost.bytes_in
 
 
 @pytest.fixture
