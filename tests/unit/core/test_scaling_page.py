@@ -23,7 +23,7 @@ def test_the_pages_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     write_pef(Path("model.pef"), training_pef(), example_kernels(), {})
     lines = "".join(code_blocks(PAGE, "sh")).splitlines()
     for line in lines:
-        if " pef profile " not in line:  # it measures: test_profile_command runs it
+        if " pef profile " not in line:  # it runs kernels: conformance/test_pef_profile has it
             done = CliRunner().invoke(cli, line.split()[1:])
             assert done.exit_code == 0, (line, done.output, done.exception)
     assert len(lines) == 11 and os.path.exists("scaling.svg")
