@@ -13,7 +13,7 @@ from rdukit.cli.commands import JSON_OPTION, Choice, ExtensibleGroup
 from rdukit.cli.tables import Table, print_tables
 from rdukit.collectives.events import goal_trace
 from rdukit.collectives.plan import LARGEST, CollectivePlan, plan_collective
-from rdukit.collectives.steps import Algorithm, Op
+from rdukit.collectives.steps import CollectiveAlgorithm, Op
 from rdukit.collectives.topology import GRAMMAR, Machine, break_links, make_machine
 from rdukit.errors import InvalidArgument
 from rdukit.files.atomic import write_atomic
@@ -26,7 +26,7 @@ MAX_MESSAGES: Final = 1_000_000
 _UNITS: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 
 
-class ByteCount(click.ParamType[int]):
+class VectorSize(click.ParamType[int]):
     """A number of bytes: whole, or with k, M, G (powers of 1000) or Ki, Mi, Gi (of 1024)."""
 
     name = "BYTES"
@@ -64,11 +64,14 @@ def collective() -> None:
 @click.option("--ranks", type=click.IntRange(1), required=True, help="Ranks that take part.")
 @machine_options
 @click.option(
-    "--bytes", "size", type=ByteCount(), required=True, help="Bytes of the complete vector, such as 25M or 1G."
+    "--bytes", "size", type=VectorSize(), required=True, help="Bytes of the complete vector, such as 25M or 1G."
 )
 @click.option("--op", type=Choice(tuple(map(str, Op))), default=str(Op.ALLREDUCE), show_default=True, help="Operation.")
 @click.option(
-    "--algorithm", type=Choice(tuple(map(str, Algorithm))), default=None, help="Project this one, not the fastest."
+    "--algorithm",
+    type=Choice(tuple(map(str, CollectiveAlgorithm))),
+    default=None,
+    help="Project this one, not the fastest.",
 )
 @click.option("--tiles", type=click.IntRange(1), default=None, help="Tiles of a rank; default: a whole RDU.")
 @click.option(
@@ -86,7 +89,7 @@ def plan(
     Example: rdukit collective plan --ranks 64 --topology 8xSN30-8 --bytes 25M --broken node0/xrdu0-xrdu1
     """
     machine = break_links(make_machine(topology, tiles or 0), broken)
-    found = plan_collective(Op(op), machine, ranks, size, None if algorithm is None else Algorithm(algorithm))
+    found = plan_collective(Op(op), machine, ranks, size, None if algorithm is None else CollectiveAlgorithm(algorithm))
     if trace_goal is not None:
         write_trace(trace_goal, found)
     if as_json:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from rdukit.collectives.formulas import crossed
-from rdukit.collectives.steps import Algorithm, Op, Step, steps_of
+from rdukit.collectives.steps import CollectiveAlgorithm, CollectiveStep, Op, steps_of
 from rdukit.collectives.topology import Machine, Tier, Wiring, tiers
 from rdukit.errors import InvalidArgument
 
@@ -20,7 +20,7 @@ from rdukit.errors import InvalidArgument
 LinkKey = tuple[int, str, int, int]
 
 
-def simulate(algorithm: Algorithm, op: Op, machine: Machine, ranks: int, size: float) -> float:
+def simulate(algorithm: CollectiveAlgorithm, op: Op, machine: Machine, ranks: int, size: float) -> float:
     """Return the seconds until the last of ``ranks`` ranks has finished, for a vector of ``size`` bytes.
 
     Raises:
@@ -42,7 +42,7 @@ def simulate(algorithm: Algorithm, op: Op, machine: Machine, ranks: int, size: f
     return max(clocks)
 
 
-def _moves(step: Step, used: Sequence[Tier], ranks: int) -> list[tuple[int, int, tuple[LinkKey, ...]]]:
+def _moves(step: CollectiveStep, used: Sequence[Tier], ranks: int) -> list[tuple[int, int, tuple[LinkKey, ...]]]:
     """Return (sender, receiver, links) of each message of a step."""
     return [(a, b, tuple(_route(used, a, b))) for a in range(ranks) for b in step.partners(a)]
 
@@ -82,7 +82,7 @@ def _route(used: Sequence[Tier], rank: int, target: int) -> Iterator[LinkKey]:
 
 
 def _durations(
-    step: Step, moves: Sequence[tuple[int, int, tuple[LinkKey, ...]]], used: Sequence[Tier], size: float
+    step: CollectiveStep, moves: Sequence[tuple[int, int, tuple[LinkKey, ...]]], used: Sequence[Tier], size: float
 ) -> list[float]:
     loads = Counter(link for _, _, links in moves for link in links)
     bytes_each = step.share * size
@@ -108,7 +108,7 @@ def _advance(
     return [clock + adds if rank in received else clock for rank, clock in enumerate(after)]
 
 
-def goal_trace(algorithm: Algorithm, op: Op, machine: Machine, ranks: int, size: int, *, most: int) -> str:
+def goal_trace(algorithm: CollectiveAlgorithm, op: Op, machine: Machine, ranks: int, size: int, *, most: int) -> str:
     """Return the collective as a GOAL schedule: sends, receives and additions of each rank, with what they wait for.
 
     Sizes are whole bytes, at least one; ``calc`` is nanoseconds of adding.

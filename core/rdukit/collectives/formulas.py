@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rdukit.collectives.steps import Algorithm, Op, Step, steps_of
+from rdukit.collectives.steps import CollectiveAlgorithm, CollectiveStep, Op, steps_of
 from rdukit.collectives.topology import Machine, Tier, Wiring, tiers
 
 
@@ -27,7 +27,7 @@ class Hop:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class CollectiveStage:
     """``count`` equal steps; the time of one is that of its slowest hop, and of adding."""
 
     count: int
@@ -50,7 +50,7 @@ class Terms:
 
     @property
     def seconds(self) -> float:
-        """All terms together: nothing overlaps."""
+        """Sum of the terms: nothing overlaps."""
         return self.latency_s + self.bandwidth_s + self.add_s
 
 
@@ -58,8 +58,8 @@ class Terms:
 class Formula:
     """Closed form of an algorithm for some ranks of a machine; ``terms`` takes the bytes."""
 
-    algorithm: Algorithm
-    stages: tuple[Stage, ...]
+    algorithm: CollectiveAlgorithm
+    stages: tuple[CollectiveStage, ...]
     add_s_per_byte: float
 
     def terms(self, size: float) -> Terms:
@@ -81,7 +81,7 @@ class Formula:
         return dict(found)
 
 
-def find_formula(algorithm: Algorithm, op: Op, machine: Machine, ranks: int) -> Formula:
+def find_formula(algorithm: CollectiveAlgorithm, op: Op, machine: Machine, ranks: int) -> Formula:
     """Return an algorithm's closed form among ``ranks`` ranks (two or more) of ``machine``.
 
     Broken links make it an upper bound: each step of their level waits for the detour, unless the ring avoids it.
@@ -100,11 +100,11 @@ def find_formula(algorithm: Algorithm, op: Op, machine: Machine, ranks: int) -> 
             shifts[near] = hops
         key = (step.share, step.adds, hops)
         stages[key] = stages.get(key, 0) + step.count
-    made = tuple(Stage(count, *key) for key, count in stages.items())
+    made = tuple(CollectiveStage(count, *key) for key, count in stages.items())
     return Formula(algorithm, made, 1 / machine.add_bandwidth)
 
 
-def _hops(step: Step, used: Sequence[Tier], ranks: int) -> Iterator[Hop]:
+def _hops(step: CollectiveStep, used: Sequence[Tier], ranks: int) -> Iterator[Hop]:
     """Return the slowest message of each level that a step crosses."""
     messages = count_messages(step, used, ranks)
     detoured = Counter[int]()
@@ -124,12 +124,12 @@ def _hops(step: Step, used: Sequence[Tier], ranks: int) -> Iterator[Hop]:
         yield Hop(level.name, hops * level.latency_s, per_byte, count, tier.ports)
 
 
-def is_detoured(tier: Tier, step: Step) -> bool:
+def is_detoured(tier: Tier, step: CollectiveStep) -> bool:
     """Return whether messages of a step may meet a broken link of a level and have to go around."""
     return bool(tier.broken) and not (step.is_ring and tier.is_ring_whole)
 
 
-def count_messages(step: Step, used: Sequence[Tier], ranks: int) -> list[int]:
+def count_messages(step: CollectiveStep, used: Sequence[Tier], ranks: int) -> list[int]:
     """Count the messages of one step that share links, by level: the most at one unit (switch) or pair (mesh)."""
     if step.shift:
         return [max(shifted(t, step.shift, ranks), shifted(t, ranks - step.shift, ranks)) for t in used]

@@ -9,7 +9,7 @@ from math import inf, sqrt
 from typing import Final
 
 from rdukit.collectives.formulas import Formula, Terms, find_formula
-from rdukit.collectives.steps import ABOUT, Algorithm, NotApplicable, Op, rings_of
+from rdukit.collectives.steps import ABOUT, CollectiveAlgorithm, NotApplicable, Op, rings_of
 from rdukit.collectives.topology import Machine, Tier, tiers
 from rdukit.errors import InvalidArgument
 from rdukit.units import format_seconds
@@ -25,7 +25,7 @@ _EQUAL: Final = 1e-9
 class Candidate:
     """An algorithm, and its terms or why it does not fit."""
 
-    algorithm: Algorithm
+    algorithm: CollectiveAlgorithm
     terms: Terms | None
     why_not: str = ""
 
@@ -40,19 +40,19 @@ class Crossover:
     """From ``size`` bytes on ``algorithm`` is the fastest."""
 
     size: int
-    algorithm: Algorithm
+    algorithm: CollectiveAlgorithm
 
 
 @dataclass(frozen=True, slots=True)
 class CollectivePlan:
-    """What is chosen and why. ``traffic``: bytes over the busiest link bundle of each level, one direction."""
+    """Chosen algorithm and why. ``traffic``: bytes over the busiest link bundle of each level, one direction."""
 
     op: Op
     machine: Machine
     ranks: int
     size: int
     candidates: tuple[Candidate, ...]
-    chosen: Algorithm | None
+    chosen: CollectiveAlgorithm | None
     why: str
     crossovers: tuple[Crossover, ...]
     traffic: dict[str, float]
@@ -66,7 +66,7 @@ class CollectivePlan:
 
 
 def plan_collective(
-    op: Op, machine: Machine, ranks: int, size: int, algorithm: Algorithm | None = None
+    op: Op, machine: Machine, ranks: int, size: int, algorithm: CollectiveAlgorithm | None = None
 ) -> CollectivePlan:
     """Choose the fastest algorithm for ``size`` bytes among ``ranks`` ranks, or project the given one.
 
@@ -82,7 +82,8 @@ def plan_collective(
     if algorithm is not None and algorithm not in formulas:
         raise InvalidArgument(f"{algorithm} does not fit: {refused[algorithm]}; expected one of {', '.join(formulas)}")
     candidates = tuple(
-        Candidate(a, formulas[a].terms(size)) if a in formulas else Candidate(a, None, refused[a]) for a in Algorithm
+        Candidate(a, formulas[a].terms(size)) if a in formulas else Candidate(a, None, refused[a])
+        for a in CollectiveAlgorithm
     )
     best = _fastest(formulas, size)
     chosen = algorithm or best
@@ -92,10 +93,12 @@ def plan_collective(
     )  # fmt: skip
 
 
-def find_formulas(op: Op, machine: Machine, ranks: int) -> tuple[dict[Algorithm, Formula], dict[Algorithm, str]]:
+def find_formulas(
+    op: Op, machine: Machine, ranks: int
+) -> tuple[dict[CollectiveAlgorithm, Formula], dict[CollectiveAlgorithm, str]]:
     """Return the closed forms of algorithms that fit, and why the others do not."""
-    found, refused = dict[Algorithm, Formula](), dict[Algorithm, str]()
-    for algorithm in Algorithm:
+    found, refused = dict[CollectiveAlgorithm, Formula](), dict[CollectiveAlgorithm, str]()
+    for algorithm in CollectiveAlgorithm:
         try:
             found[algorithm] = find_formula(algorithm, op, machine, ranks)
         except NotApplicable as cause:
@@ -103,13 +106,13 @@ def find_formulas(op: Op, machine: Machine, ranks: int) -> tuple[dict[Algorithm,
     return found, refused
 
 
-def _fastest(formulas: dict[Algorithm, Formula], size: float) -> Algorithm:
+def _fastest(formulas: dict[CollectiveAlgorithm, Formula], size: float) -> CollectiveAlgorithm:
     times = {algorithm: formula.terms(size).seconds for algorithm, formula in formulas.items()}
     least = min(times.values())
     return next(algorithm for algorithm, seconds in times.items() if seconds <= least * (1 + _EQUAL))
 
 
-def find_crossovers(formulas: dict[Algorithm, Formula]) -> tuple[Crossover, ...]:
+def find_crossovers(formulas: dict[CollectiveAlgorithm, Formula]) -> tuple[Crossover, ...]:
     """Return where the fastest algorithm changes as the bytes grow, the first from ``SMALLEST``. Exact to 0.1 %.
 
     An algorithm that is the fastest only within a factor of two of sizes may be missed.
@@ -131,7 +134,7 @@ def find_crossovers(formulas: dict[Algorithm, Formula]) -> tuple[Crossover, ...]
     return tuple(found)
 
 
-def _reason(candidates: Sequence[Candidate], chosen: Algorithm, *, given: bool) -> str:
+def _reason(candidates: Sequence[Candidate], chosen: CollectiveAlgorithm, *, given: bool) -> str:
     mine = next(c for c in candidates if c.algorithm is chosen)
     others = sorted((c for c in candidates if c.terms and c.algorithm is not chosen), key=lambda c: c.seconds)
     assert mine.terms is not None, "only what fits is chosen"
@@ -157,15 +160,16 @@ def _reason(candidates: Sequence[Candidate], chosen: Algorithm, *, given: bool) 
     )
 
 
-def _notes(machine: Machine, used: Sequence[Tier], ranks: int, chosen: Algorithm) -> list[str]:
+def _notes(machine: Machine, used: Sequence[Tier], ranks: int, chosen: CollectiveAlgorithm) -> list[str]:
     """Say what the chosen algorithm does on this machine: rings, and what each broken link changes."""
     notes = list[str]()
-    if chosen is Algorithm.BIDIRECTIONAL_RINGS:
+    if chosen is CollectiveAlgorithm.BIDIRECTIONAL_RINGS:
         rings = rings_of(used)
         notes.append(f"{rings} ring{'s' * (rings > 1)} in each direction")
     at_level = {tier.index: tier for tier in used}
     is_ring = chosen in {
-        Algorithm.RING, Algorithm.BIDIRECTIONAL_RINGS, Algorithm.HIERARCHICAL_SHARDED, Algorithm.HIERARCHICAL_LEADER,
+        CollectiveAlgorithm.RING, CollectiveAlgorithm.BIDIRECTIONAL_RINGS,
+        CollectiveAlgorithm.HIERARCHICAL_SHARDED, CollectiveAlgorithm.HIERARCHICAL_LEADER,
     }  # fmt: skip
     for link in machine.broken:
         tier = at_level.get(link.level)

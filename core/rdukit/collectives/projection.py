@@ -45,7 +45,7 @@ class ReduceProjection:
 
 @dataclass(frozen=True, slots=True)
 class TrainingScenario:
-    """What a training meets. ``mtbf_s``: mean time between failures of one rank, 0: none fail.
+    """Circumstances of a training. ``mtbf_s``: mean time between failures of one rank, 0: none fail.
 
     ``straggler``: times as long as the others that the slowest rank computes; all wait for it in each reduce.
     ``price``: of one RDU and hour, 0: not asked for.

@@ -28,7 +28,7 @@ class Op(StrEnum):
     BROADCAST = "broadcast"
 
 
-class Algorithm(StrEnum):
+class CollectiveAlgorithm(StrEnum):
     """Algorithms that are compared."""
 
     RING = "ring"
@@ -43,19 +43,19 @@ class Algorithm(StrEnum):
 
 #: What each algorithm is in one line, for people.
 ABOUT: Final = {
-    Algorithm.RING: "one ring, one direction",
-    Algorithm.BIDIRECTIONAL_RINGS: "rings in both directions, on links of their own",
-    Algorithm.ALL_TO_ALL: "each rank exchanges with each other one",
-    Algorithm.RECURSIVE_DOUBLING: "pairs exchange all bytes, each step twice as far",
-    Algorithm.HALVING_DOUBLING: "pairs exchange halves, quarters, ... and gather them again",
-    Algorithm.HIERARCHICAL_SHARDED: "a ring in each level, outer levels on shards",
-    Algorithm.HIERARCHICAL_LEADER: "a ring in each level, outer levels between leaders",
-    Algorithm.TREE: "ranks that have the bytes double with each step",
+    CollectiveAlgorithm.RING: "one ring, one direction",
+    CollectiveAlgorithm.BIDIRECTIONAL_RINGS: "rings in both directions, on links of their own",
+    CollectiveAlgorithm.ALL_TO_ALL: "each rank exchanges with each other one",
+    CollectiveAlgorithm.RECURSIVE_DOUBLING: "pairs exchange all bytes, each step twice as far",
+    CollectiveAlgorithm.HALVING_DOUBLING: "pairs exchange halves, quarters, ... and gather them again",
+    CollectiveAlgorithm.HIERARCHICAL_SHARDED: "a ring in each level, outer levels on shards",
+    CollectiveAlgorithm.HIERARCHICAL_LEADER: "a ring in each level, outer levels between leaders",
+    CollectiveAlgorithm.TREE: "ranks that have the bytes double with each step",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class CollectiveStep:
     """``count`` equal steps, one after the other. A message carries ``share`` of the bytes; the receiver adds ``adds``.
 
     ``is_even``: ranks of all outermost units do the same, so counting the messages of one unit suffices.
@@ -75,7 +75,7 @@ class NotApplicable(Exception):
     """An algorithm does not fit operation, ranks or machine; the text says why."""
 
 
-def steps_of(algorithm: Algorithm, op: Op, used: Sequence[Tier], ranks: int) -> list[Step]:
+def steps_of(algorithm: CollectiveAlgorithm, op: Op, used: Sequence[Tier], ranks: int) -> list[CollectiveStep]:
     """Return the steps of an algorithm among ``ranks`` ranks (two or more) on the levels ``used``.
 
     Raises:
@@ -86,31 +86,33 @@ def steps_of(algorithm: Algorithm, op: Op, used: Sequence[Tier], ranks: int) -> 
     halves = {Op.ALLREDUCE: (1, 1), Op.REDUCE_SCATTER: (1, 0), Op.ALLGATHER: (0, 1)}[op]
     is_even = ranks % used[-1].r == 0
     match algorithm:
-        case Algorithm.RING:
-            return _both(halves, [Step(ranks - 1, 1 / ranks, 1 / ranks, _successor(used, ranks), is_even, True)])
-        case Algorithm.BIDIRECTIONAL_RINGS:
+        case CollectiveAlgorithm.RING:
+            return _both(
+                halves, [CollectiveStep(ranks - 1, 1 / ranks, 1 / ranks, _successor(used, ranks), is_even, True)]
+            )
+        case CollectiveAlgorithm.BIDIRECTIONAL_RINGS:
             return _both(halves, [_bidirectional(used, ranks, is_even)])
-        case Algorithm.ALL_TO_ALL:
+        case CollectiveAlgorithm.ALL_TO_ALL:
             return _both(halves, list(_all_to_all(used, ranks)))
-        case Algorithm.RECURSIVE_DOUBLING:
+        case CollectiveAlgorithm.RECURSIVE_DOUBLING:
             if op is not Op.ALLREDUCE:
                 raise NotApplicable("it is an allreduce; halving-doubling has the shares of other operations")
             return _folded(ranks, [(1.0, 1.0, distance) for distance in _distances(ranks)])
-        case Algorithm.HALVING_DOUBLING:
+        case CollectiveAlgorithm.HALVING_DOUBLING:
             return _halving_doubling(op, ranks, halves)
-        case Algorithm.HIERARCHICAL_SHARDED:
+        case CollectiveAlgorithm.HIERARCHICAL_SHARDED:
             _require_levels(used, ranks)
             return _both(halves, [_shards(used, place) for place in range(len(used))])
-        case Algorithm.HIERARCHICAL_LEADER:
+        case CollectiveAlgorithm.HIERARCHICAL_LEADER:
             if op is not Op.ALLREDUCE:
                 raise NotApplicable("leaders end with all bytes, and the operation wants shares")
             _require_levels(used, ranks)
             return [*_leaders(used), *_broadcast_levels(used[:-1])]
-        case Algorithm.TREE:
+        case CollectiveAlgorithm.TREE:
             raise NotApplicable("it is a broadcast")
 
 
-def _both(halves: tuple[int, int], scatter: list[Step]) -> list[Step]:
+def _both(halves: tuple[int, int], scatter: list[CollectiveStep]) -> list[CollectiveStep]:
     """Return the reduce-scatter, the allgather that mirrors it, or one after the other."""
     gather = [replace(s, adds=0.0) for s in reversed(scatter)]
     return [*scatter * halves[0], *gather * halves[1]]
@@ -136,7 +138,7 @@ def ring_order(used: Sequence[Tier], ranks: int) -> list[int]:
     return sorted(range(ranks), key=key)
 
 
-def _bidirectional(used: Sequence[Tier], ranks: int, is_even: bool) -> Step:
+def _bidirectional(used: Sequence[Tier], ranks: int, is_even: bool) -> CollectiveStep:
     if any(tier.broken and not tier.is_ring_whole for tier in used):
         raise NotApplicable("a broken link leaves no ring whose both directions are whole")
     rings = min(tier.ports for tier in used)
@@ -147,7 +149,7 @@ def _bidirectional(used: Sequence[Tier], ranks: int, is_even: bool) -> Step:
         after, before = following[(place[rank] + 1) % ranks], following[place[rank] - 1]
         return (after,) * rings + (before,) * rings
 
-    return Step(ranks - 1, 1 / (2 * rings * ranks), 1 / ranks, partners, is_even, True)
+    return CollectiveStep(ranks - 1, 1 / (2 * rings * ranks), 1 / ranks, partners, is_even, True)
 
 
 def rings_of(used: Sequence[Tier]) -> int:
@@ -155,14 +157,14 @@ def rings_of(used: Sequence[Tier]) -> int:
     return min(tier.ports for tier in used)
 
 
-def _all_to_all(used: Sequence[Tier], ranks: int) -> Iterator[Step]:
+def _all_to_all(used: Sequence[Tier], ranks: int) -> Iterator[CollectiveStep]:
     if ranks % used[-1].r:
         raise NotApplicable(f"{ranks} ranks leave a unit of the outermost level partly empty")
     if all(tier.level.wiring is Wiring.MESH for tier in used):
-        yield Step(1, 1 / ranks, (ranks - 1) / ranks, lambda rank: [r for r in range(ranks) if r != rank])
+        yield CollectiveStep(1, 1 / ranks, (ranks - 1) / ranks, lambda rank: [r for r in range(ranks) if r != rank])
         return
     for distance in range(1, ranks):
-        yield Step(1, 1 / ranks, 1 / ranks, _after(distance, ranks), shift=distance)
+        yield CollectiveStep(1, 1 / ranks, 1 / ranks, _after(distance, ranks), shift=distance)
 
 
 def _after(distance: int, ranks: int) -> Partners:
@@ -174,7 +176,7 @@ def _distances(ranks: int) -> list[int]:
     return [1 << bit for bit in range(ranks.bit_length() - 1)]
 
 
-def _halving_doubling(op: Op, ranks: int, halves: tuple[int, int]) -> list[Step]:
+def _halving_doubling(op: Op, ranks: int, halves: tuple[int, int]) -> list[CollectiveStep]:
     distances = _distances(ranks)
     if op is not Op.ALLREDUCE and ranks != 1 << len(distances):
         raise NotApplicable(f"{ranks} ranks are no power of two, so shares are not equal")
@@ -184,7 +186,7 @@ def _halving_doubling(op: Op, ranks: int, halves: tuple[int, int]) -> list[Step]
     return _folded(ranks, [*down * halves[0], *up * halves[1]])
 
 
-def _folded(ranks: int, exchanges: Sequence[tuple[float, float, int]]) -> list[Step]:
+def _folded(ranks: int, exchanges: Sequence[tuple[float, float, int]]) -> list[CollectiveStep]:
     """Return exchanges (share, adds, distance) among a power of two of the ranks, with the others folded in and out."""
     power = 1 << (ranks.bit_length() - 1)
     rest = ranks - power
@@ -204,11 +206,11 @@ def _folded(ranks: int, exchanges: Sequence[tuple[float, float, int]]) -> list[S
 
         return partners
 
-    steps = [Step(1, share, adds, at(distance), not rest) for share, adds, distance in exchanges]
+    steps = [CollectiveStep(1, share, adds, at(distance), not rest) for share, adds, distance in exchanges]
     if not rest:
         return steps
-    into = Step(1, 1.0, 1.0, lambda rank: (rank - 1,) if rank < 2 * rest and rank % 2 else (), False)
-    out = Step(1, 1.0, 0.0, lambda rank: (rank + 1,) if rank < 2 * rest and not rank % 2 else (), False)
+    into = CollectiveStep(1, 1.0, 1.0, lambda rank: (rank - 1,) if rank < 2 * rest and rank % 2 else (), False)
+    out = CollectiveStep(1, 1.0, 0.0, lambda rank: (rank + 1,) if rank < 2 * rest and not rank % 2 else (), False)
     return [into, *steps, out]
 
 
@@ -231,24 +233,24 @@ def _next_child(tier: Tier, leaders_only: bool) -> Partners:
     return partners
 
 
-def _shards(used: Sequence[Tier], place: int) -> Step:
+def _shards(used: Sequence[Tier], place: int) -> CollectiveStep:
     tier = used[place]
     share = 1 / prod(each.n for each in used[: place + 1])
-    return Step(tier.n - 1, share, share, _next_child(tier, leaders_only=False), True, True)
+    return CollectiveStep(tier.n - 1, share, share, _next_child(tier, leaders_only=False), True, True)
 
 
-def _leaders(used: Sequence[Tier]) -> Iterator[Step]:
+def _leaders(used: Sequence[Tier]) -> Iterator[CollectiveStep]:
     for tier in used:
         partners = _next_child(tier, leaders_only=True)
-        yield Step(tier.n - 1, 1 / tier.n, 1 / tier.n, partners, True, True)
-        yield Step(tier.n - 1, 1 / tier.n, 0.0, partners, True, True)
+        yield CollectiveStep(tier.n - 1, 1 / tier.n, 1 / tier.n, partners, True, True)
+        yield CollectiveStep(tier.n - 1, 1 / tier.n, 0.0, partners, True, True)
 
 
-def _broadcast_levels(used: Sequence[Tier]) -> Iterator[Step]:
+def _broadcast_levels(used: Sequence[Tier]) -> Iterator[CollectiveStep]:
     """Broadcast from the first rank of each unit, the outermost level first."""
     for tier in reversed(used):
         for bit in range((tier.n - 1).bit_length()):
-            yield Step(1, 1.0, 0.0, _tree_children(tier.r, tier.n, tier.level.size, 1 << bit))
+            yield CollectiveStep(1, 1.0, 0.0, _tree_children(tier.r, tier.n, tier.level.size, 1 << bit))
 
 
 def _tree_children(r: int, n: int, size: int, distance: int) -> Partners:
@@ -260,21 +262,23 @@ def _tree_children(r: int, n: int, size: int, distance: int) -> Partners:
     return partners
 
 
-def _broadcast(algorithm: Algorithm, used: Sequence[Tier], ranks: int) -> list[Step]:
+def _broadcast(algorithm: CollectiveAlgorithm, used: Sequence[Tier], ranks: int) -> list[CollectiveStep]:
     """Return the steps of a broadcast from rank 0. Halves that are scattered first are scattered by a binomial tree."""
-    if algorithm is Algorithm.TREE:
+    if algorithm is CollectiveAlgorithm.TREE:
         return [
-            Step(1, 1.0, 0.0, _tree_children(1, ranks, ranks, 1 << bit), False)
+            CollectiveStep(1, 1.0, 0.0, _tree_children(1, ranks, ranks, 1 << bit), False)
             for bit in range((ranks - 1).bit_length())
         ]
-    if algorithm is Algorithm.HIERARCHICAL_LEADER:
+    if algorithm is CollectiveAlgorithm.HIERARCHICAL_LEADER:
         _require_levels(used, ranks)
         return list(_broadcast_levels(used))
-    if algorithm is Algorithm.RING:
+    if algorithm is CollectiveAlgorithm.RING:
         if ranks & (ranks - 1):
             raise NotApplicable(f"{ranks} ranks are no power of two, so the scatter before the ring is not even")
-        scatter = [Step(1, 0.5 ** (n + 1), 0.0, _halves(ranks >> n), False) for n in range(ranks.bit_length() - 1)]
-        return [*scatter, *steps_of(Algorithm.RING, Op.ALLGATHER, used, ranks)]
+        scatter = [
+            CollectiveStep(1, 0.5 ** (n + 1), 0.0, _halves(ranks >> n), False) for n in range(ranks.bit_length() - 1)
+        ]
+        return [*scatter, *steps_of(CollectiveAlgorithm.RING, Op.ALLGATHER, used, ranks)]
     raise NotApplicable("no broadcast of it is planned")
 
 

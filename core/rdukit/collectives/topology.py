@@ -52,8 +52,8 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    """Link of a level below unit ``parent``: between children ``a`` and ``b``, or a port of ``a`` (``b`` is -1)."""
+class MachineLink:
+    """Link below unit ``parent``: between its children ``a`` and ``b``, or a port of ``a`` (``b`` is -1)."""
 
     name: str
     level: int
@@ -71,7 +71,7 @@ class Machine:
     add_bandwidth: float
     #: Where the figures are from, for people.
     figures: str
-    broken: tuple[Link, ...] = ()
+    broken: tuple[MachineLink, ...] = ()
 
     @property
     def ranks(self) -> int:
@@ -105,7 +105,7 @@ class Tier:
     ports: int
     order: tuple[int, ...]
     #: A pair of children without a link of its own, that no ring avoids or that others than rings meet.
-    broken: tuple[Link, ...] = ()
+    broken: tuple[MachineLink, ...] = ()
     is_ring_whole: bool = True
 
 
@@ -322,7 +322,7 @@ def break_links(machine: Machine, names: Sequence[str]) -> Machine:
     return replace(machine, broken=tuple(links.values()))
 
 
-def _parse_link(machine: Machine, name: str) -> Link:
+def _parse_link(machine: Machine, name: str) -> MachineLink:
     *above, last = name.split("/")
     shown = [i for i, level in enumerate(machine.levels) if level.size > 1]
     pair = re.fullmatch(r"([a-z]+)(\d{1,6})-([a-z]+)(\d{1,6})", last)
@@ -344,9 +344,9 @@ def _parse_link(machine: Machine, name: str) -> Link:
     if pair is not None and level.wiring is Wiring.MESH:
         a, b = sorted((int(pair[2]), int(pair[4])))
         if a < b < level.size:
-            return Link("/".join([*above, f"{kind}{a}-{kind}{b}"]), index, parent, a, b)
+            return MachineLink("/".join([*above, f"{kind}{a}-{kind}{b}"]), index, parent, a, b)
     if port is not None and level.wiring is Wiring.SWITCH and int(port[2]) < level.size and int(port[3]) < level.ports:
-        return Link("/".join([*above, f"{kind}{int(port[2])}.port{int(port[3])}"]), index, parent, int(port[2]))
+        return MachineLink("/".join([*above, f"{kind}{int(port[2])}.port{int(port[3])}"]), index, parent, int(port[2]))
     raise _no_link(machine, name)
 
 

@@ -14,7 +14,7 @@ from rdukit.collectives.cli import collective
 from rdukit.collectives.events import goal_trace, simulate
 from rdukit.collectives.formulas import count_messages, find_formula
 from rdukit.collectives.plan import find_formulas, plan_collective
-from rdukit.collectives.steps import Algorithm, NotApplicable, Op, ring_order, steps_of
+from rdukit.collectives.steps import CollectiveAlgorithm, NotApplicable, Op, ring_order, steps_of
 from rdukit.collectives.topology import Machine, break_links, flat_machine, make_machine, tiers
 from rdukit.errors import InvalidArgument
 from support import shows
@@ -25,8 +25,9 @@ LATENCY, BANDWIDTH, ADD = 5e-6, 10e9, 40e9
 LINK = {"ports": 1, "latency_us": 5.0, "gb_s": 10.0}
 SIZES = (10**3, 10**6, 10**9)
 FIVE = (
-    Algorithm.RING, Algorithm.BIDIRECTIONAL_RINGS, Algorithm.ALL_TO_ALL, Algorithm.RECURSIVE_DOUBLING,
-    Algorithm.HALVING_DOUBLING,
+    CollectiveAlgorithm.RING, CollectiveAlgorithm.BIDIRECTIONAL_RINGS,
+    CollectiveAlgorithm.ALL_TO_ALL, CollectiveAlgorithm.RECURSIVE_DOUBLING,
+    CollectiveAlgorithm.HALVING_DOUBLING,
 )  # fmt: skip
 
 
@@ -38,30 +39,30 @@ def mesh(ranks: int) -> Machine:
     return flat_machine("mesh", ranks, {**LINK, "wiring": "mesh"}, 40.0)
 
 
-def textbook(algorithm: Algorithm, p: int, size: float, *, is_mesh: bool) -> float:
+def textbook(algorithm: CollectiveAlgorithm, p: int, size: float, *, is_mesh: bool) -> float:
     """The formulas of textbooks for one level of links and a power of two of ranks."""
     a, b, g = LATENCY, 1 / BANDWIDTH, 1 / ADD
     part = (p - 1) / p * size
     both = 2 if is_mesh and p > 2 else 1  # a port carries both directions' messages
     match algorithm:
-        case Algorithm.RING:
+        case CollectiveAlgorithm.RING:
             return 2 * (p - 1) * a + 2 * part * b + part * g
-        case Algorithm.BIDIRECTIONAL_RINGS:
+        case CollectiveAlgorithm.BIDIRECTIONAL_RINGS:
             return 2 * (p - 1) * a + 2 * part * b / both + part * g
-        case Algorithm.ALL_TO_ALL if is_mesh:
+        case CollectiveAlgorithm.ALL_TO_ALL if is_mesh:
             return 2 * a + 2 * size / p * b + part * g
-        case Algorithm.ALL_TO_ALL:
+        case CollectiveAlgorithm.ALL_TO_ALL:
             return 2 * (p - 1) * a + 2 * part * b + part * g
-        case Algorithm.RECURSIVE_DOUBLING:
+        case CollectiveAlgorithm.RECURSIVE_DOUBLING:
             return ceil(log2(p)) * (a + size * b + size * g)
-        case Algorithm.HALVING_DOUBLING:
+        case CollectiveAlgorithm.HALVING_DOUBLING:
             return 2 * ceil(log2(p)) * a + 2 * part * b + part * g
     raise AssertionError(algorithm)
 
 
 @pytest.mark.parametrize("algorithm", FIVE)
 @pytest.mark.parametrize("is_mesh", [False, True], ids=["switch", "mesh"])
-def test_closed_forms_on_one_level_are_the_textbooks(algorithm: Algorithm, is_mesh: bool) -> None:
+def test_closed_forms_on_one_level_are_the_textbooks(algorithm: CollectiveAlgorithm, is_mesh: bool) -> None:
     for ranks in (2, 4, 16, 128, 1024):
         formula = find_formula(algorithm, Op.ALLREDUCE, (mesh if is_mesh else switch)(ranks), ranks)
         for size in SIZES:
@@ -72,7 +73,7 @@ def test_closed_forms_on_one_level_are_the_textbooks(algorithm: Algorithm, is_me
 def test_a_hierarchy_of_16_ranks_in_64_nodes_has_the_textbooks_terms() -> None:
     """Both levels of one class: 2(g-1) + 2(m-1) messages one after the other, 0.78 ms at 5 us each."""
     machine = make_machine("64xSN40L-16")
-    formula = find_formula(Algorithm.HIERARCHICAL_SHARDED, Op.ALLREDUCE, machine, 1024)
+    formula = find_formula(CollectiveAlgorithm.HIERARCHICAL_SHARDED, Op.ALLREDUCE, machine, 1024)
     rdu, xrdu, node = (level for level in machine.levels if level.size > 1)
     terms = formula.terms(1e9)
     assert terms.latency_s == pytest.approx(2 * rdu.latency_s + 2 * 7 * xrdu.latency_s + 2 * 63 * node.latency_s)
@@ -86,7 +87,7 @@ def machines(ranks: int) -> list[Machine]:
     return [switch(ranks), mesh(ranks), make_machine(f"{nodes}xSN30-8")]
 
 
-def largest_error(ranks: int, algorithms: tuple[Algorithm, ...], op: Op = Op.ALLREDUCE) -> tuple[float, int]:
+def largest_error(ranks: int, algorithms: tuple[CollectiveAlgorithm, ...], op: Op = Op.ALLREDUCE) -> tuple[float, int]:
     worst, compared = 0.0, 0
     for machine in machines(ranks):
         for algorithm in algorithms:
@@ -103,14 +104,14 @@ def largest_error(ranks: int, algorithms: tuple[Algorithm, ...], op: Op = Op.ALL
 
 @pytest.mark.parametrize("ranks", [2, 3, 8, 16, 29])
 def test_closed_forms_agree_with_the_event_model(ranks: int) -> None:
-    worst, compared = largest_error(ranks, tuple(Algorithm))
+    worst, compared = largest_error(ranks, tuple(CollectiveAlgorithm))
     assert compared >= 3 * len(SIZES)
     assert worst <= 0.01
 
 
 @pytest.mark.parametrize("op", [Op.REDUCE_SCATTER, Op.ALLGATHER, Op.BROADCAST])
 def test_closed_forms_of_other_operations_agree_with_the_event_model(op: Op) -> None:
-    worst, compared = largest_error(16, tuple(Algorithm), op)
+    worst, compared = largest_error(16, tuple(CollectiveAlgorithm), op)
     assert compared >= 2 * len(SIZES)
     assert worst <= 0.01
 
@@ -118,7 +119,7 @@ def test_closed_forms_of_other_operations_agree_with_the_event_model(op: Op) -> 
 @pytest.mark.long
 @pytest.mark.parametrize("ranks", [61, 64, 256, 1024])
 def test_closed_forms_agree_with_the_event_model_for_many_ranks(ranks: int) -> None:
-    worst, _ = largest_error(ranks, tuple(Algorithm))
+    worst, _ = largest_error(ranks, tuple(CollectiveAlgorithm))
     assert worst <= 0.01
 
 
@@ -126,7 +127,7 @@ def test_every_rank_ends_with_every_part() -> None:
     """The steps of reduce and gather, followed as sets: who has contributions of whom to which bytes."""
     for ranks in (2, 5, 8, 12):
         used = tiers(make_machine("2xSN30-8"), ranks)
-        for algorithm in (Algorithm.RECURSIVE_DOUBLING, Algorithm.RING):
+        for algorithm in (CollectiveAlgorithm.RECURSIVE_DOUBLING, CollectiveAlgorithm.RING):
             has = [{rank} for rank in range(ranks)]
             for step in steps_of(algorithm, Op.ALLREDUCE, used, ranks):
                 for _ in range(step.count):
@@ -137,7 +138,7 @@ def test_every_rank_ends_with_every_part() -> None:
 
 
 def test_a_broadcast_reaches_everybody_from_rank_0() -> None:
-    for algorithm in (Algorithm.TREE, Algorithm.HIERARCHICAL_LEADER):
+    for algorithm in (CollectiveAlgorithm.TREE, CollectiveAlgorithm.HIERARCHICAL_LEADER):
         has = {0}
         for step in steps_of(algorithm, Op.BROADCAST, tiers(make_machine("4xSN30-8"), 32), 32):
             has |= {b for a in has for b in step.partners(a)}
@@ -146,7 +147,7 @@ def test_a_broadcast_reaches_everybody_from_rank_0() -> None:
 
 def test_messages_that_share_links_are_counted_by_rule_as_one_by_one() -> None:
     used = tiers(make_machine("rack:2x2xSN30-8"), 32)
-    for step in steps_of(Algorithm.ALL_TO_ALL, Op.ALLREDUCE, used, 32):
+    for step in steps_of(CollectiveAlgorithm.ALL_TO_ALL, Op.ALLREDUCE, used, 32):
         one_by_one = count_messages(replace(step, shift=0, is_even=False), used, 32)
         assert count_messages(step, used, 32) == one_by_one, step.shift
 
@@ -163,8 +164,8 @@ def test_small_vectors_choose_few_messages_and_large_ones_little_traffic() -> No
     machine = make_machine("8xSN30-8")
     small = plan_collective(Op.ALLREDUCE, machine, 64, 1000)
     large = plan_collective(Op.ALLREDUCE, machine, 64, 10**9)
-    assert small.chosen is Algorithm.RECURSIVE_DOUBLING and "less latency" in small.why
-    assert large.chosen is Algorithm.BIDIRECTIONAL_RINGS and "less bandwidth" in large.why
+    assert small.chosen is CollectiveAlgorithm.RECURSIVE_DOUBLING and "less latency" in small.why
+    assert large.chosen is CollectiveAlgorithm.BIDIRECTIONAL_RINGS and "less bandwidth" in large.why
 
 
 def test_the_choice_changes_where_the_plan_says() -> None:
@@ -183,7 +184,7 @@ def test_one_rank_has_nothing_to_exchange() -> None:
 
 
 def test_the_latency_of_a_flat_ring_over_1024_ranks_is_counted() -> None:
-    terms = find_formula(Algorithm.RING, Op.ALLREDUCE, switch(1024), 1024).terms(1000)
+    terms = find_formula(CollectiveAlgorithm.RING, Op.ALLREDUCE, switch(1024), 1024).terms(1000)
     assert terms.latency_s == pytest.approx(2 * 1023 * 5e-6)
 
 
@@ -211,7 +212,7 @@ def test_a_broken_link_never_makes_a_projection_too_short(topology: str, ranks: 
 def test_a_ring_goes_around_a_broken_link_at_no_cost_and_says_so() -> None:
     machine = make_machine("1xSN30-8")
     broken = break_links(machine, ["xrdu0-xrdu1"])
-    plans = [plan_collective(Op.ALLREDUCE, each, 8, 10**9, Algorithm.RING) for each in (machine, broken)]
+    plans = [plan_collective(Op.ALLREDUCE, each, 8, 10**9, CollectiveAlgorithm.RING) for each in (machine, broken)]
     assert plans[0].terms == plans[1].terms
     assert plans[1].notes == ("xrdu0-xrdu1 is broken: the ring goes around it, in the order xrdu0 xrdu2 xrdu1 xrdu3",)
     units = [rank // 2 for rank in ring_order(tiers(broken, 8), 8)]
@@ -296,11 +297,11 @@ def test_a_file_that_says_something_else_is_refused_with_what_was_expected(
 
 def test_an_algorithm_that_does_not_fit_is_refused_with_its_reason() -> None:
     with pytest.raises(InvalidArgument, match="leave a unit of the outermost level partly empty"):
-        plan_collective(Op.ALLREDUCE, make_machine("2xSN30-8"), 12, 10**6, Algorithm.HIERARCHICAL_SHARDED)
+        plan_collective(Op.ALLREDUCE, make_machine("2xSN30-8"), 12, 10**6, CollectiveAlgorithm.HIERARCHICAL_SHARDED)
 
 
 def test_a_goal_trace_pairs_each_send_with_a_receive() -> None:
-    text = goal_trace(Algorithm.RING, Op.ALLREDUCE, make_machine("1xSN30-8"), 4, 4000, most=1000)
+    text = goal_trace(CollectiveAlgorithm.RING, Op.ALLREDUCE, make_machine("1xSN30-8"), 4, 4000, most=1000)
     lines = text.splitlines()
     assert lines[0] == "num_ranks 4"
     sends = [line for line in lines if ": send " in line]
@@ -313,7 +314,7 @@ def test_a_goal_trace_pairs_each_send_with_a_receive() -> None:
         elif ":" in line:
             defined.add(line.partition(":")[0])
     with pytest.raises(InvalidArgument, match="expected 1000 or fewer"):
-        goal_trace(Algorithm.RING, Op.ALLREDUCE, make_machine("8xSN30-8"), 64, 4000, most=1000)
+        goal_trace(CollectiveAlgorithm.RING, Op.ALLREDUCE, make_machine("8xSN30-8"), 64, 4000, most=1000)
 
 
 def test_the_command_prints_choice_reason_and_crossovers(tmp_path: Path) -> None:
