@@ -23,6 +23,7 @@ from rdukit_bench.comparisons.machine import write_json
 from rich.console import Console
 from rich.table import Table
 
+from rdukit.collectives.topology import load_defaults
 from rdukit.hardware import find_chip
 from rdukit_compiler.cost.model import load_constants
 from rdukit_compiler.ir import ModelGraph, ValueKind
@@ -222,7 +223,7 @@ def _all_reduce_s(p: Mapping[str, Any], layers: int) -> float:
     replicas = p.get("replicas", 1)
     m = _models()[p["model"]]
     parameters = layers * 12 * m["width"] ** 2 + 30522 * m["width"] if replicas > 1 else 0
-    return 2 * (replicas - 1) / replicas * 4 * parameters / load_constants().peer_bandwidth
+    return 2 * (replicas - 1) / replicas * 4 * parameters / (load_defaults()["rdu"]["gb_s"] * 1e9)
 
 
 def samples_per_second(p: Mapping[str, Any], layers: int) -> float:
@@ -322,7 +323,7 @@ def _exchange_s(p: Mapping[str, Any], length: int) -> float:
     """Two all-reduces a layer of what the sockets' parts of a layer add up to."""
     m, sockets = _models()[p["model"]], p.get("sockets", 8)
     size = p["batch"] * length * m["width"] * 2
-    return m["layers"] * 2 * 2 * (sockets - 1) / sockets * size / load_constants().peer_bandwidth
+    return m["layers"] * 2 * 2 * (sockets - 1) / sockets * size / (load_defaults()["rdu"]["gb_s"] * 1e9)
 
 
 # -- report ------------------------------------------------------------------------------------------------------------

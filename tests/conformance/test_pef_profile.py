@@ -14,8 +14,10 @@ import torch
 from click.testing import CliRunner, Result
 from torch import nn
 
+from rdukit.collectives.projection import reduce_sections
 from rdukit.errors import InvalidArgument, PefNotFound
 from rdukit.pef.cli import pef
+from rdukit.pef.file import read_pef
 from rdukit_runtime.profile.cli import profile
 from sambaflow import samba
 from sambaflow.samba.graph import FwdGraph
@@ -172,3 +174,16 @@ def test_the_command_joins_rdukit_pef_through_its_entry_point(tmp_path: Path, mo
     assert pef.get_command(context, "profile") is profile
     assert {"show", "diff", "explain", "graph", "profile"} <= set(pef.list_commands(context))
     assert pef.get_command(context, "none") is None
+
+
+def test_the_reduce_is_projected_for_the_world_size_of_the_compile_and_for_any_given_now(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = ResFFNLogReg()
+    optimizer = samba.optim.SGD(model.parameters(), lr=0.1)
+    made = compile_model(model, classifier_inputs(), optimizer, tmp_path, data_parallel=True, world_size=16)
+    section = reduce_sections(read_pef(Path(made)).pef)[0]
+    value = document(made, "--runs", "1", "--ranks", "16")["reduce"]
+    assert value["algorithm"] in section.why and "between 16 ranks" in section.why
+    assert value["projected"]["seconds"] == pytest.approx(section.cost.seconds)
+    assert document(made, "--runs", "1", "--ranks", "512")["reduce"]["projected"]["seconds"] > section.cost.seconds
+    assert "Reduce among 512 ranks" in run(made, "--runs", "1", "--ranks", "512").stdout

@@ -24,7 +24,7 @@ def project(
     tiles: int,
     decisions: Mapping[str, object] | None = None,
     *,
-    bytes_peer: int = 0,
+    peer_s: float = 0.0,
     bytes_host: int = 0,
 ) -> tuple[SectionResources, Cost]:
     """Project resources and cost of one run of a section on ``tiles`` tiles of ``chip``.
@@ -37,7 +37,8 @@ def project(
         bytes_in: Read from device memory once, weights left out; ``bytes_out`` written; ``bytes_weights`` read.
         decisions: What a heuristic decided (``SectionPlan.decisions``); ``stream_iterations``, ``pcu_limit`` and
             ``weights`` are used, anything else is not.
-        bytes_peer: Exchanged with other RDUs; ``bytes_host`` with the host.
+        peer_s: Seconds of exchange with other RDUs, by ``rdukit.collectives``.
+        bytes_host: Exchanged with the host.
     Returns:
         Resources in units of the chip, cycles at its clock. ``seconds`` and ``cycles`` include the launch.
     """
@@ -60,7 +61,7 @@ def project(
     pipeline = (slowest * (iterations - 1) + alone) / iterations / constants.balance
     clock = chip.clock_hz
     memory_s = (bytes_in + bytes_out + bytes_weights) / memory_bandwidth(chip, tiles)
-    peer_s, host_s = bytes_peer / constants.peer_bandwidth, bytes_host / chip.pcie_bandwidth
+    host_s = bytes_host / chip.pcie_bandwidth
     links = max(memory_s, peer_s, host_s) * clock
     if pipeline < links:
         # The links decide, so stages get only the units that keep up with them. Source: ours; the time is the same.
@@ -170,7 +171,6 @@ class Constants:
     e_ddr: float
     e_hbm: float
     usable_units: float
-    peer_bandwidth: float
     switch_bandwidth: float
     launch_s: Mapping[str, float]
     looped_launch_s: float

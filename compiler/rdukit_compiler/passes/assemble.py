@@ -5,6 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from rdukit.collectives.plan import plan_collective
+from rdukit.collectives.projection import default_machine
+from rdukit.collectives.steps import Op
 from rdukit.errors import CompileError, UnsupportedOperator
 from rdukit.hardware import ChipSpec
 from rdukit.pef.kernel import KernelGraph
@@ -423,13 +426,14 @@ class _GraphAssembler:
             return
         size = sum(self._assembly.symbols[name].bytes for name in made.inputs)
         ranks = max(self._options.replicas, 2)
-        resources, cost = project(
-            [], size, size, 0, self._chip, self._options.tiles, bytes_peer=2 * (ranks - 1) * size // ranks
-        )
+        machine = default_machine(self._chip, min(self._options.tiles, self._chip.tiles), ranks)
+        plan = plan_collective(Op.ALLREDUCE, machine, ranks, max(size, 1))
+        resources, cost = project([], size, size, 0, self._chip, self._options.tiles, peer_s=plan.terms.seconds)
         section = Section(
             len(self._assembly.sections), "reduce", SectionType.REDUCE, self._graph.name, self._keep(made.kernel),
             made.inputs, made.outputs, (), None, "default",
-            f"averages gradients over the ranks; time is a ring's between {ranks} ranks", resources, cost,
+            f"averages gradients over the ranks; time is that of {plan.chosen} between {ranks} ranks on {machine.name}",
+            resources, cost,
             {}, *self._memory(made.kernel, made.inputs, made.outputs),
         )  # fmt: skip
         self._assembly.sections.append(section)

@@ -159,6 +159,27 @@ def _keep_token(context: click.Context, text: str | None) -> None:
             raise InvalidArgument(f"--token {text} is not legal: {cause}") from cause
 
 
+#: Seconds of a unit that a duration is given in.
+_SECONDS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+class Duration(click.ParamType[float]):
+    """Duration in seconds: a number, or one with s, m, h or d."""
+
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the seconds; a value that is a number already is taken as it is."""
+        if isinstance(value, int | float):
+            return float(value)
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", value.strip())
+        if found is None:
+            self.fail(
+                f"{value!r} is no length of time; legal: a number of seconds, or such as 15m, 12h, 30d", param, ctx
+            )
+        return float(found[1]) * _SECONDS[found[2]]
+
+
 class Choice(click.Choice[str]):
     """Choice among some words; a mistyped one is refused with those near it."""
 

@@ -9,7 +9,14 @@ from rdukit.cli.commands import ExtensibleGroup
 from rdukit.cli.tables import print_tables
 from rdukit.files.atomic import write_atomic
 from rdukit.pef.diff import describe_diff, diff_pefs, diff_tables
-from rdukit.pef.explain import bounds_table, explain_section, find_sections, section_tables
+from rdukit.pef.explain import (
+    bounds_table,
+    explain_reduce,
+    explain_section,
+    find_sections,
+    reduce_table,
+    section_tables,
+)
 from rdukit.pef.file import read_pef
 from rdukit.pef.inspect import (
     cuts_table,
@@ -86,8 +93,14 @@ def diff(context: click.Context, before: Path, after: Path, as_json: bool) -> No
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--section", help="Id or name of one section.")
 @click.option("--operator", help="Name, or part of it, of an operator: the sections that hold it.")
+@click.option("--ranks", type=click.IntRange(1), help="Project the reduce for this world size; default: as compiled.")
+@click.option(
+    "--topology", help="Machine of the ranks, as in rdukit collective plan; default: nodes of the PEF's chip."
+)
 @click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object, figures unrounded.")
-def explain(file: Path, section: str | None, operator: str | None, as_json: bool) -> None:
+def explain(
+    file: Path, section: str | None, operator: str | None, ranks: int | None, topology: str | None, as_json: bool
+) -> None:
     """Say why the sections of FILE are as they are: who decided, what they take, what bounds their time.
 
     Without --section and --operator: one line a section. Times are projected for the emulated chip.
@@ -96,12 +109,18 @@ def explain(file: Path, section: str | None, operator: str | None, as_json: bool
     """
     loaded = read_pef(file)
     found = find_sections(loaded.pef, section, operator)
+    reduce = explain_reduce(loaded.pef, ranks, topology)
     if as_json:
-        click.echo(json.dumps({"sections": [explain_section(loaded.pef, s) for s in found]}, indent=2, default=str))
-    elif section is None and operator is None:
+        value = {"sections": [explain_section(loaded.pef, s) for s in found]} | reduce
+        click.echo(json.dumps(value, indent=2, default=str))
+        return
+    if section is None and operator is None:
         print_tables([bounds_table(loaded.pef, found)])
     else:
         print_tables([table for s in found for table in section_tables(loaded.pef, s)])
+    if reduce:
+        click.echo()
+        print_tables([reduce_table(reduce["reduce"])])
 
 
 @pef.command()

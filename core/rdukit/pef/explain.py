@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from rdukit.cli.tables import Table
-from rdukit.errors import NotFound
+from rdukit.collectives.projection import default_machine, project_reduce, rank_tiles, reduce_sections
+from rdukit.collectives.topology import make_machine
+from rdukit.errors import InvalidArgument, NotFound
 from rdukit.hardware import find_chip
 from rdukit.pef.model import Pef, Section
 from rdukit.pef.units import KERNEL_CHECK
@@ -84,6 +86,53 @@ def explain_section(pef: Pef, section: Section) -> dict[str, Any]:
             "bytes_weights": cost.bytes_weights,
         },
     }
+
+
+def explain_reduce(pef: Pef, ranks: int | None, topology: str | None) -> dict[str, Any]:
+    """Return the reduce projected for ``ranks`` ranks under the key ``reduce``; empty if ``ranks`` is None.
+
+    Raises:
+        InvalidArgument: a topology without ranks, ranks that do not fit it, or a PEF without a reduce.
+    """
+    if ranks is None:
+        if topology is not None:
+            raise InvalidArgument("--topology without --ranks changes nothing; expected both")
+        return {}
+    chip = find_chip(pef.arch)
+    tiles = rank_tiles(chip, pef.num_tiles)
+    machine = make_machine(topology, tiles) if topology else default_machine(chip, tiles, ranks)
+    found = project_reduce(reduce_sections(pef), machine, ranks)
+    return {
+        "reduce": {
+            "ranks": ranks,
+            "topology": machine.name,
+            "figures": machine.figures,
+            "bytes": found.plan.size,
+            "algorithm": found.algorithm,
+            "why": found.plan.why,
+            "projected": {
+                "seconds": found.seconds,
+                "links_s": found.plan.terms.seconds,
+                "memory_s": found.memory_s,
+                "launch_s": found.launch_s,
+            },
+        }
+    }
+
+
+def reduce_table(reduce: dict[str, Any]) -> Table:
+    """Return what ``explain_reduce`` found as a table."""
+    projected = reduce["projected"]
+    rows = (
+        ("gradients", format_bytes(reduce["bytes"])),
+        ("algorithm", reduce["algorithm"]),
+        ("why", reduce["why"]),
+        ("links", format_seconds(projected["links_s"])),
+        ("device memory", format_seconds(projected["memory_s"])),
+        ("together", f"{format_seconds(projected['seconds'])} with the launch"),
+        ("figures", reduce["figures"]),
+    )
+    return Table(f"Reduce among {reduce['ranks']} ranks on {reduce['topology']} (projected)", ("", ""), rows)
 
 
 def section_tables(pef: Pef, section: Section) -> list[Table]:

@@ -11,13 +11,13 @@ from urllib.parse import quote
 
 import click
 
-from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, ExtensibleGroup
+from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Duration, ExtensibleGroup
 from rdukit.cli.watch import watchable
 from rdukit.errors import RdukitError
 from rdukit.units import format_seconds
 from rdukit_platform.cli.complete import ENDPOINTS
 from rdukit_platform.cli.job_files import watched
-from rdukit_platform.cli.token import VIEWED_TENANT, Life
+from rdukit_platform.cli.token import VIEWED_TENANT
 
 
 @click.group(cls=ExtensibleGroup)
@@ -45,7 +45,7 @@ _TILES = click.option(
     "--tiles", type=click.IntRange(1, 1024), default=None, help="Tiles of each replica [default: what the PEF needs]."
 )
 _IDLE_HELP = "Time without a call, such as 15m, after which it has no replicas until the next; 0: it keeps them."
-_IDLE = Life()
+_IDLE = Duration()
 _WAIT = click.option("--wait", is_flag=True, help="Return when all replicas that are wanted are ready.")
 
 

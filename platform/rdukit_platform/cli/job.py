@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice, ExtensibleGroup, parse_name_values, parse_value
+from rdukit.cli.commands import (
+    JSON_OPTION,
+    TOKEN_OPTION,
+    Choice,
+    Duration,
+    ExtensibleGroup,
+    parse_name_values,
+    parse_value,
+)
 from rdukit.cli.watch import watchable
 from rdukit.errors import InvalidArgument
 from rdukit.units import format_seconds
@@ -18,7 +26,7 @@ from rdukit_platform.cli.job_control import cancel, pause, queue_body, queue_opt
 from rdukit_platform.cli.job_files import NOT_SUCCEEDED, check_bodies, read_request, submit_body, submit_file
 from rdukit_platform.cli.job_runs import clone, compare, metrics
 from rdukit_platform.cli.job_trace import trace
-from rdukit_platform.cli.token import VIEWED_TENANT, Life
+from rdukit_platform.cli.token import VIEWED_TENANT
 from rdukit_platform.jobs.states import HIGHEST_PRIORITY, LOWEST_PRIORITY, JobState
 
 if TYPE_CHECKING:
@@ -47,7 +55,7 @@ def job() -> None:
 )
 @click.option(
     "--run-limit",
-    type=Life(),
+    type=Duration(),
     default=None,
     help="Time after which an attempt is ended, such as 90s, 15m or 2h; short jobs may start earlier.",
 )

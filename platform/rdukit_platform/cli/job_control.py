@@ -7,9 +7,8 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, parse_name_values
+from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Duration, parse_name_values
 from rdukit_platform.cli.complete import JOBS
-from rdukit_platform.cli.token import Life
 from rdukit_platform.jobs.states import MAX_MEMBERS
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -29,7 +28,7 @@ class Deadline(click.ParamType[dict[str, object]]):
         text = str(value).strip()
         try:
             if not _TIME.match(text):
-                return {"deadline_s": Life().convert(text, param, ctx)}
+                return {"deadline_s": Duration().convert(text, param, ctx)}
             at = datetime.fromisoformat(text)
         except (ValueError, click.BadParameter):
             self.fail(f"{text!r} is no time; legal: such as 2h, or 2026-11-30T08:00Z", param, ctx)
@@ -53,8 +52,12 @@ def queue_options(command: F) -> F:
             "--preemptible", is_flag=True,
             help="Jobs of much higher priority may take its tiles; it is queued again, a training goes on.",
         ),
-        click.option("--retry-max-backoff", type=Life(), default=None, help="Longest pause before another attempt."),
-        click.option("--retry-backoff", type=Life(), default=None, help="Pause after the first failure; it doubles."),
+        click.option(
+            "--retry-max-backoff", type=Duration(), default=None, help="Longest pause before another attempt."
+        ),
+        click.option(
+            "--retry-backoff", type=Duration(), default=None, help="Pause after the first failure; it doubles."
+        ),
         click.option(
             "--retry-on", "retry_on", multiple=True, metavar="CAUSE",
             help="Try again only after this: the outcome of an attempt, such as box-lost, or the code of an error; "

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, parse_name_values, parse_value
+from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Duration, parse_name_values, parse_value
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit.files.atomic import write_atomic
 from rdukit_platform.cli.complete import JOBS
 from rdukit_platform.cli.job_control import queue_body, queue_options
-from rdukit_platform.cli.token import Life
 from rdukit_platform.jobs.states import HIGHEST_PRIORITY, LOWEST_PRIORITY
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ _GROUPS: Final = (
     help="Another priority; the highest goes first.",
 )
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Labels instead of those of JOB.")
-@click.option("--run-limit", type=Life(), default=None, help="Another run limit, such as 90s, 15m or 2h.")
+@click.option("--run-limit", type=Duration(), default=None, help="Another run limit, such as 90s, 15m or 2h.")
 @queue_options
 @click.option("--key", default=None, help="Idempotency key: the same key gives the same job.")
 @click.option("--wait", is_flag=True, help="Wait for the end; exit status 4 if it does not succeed.")

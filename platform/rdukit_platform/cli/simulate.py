@@ -1,4 +1,7 @@
-"""``rdukit simulate``: what the scheduler would do with other jobs, or on other machines."""
+"""``rdukit simulate``: what the scheduler would do with other jobs, or on other machines.
+
+Other parts add commands through the entry-point group ``rdukit.simulate.commands``.
+"""
 
 import sys
 import time
@@ -9,14 +12,13 @@ from pathlib import Path
 import click
 
 from rdukit.cli import tables
-from rdukit.cli.commands import Choice, ExtensibleGroup, parse_name_values
+from rdukit.cli.commands import Choice, Duration, ExtensibleGroup, parse_name_values
 from rdukit.errors import InvalidArgument
 from rdukit.files.atomic import write_atomic
 from rdukit.hardware import NODES, NodeSpec
 from rdukit.settings import resolve
 from rdukit_platform.cli import show
 from rdukit_platform.cli.simulated_picture import draw_run
-from rdukit_platform.cli.token import Life
 from rdukit_platform.nodes.topology import NodeLayout
 from rdukit_platform.scheduler.figures import QueueFigures, sum_up
 from rdukit_platform.scheduler.model import PreemptionRule, PriorityScope, TenantShare
@@ -45,9 +47,9 @@ DEFAULT_TENANTS = 10
 DEFAULT_PLATFORM = "SN30-8"
 
 
-@click.group(cls=ExtensibleGroup)
+@click.group(cls=ExtensibleGroup, extended_by="rdukit.simulate.commands")
 def simulate() -> None:
-    """Simulate the scheduler with other jobs, or on other machines.
+    """Simulate the scheduler with other jobs, or a training on more machines.
 
     Example: rdukit simulate queue --jobs 2000 --tenants 20 --nodes 4
     """
@@ -122,10 +124,10 @@ def simulate() -> None:
     metavar="TENANT=TILES",
     help="Tiles that are a tenant's own, such as tenant-1=32; repeat for more.",
 )
-@click.option("--lose-every", type=Life(), default=None, help="Mean time after which a node is lost, such as 30d.")
-@click.option("--lost-for", type=Life(), default=3600.0, help="Mean time until it is back.  [default: 1h]")
-@click.option("--break-every", type=Life(), default=None, help="Mean time after which an RDU breaks, such as 90d.")
-@click.option("--broken-for", type=Life(), default=14400.0, help="Mean time until it is repaired.  [default: 4h]")
+@click.option("--lose-every", type=Duration(), default=None, help="Mean time after which a node is lost, such as 30d.")
+@click.option("--lost-for", type=Duration(), default=3600.0, help="Mean time until it is back.  [default: 1h]")
+@click.option("--break-every", type=Duration(), default=None, help="Mean time after which an RDU breaks, such as 90d.")
+@click.option("--broken-for", type=Duration(), default=14400.0, help="Mean time until it is repaired.  [default: 4h]")
 @click.option(
     "--maintenance",
     "maintained",

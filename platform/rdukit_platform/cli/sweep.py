@@ -8,12 +8,11 @@ from typing import Any, Final
 
 import click
 
-from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, ExtensibleGroup, parse_name_values, parse_value
+from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Duration, ExtensibleGroup, parse_name_values, parse_value
 from rdukit.cli.watch import watchable
 from rdukit.errors import InvalidArgument
 from rdukit_platform.cli.complete import SWEEPS
 from rdukit_platform.cli.job_files import NOT_SUCCEEDED, read_request, watched
-from rdukit_platform.cli.token import Life
 
 #: Seconds between two looks of a command that waits.
 LOOK_S: Final = 1.0
@@ -47,7 +46,7 @@ def sweep() -> None:
 @click.option("--tiles", type=click.IntRange(0), default=None, help="RDU tiles of each trial.")
 @click.option("--priority", type=int, default=None, help="Of the trials; the highest goes first (default: 0).")
 @click.option(
-    "--run-limit", type=Life(), default=None, help="Time after which a trial's attempt is ended, such as 15m."
+    "--run-limit", type=Duration(), default=None, help="Time after which a trial's attempt is ended, such as 15m."
 )
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="What to find the trials by.")
 @click.option("--name", default=None, help="Name of the sweep.")

@@ -1,35 +1,15 @@
 """``rdukit token``: a tenant's own tokens."""
 
-import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 from urllib.parse import quote
 
 import click
 
-from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice, ExtensibleGroup
+from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice, Duration, ExtensibleGroup
 from rdukit.errors import InvalidArgument
 from rdukit_platform.tenants.roles import ROLES
 from rdukit_platform.tenants.scopes import SCOPES
-
-_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
-
-class Life(click.ParamType[float]):
-    """A length of time: seconds, or a number with s, m, h or d."""
-
-    name = "TIME"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, int | float):
-            return float(value)
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", value.strip())
-        if found is None:
-            self.fail(
-                f"{value!r} is no length of time; legal: a number of seconds, or such as 15m, 12h, 30d", param, ctx
-            )
-        return float(found[1]) * _UNITS[found[2] or "s"]
-
 
 VIEWED_TENANT = click.option(
     "--tenant", default=None, help="Of another tenant, id or name; needs the scope admin, and the audit log says so."
@@ -43,7 +23,7 @@ ROLE_OPTION = click.option(
     help="A role instead of scopes; rdukit tenant roles shows what each allows.",
 )  # fmt: skip
 LIFE_OPTION = click.option(
-    "--expires-in", "life_s", type=Life(), default=None, help="When it ends, such as 12h or 30d."
+    "--expires-in", "life_s", type=Duration(), default=None, help="When it ends, such as 12h or 30d."
 )
 
 
@@ -123,7 +103,7 @@ def create(name: str, scopes: Sequence[str], role: str | None, life_s: float | N
 
 @token.command()
 @click.argument("token_id", metavar="[ID]", required=False)
-@click.option("--grace", "grace_s", type=Life(), default=None, help="How long the old one stays valid, such as 1h.")
+@click.option("--grace", "grace_s", type=Duration(), default=None, help="How long the old one stays valid, such as 1h.")
 @JSON_OPTION
 @TOKEN_OPTION
 def rotate(token_id: str | None, grace_s: float | None, as_json: bool) -> None:

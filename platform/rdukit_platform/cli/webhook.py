@@ -7,10 +7,9 @@ from typing import Any, Final
 
 import click
 
-from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice, ExtensibleGroup
+from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice, Duration, ExtensibleGroup
 from rdukit.cli.watch import watchable
 from rdukit_platform.cli.complete import WEBHOOKS
-from rdukit_platform.cli.token import Life
 from rdukit_platform.webhooks.states import EVENTS, DeliveryState
 
 #: Exit status of a test whose message was not taken.
@@ -103,7 +102,7 @@ def enable(webhook_id: str, as_json: bool) -> None:
 @webhook.command()
 @click.argument("webhook_id", metavar="ID", shell_complete=WEBHOOKS)
 @click.option(
-    "--grace", "grace_s", type=Life(), default="1d", show_default=True, help="How long the old one is used too."
+    "--grace", "grace_s", type=Duration(), default="1d", show_default=True, help="How long the old one is used too."
 )
 @JSON_OPTION
 @TOKEN_OPTION

@@ -27,12 +27,13 @@ if TYPE_CHECKING:
 @click.option("--operators", "shows_operators", is_flag=True, help="Also time the operators inside, as ATen code.")
 @click.option("--all", "shows_all", is_flag=True, help="A row for each section, also where several share a kernel.")
 @click.option("--measure-limits", "renews_limits", is_flag=True, help="Measure this machine's limits again.")
+@click.option("--ranks", type=click.IntRange(1), help="Project the reduce for this world size; default: as compiled.")
 @click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object, figures unrounded.")
 @click.option("--trace", type=click.Path(path_type=Path), help="Write the last run as a trace for Perfetto.")
 @click.option("--roofline", type=click.Path(path_type=Path), help="Write an SVG picture of sections under the limits.")
 def profile(
     file: Path, runs: int, graph: str | None, types: str | None, is_portable: bool,
-    shows_operators: bool, shows_all: bool, renews_limits: bool, as_json: bool, trace: Path | None,
+    shows_operators: bool, shows_all: bool, renews_limits: bool, ranks: int | None, as_json: bool, trace: Path | None,
     roofline: Path | None,
 ) -> None:  # fmt: skip
     """Run FILE with made-up values and show what each section takes here, and what the machine allows.
@@ -43,11 +44,14 @@ def profile(
     Example: rdukit pef profile out/logreg/logreg.pef --roofline logreg.svg
     """
     from rdukit.cli.tables import print_tables
+    from rdukit.pef.explain import explain_reduce, reduce_table
+    from rdukit.pef.file import read_pef
     from rdukit_runtime.profile.operators import operators_to_dicts
     from rdukit_runtime.profile.pef import profile_to_dict
     from rdukit_runtime.profile.reports import operators_table, profile_tables
     from rdukit_runtime.profile.run import ProfileRequest, profile_file, profile_operators
 
+    reduce = {} if ranks is None else explain_reduce(read_pef(file).pef, ranks, None)
     request = ProfileRequest(file, runs, graph, _types_of(types), is_portable, renews_limits)
     with _progress(runs, "runs") as on_run:
         found = profile_file(request, on_run)
@@ -57,10 +61,12 @@ def profile(
             operators = profile_operators(request, on_run)
     if as_json:
         listed = None if operators is None else operators_to_dicts(operators)
-        click.echo(json.dumps(profile_to_dict(found, listed), indent=2, sort_keys=True))
+        click.echo(json.dumps(profile_to_dict(found, listed) | reduce, indent=2, sort_keys=True))
     else:
         tables = profile_tables(found, shows_all)
-        print_tables(tables if operators is None else [*tables, operators_table(operators)])
+        more = [] if operators is None else [operators_table(operators)]
+        more += [reduce_table(reduce["reduce"])] if reduce else []
+        print_tables([*tables, *more])
     _write_files(found, trace, roofline)
 
 

@@ -3,6 +3,7 @@
 import json
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -113,3 +114,13 @@ def forge_pef(path: Path, change: Callable[[dict[str, Any], dict[str, Any], dict
         for name, data in entries.items():
             archive.writestr(name, data)
     return path
+
+
+def training_pef() -> Pef:
+    """Return ``example_pef`` with a reduce of 400 MB between forward and opt; only its cost means anything."""
+    pef, size = example_pef(), 400_000_000
+    opt = pef.sections[1]
+    cost = replace(opt.cost, bytes_in=size, bytes_out=size, seconds=0.02, memory_s=0.01, launch_s=0.0001)
+    reduce = replace(opt, id=2, name="reduce", type=SectionType.REDUCE, cost=cost)
+    graph = replace(pef.graphs["main"], schedule=(0, 2, 1))
+    return replace(pef, sections=(*pef.sections, reduce), graphs={"main": graph})

@@ -60,8 +60,8 @@ def test_cycles_are_seconds_at_the_chips_clock() -> None:
 def test_the_slowest_of_pipeline_and_links_decides() -> None:
     _, memory = project(gemms(1e6), 10**9, 0, 0, SN30, 8)
     assert memory.seconds == pytest.approx(10**9 / memory_bandwidth(SN30, 8) + LAUNCH["sn30"])
-    _, peer = project(gemms(1e6), 0, 0, 0, SN30, 8, bytes_peer=10**9)
-    assert peer.seconds == pytest.approx(10**9 / load_constants().peer_bandwidth + LAUNCH["sn30"])
+    _, peer = project(gemms(1e6), 0, 0, 0, SN30, 8, peer_s=0.04)
+    assert peer.seconds == pytest.approx(0.04 + LAUNCH["sn30"])
     _, host = project(gemms(1e6), 0, 0, 0, SN30, 8, bytes_host=10**9)
     assert host.seconds == pytest.approx(10**9 / SN30.pcie_bandwidth + LAUNCH["sn30"])
 
