@@ -14,11 +14,12 @@ import pytest
 
 from support import shows
 
-pytestmark = shows("node")
+pytestmark = shows("node", "collectives")
 
 #: Joins ``size`` ranks; ``body`` has ``rank``, ``size`` and both data planes of groups of ranks.
 HEAD: Final = """
 import os, signal, sys
+from datetime import timedelta
 from functools import cache
 import torch
 import torch.distributed as dist
@@ -29,7 +30,8 @@ from rdukit_runtime.collectives.shared_memory import SharedMemory
 from rdukit_runtime.collectives.sums import Reduction
 from rdukit_runtime.process_group import join_process_group
 
-launch = join_process_group()
+limit = os.environ.get("LIMIT_S")
+launch = join_process_group(limit and timedelta(seconds=float(limit)))
 rank, size = launch.rank, launch.world_size
 
 def drawn(of_rank, count, dtype):
@@ -238,8 +240,9 @@ def test_a_killed_rank_ends_the_others_within_two_seconds_by_name_and_leaves_no_
     assert not [path for path in Path("/dev/shm").iterdir() if "rdukit" in path.name]
 
 
-def test_a_rank_that_stands_still_is_named_after_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RDUKIT_DISTRIBUTED_TIMEOUT_S", "1")
+@pytest.mark.parametrize("variable", ["RDUKIT_DISTRIBUTED_TIMEOUT_S", "LIMIT_S"])
+def test_a_rank_that_stands_still_is_named_after_the_time_limit(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.setenv(variable, "1")
     with ranks_of(KILLED, 2) as (first, _):
         text, _ = first.communicate(timeout=60)
     assert first.returncode == 3, text

@@ -275,7 +275,8 @@ def _multilabel_margin(x: torch.Tensor, target: torch.Tensor, reduction: int) ->
         raise NotImplementedError(f"multilabel_margin_loss of more than {_MOST_CLASSES} classes")
     rows, labels = (x.reshape(-1, x.shape[-1]), target.reshape(-1, x.shape[-1]))
     counts, is_label, margins = _label_margins(rows, labels)
-    counted = torch.where(counts.unsqueeze(2) & ~is_label.unsqueeze(1), margins.clamp_min(0), torch.zeros_like(margins))
+    is_counted = counts.unsqueeze(2) & ~is_label.unsqueeze(1) & (margins > 0)  # torch leaves NaN out
+    counted = torch.where(is_counted, margins, torch.zeros_like(margins))
     losses = counted.sum((1, 2)) / x.shape[-1]
     loss = losses.reshape(x.shape[:-1]) if reduction == 0 else losses.mean() if reduction == 1 else losses.sum()
     return loss, is_label.to(x.dtype).reshape(x.shape)

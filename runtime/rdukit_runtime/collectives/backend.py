@@ -38,7 +38,7 @@ class RduProcessGroup(dist.ProcessGroup):
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]  # what torch's stub lacks: groups in Python
         self._gloo = gloo_group(store, rank, size, timeout)
-        self._plane = open_collectives(self._gloo, timeout.total_seconds())
+        self._plane = open_collectives(self._gloo)
 
     def getBackendName(self) -> str:
         """Return the name that it is registered under."""

@@ -9,16 +9,14 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import Final
 
 import torch
 import torch.distributed as dist
 
 from rdukit.errors import InvalidArgument
-from rdukit.settings import resolve
 from rdukit_runtime.collectives.sums import Reduction, check_reduction
-from rdukit_runtime.settings import DISTRIBUTED_TIMEOUT_S
+from rdukit_runtime.engine.torch_private import wait_limit_of
 
 #: More shapes than these are announced as a checksum.
 _SHAPES_SHOWN: Final = 4
@@ -154,26 +152,23 @@ def _check_parts(whole: torch.Tensor, part: torch.Tensor, size: int, verb: str) 
 _PLANES: Final[weakref.WeakKeyDictionary[dist.ProcessGroup, Collectives]] = weakref.WeakKeyDictionary()
 
 
-def collectives_of(group: dist.ProcessGroup, timeout: timedelta | None = None) -> Collectives:
+def collectives_of(group: dist.ProcessGroup) -> Collectives:
     """Return the collectives of a gloo group of torch. The first call is a collective itself.
 
-    Ranks of one machine share memory; others use the group's own transport.
-
-    Args:
-        timeout: longest wait for a rank; default: the setting ``distributed.timeout_s``.
+    Ranks of one machine share memory; others use the group's own transport. They wait as long as the group does.
     """
     if group not in _PLANES:
-        _PLANES[group] = open_collectives(group, None if timeout is None else timeout.total_seconds())
+        _PLANES[group] = open_collectives(group)
     return _PLANES[group]
 
 
-def open_collectives(group: dist.ProcessGroup, timeout_s: float | None = None) -> Collectives:
+def open_collectives(group: dist.ProcessGroup) -> Collectives:
     """Return new collectives of a gloo group of torch; all its ranks call this."""
     from rdukit_runtime.collectives.gloo import Gloo
     from rdukit_runtime.collectives.region import open_region
     from rdukit_runtime.collectives.shared_memory import SharedMemory
 
     between = Gloo(group)
-    longest = resolve(DISTRIBUTED_TIMEOUT_S) if timeout_s is None else timeout_s
-    region = open_region(group.rank(), group.size(), between.exchange, longest)
+    longest_s = wait_limit_of(group).total_seconds()
+    region = open_region(group.rank(), group.size(), between.exchange, longest_s)
     return between if region is None else SharedMemory(region)

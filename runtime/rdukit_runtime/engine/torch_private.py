@@ -41,3 +41,9 @@ def gloo_group(store: Store, rank: int, size: int, timeout: timedelta) -> Proces
         torch.device("cpu"), ProcessGroup.BackendType.GLOO, ProcessGroupGloo(store, rank, size, timeout)
     )
     return group
+
+
+def wait_limit_of(group: ProcessGroup) -> timedelta:
+    """Return how long a call of a gloo group may take."""
+    limit: timedelta = group._get_backend(torch.device("cpu")).options._timeout
+    return limit

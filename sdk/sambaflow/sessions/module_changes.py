@@ -29,7 +29,7 @@ _VALUES: Final[Callable[[dict[str, Any]], Iterable[Any]]] = dict.values
 
 
 class ModuleChanges:
-    """What a traced model and its code consist of, and what a program changes of that later.
+    """Parts of a traced model and of its code, and what a program changes of them later.
 
     Args:
         followed: tensors whose changes in place need no look: each run takes them to the device, and forward is not

@@ -11,7 +11,7 @@ from rdukit_runtime.collectives.sums import CHUNK, Adder, Flat, Reduction, check
 from rdukit_runtime.engine.collectives import all_reduce_mean, broadcast, gather_facts
 from support import shows
 
-pytestmark = shows("training")
+pytestmark = shows("training", "collectives")
 
 
 @pytest.mark.parametrize("reduction", list(Reduction))
