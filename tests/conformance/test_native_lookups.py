@@ -20,7 +20,7 @@ from rdukit_compiler.backend.section_library import section_namespace
 from rdukit_compiler.torch_private import trace_aten, without_onednn, write_code
 from rdukit_runtime.engine.native import NativeKernel, load_native
 from support import shows
-from support.native_libraries import chosen_values, compile_once
+from support.native_libraries import chosen_values, keep
 from support.tiers import others_long
 
 pytestmark = [shows("engine", "native"), pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")]
@@ -143,7 +143,7 @@ def kernels(request: pytest.FixtureRequest) -> dict[str, NativeKernel]:
             with without_onednn():
                 module = trace_aten(lookup.with_gradient, lookup.tensors())
             codes[digests[name]] = section_namespace("section", *write_code(module, lookup.tensors(), {}, threads=2))
-        libraries = compile_once(codes, {})
+        libraries = keep(codes, {}, codes.__getitem__)
     return {
         name: load_native(digest, libraries[digest], len(LOOKUPS[name].inputs) + 1, 2)
         for name, digest in digests.items()
