@@ -138,6 +138,9 @@ EDITS: dict[str, Any] = {
     "through numpy": lambda model: model.linear.bias.data.numpy().fill(0.125),
     "load_state_dict": lambda model: model.load_state_dict({k: torch.full_like(samba.to_torch(v), 0.5) for k, v in
                                                             model.state_dict().items()}),
+    "a vector of all": lambda model: torch.nn.utils.vector_to_parameters(
+        torch.nn.utils.parameters_to_vector(model.parameters()) * 0.5, model.parameters()
+    ),
     "a buffer": lambda model: model.layers[0].running_mean.fill_(0.5),
     "a buffer's element": lambda model: model.layers[0].running_var.__setitem__(1, 3.0),
 }  # fmt: skip
@@ -163,6 +166,9 @@ KEPT: dict[str, Any] = {
     "a view": lambda model: model.linear.weight.view(-1)[:4].detach(),
     "a state dict": lambda model: model.state_dict()["linear.weight"],
     "an array": lambda model: torch.from_numpy(model.linear.weight.detach().numpy()),
+    "a vector of all": lambda model: torch.nn.utils.vector_to_parameters(
+        torch.nn.utils.parameters_to_vector(model.parameters()) * 0.5, model.parameters()
+    ),
     "a buffer": lambda model: model.layers[0].running_mean,
 }
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import torch
 from torch.nn.modules.module import register_module_buffer_registration_hook
-from torch.nn.utils import parametrize
+from torch.nn.utils import convert_parameters, parametrize
 
 from rdukit.errors import InvalidArgument
 from sambaflow.samba.nn.gradient import DeviceGradient
@@ -57,7 +57,8 @@ def watch_torch_loops() -> None:
 def _unwrap_members() -> None:
     """Let a module take a SambaTensor for a parameter or a buffer: the torch tensor in it.
 
-    Computing with a converted parameter gives SambaTensors, and pruning, normalizing or fusing registers the results.
+    Computing with a converted parameter gives SambaTensors, and pruning, normalizing or fusing registers the results;
+    a program fills all parameters from a vector of them.
     """
     make, assign = torch.nn.Parameter.__new__, torch.nn.Module.__setattr__
 
@@ -72,6 +73,13 @@ def _unwrap_members() -> None:
     torch.nn.Parameter.__new__ = staticmethod(make_parameter)  # type: ignore[method-assign]
     torch.nn.Module.__setattr__ = assign_member  # type: ignore[method-assign]
     register_module_buffer_registration_hook(lambda module, name, buffer: unwrap(buffer))
+    fill = convert_parameters.vector_to_parameters
+
+    def fill_parameters(vec: Any, parameters: Iterable[torch.Tensor]) -> None:
+        fill(unwrap(vec), parameters)
+
+    for owner in (convert_parameters, torch.nn.utils):
+        setattr(owner, fill.__name__, functools.wraps(fill)(fill_parameters))
 
 
 def _wrap(owner: Any, name: str, look: Callable[..., None]) -> None:
