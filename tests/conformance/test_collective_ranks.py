@@ -139,6 +139,18 @@ for plane in (collectives_of(dist.group.WORLD), Gloo(dist.group.WORLD)):
 """
 )
 
+TRANSPORT: Final = (
+    HEAD
+    + """
+if mine := os.environ.get(f"OF_{rank}"):
+    os.environ["RDUKIT_DISTRIBUTED_TRANSPORT"] = mine
+try:
+    print(type(collectives_of(dist.group.WORLD)).__name__, flush=True)
+except InvalidArgument as error:
+    print(error, flush=True)
+"""
+)
+
 KILLED: Final = (
     HEAD
     + """
@@ -222,6 +234,27 @@ def test_ranks_that_call_different_things_are_told_by_name_and_go_on() -> None:
             told = [line for line in text.splitlines() if line.startswith(f"{way} ")]
             assert len(told) == 2, (way, text)  # on both planes
             assert all("rank 0" in line and "rank 1" in line for line in told), told
+
+
+@pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        ({"SAMBA_CCL_USE_PCIE_TRANSPORT": "1", "SAMBA_CCL_ASYNC_ALLREDUCE": "1"}, "SharedMemory\n"),
+        ({"SAMBA_CCL_USE_PCIE_TRANSPORT": "0"}, "Gloo\n"),
+        ({"SAMBA_CCL_USE_PCIE_TRANSPORT": "1", "RDUKIT_DISTRIBUTED_TRANSPORT": "gloo"}, "Gloo\n"),
+        ({"OF_1": "gloo"}, "ranks choose different transports (rank 0 auto, rank 1 gloo); set distributed.transport"),
+    ],
+)
+def test_ranks_use_the_transport_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], told: str
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with ranks_of(TRANSPORT, 2) as ranks:
+        texts = [rank.communicate(timeout=120)[0] for rank in ranks]
+    assert all(told in text for text in texts), texts
+    notes = ["no effect here: gradients are averaged" in text for text in texts]
+    assert notes == ["SAMBA_CCL_ASYNC_ALLREDUCE" in variables, False]
 
 
 def test_a_killed_rank_ends_the_others_within_two_seconds_by_name_and_leaves_no_file() -> None:
