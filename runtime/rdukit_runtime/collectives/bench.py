@@ -31,7 +31,7 @@ _SHORT_ROUNDS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class BenchRequest:
-    """What to measure: vectors of ``sizes`` bytes, the median of ``rounds`` calls of each."""
+    """Vectors of ``sizes`` bytes to measure, the median of ``rounds`` calls of each."""
 
     op: Op
     dtype: str
