@@ -24,6 +24,7 @@ from rdukit.settings import home_folder, resolve
 from rdukit_node.leases.launch import LOOPBACK, Launch, launch_name, read_launch
 from rdukit_runtime.engine.torch_private import HashStore, TCPStore
 from rdukit_runtime.settings import DISTRIBUTED_TIMEOUT_S, RENDEZVOUS_TIMEOUT_S
+from rdukit_runtime.vendor_variables import find_notes
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +47,9 @@ def join_process_group(timeout: timedelta | None = None) -> Launch:
         raise Unavailable("this torch has no gloo, which data parallel needs; install a stock torch wheel")
     if dist.is_initialized():
         return launch
+    notes = find_notes(os.environ)
+    for note in notes if launch.rank == 0 else ():
+        logger.warning("%s", note)
     longest = timeout or timedelta(seconds=resolve(DISTRIBUTED_TIMEOUT_S))
     _bind_defaults()
     if launch.world_size == 1:

@@ -11,6 +11,26 @@ DISTRIBUTED_TIMEOUT_S: Final = Setting(
     "distributed.timeout_s", 1800.0, "Seconds until a rank that waits for the others in a collective gives up; "
     "without it `CCL_TIMEOUT`, the vendor's variable, says them.", float, also="CCL_TIMEOUT",
 )  # fmt: skip
+AUTO, GLOO = "auto", "gloo"
+
+
+def read_transport(text: str) -> str:
+    """Parse a transport: ``auto``, ``gloo``, or the vendor's 1 and 0.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    found = {"auto": AUTO, "1": AUTO, "gloo": GLOO, "0": GLOO}.get(text.strip().lower())
+    if found is None:
+        raise ValueError(f"{text!r} is no transport; legal: auto (1), gloo (0)")
+    return found
+
+
+DISTRIBUTED_TRANSPORT: Final = Setting(
+    "distributed.transport", AUTO, "How ranks exchange data: auto (through shared memory where all are on one machine, "
+    "else gloo) or gloo; without it `SAMBA_CCL_USE_PCIE_TRANSPORT`, the vendor's variable, says it: 1 or 0.",
+    read_transport, also="SAMBA_CCL_USE_PCIE_TRANSPORT",
+)  # fmt: skip
 RENDEZVOUS_TIMEOUT_S: Final = Setting(
     "distributed.rendezvous_timeout_s", 300.0, "Seconds that a rank waits for the others to start.", float
 )

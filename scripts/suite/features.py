@@ -18,7 +18,7 @@ MODES = ("o0", "o1", "o3")
 #: The name of a group of routes, in a module that has a router.
 ROUTE_GROUP = re.compile(r'^router = APIRouter\(.*tags=\["([^"]+)"\]', re.MULTILINE)
 #: Pages that describe the project, not what it does.
-OTHER_PAGES = frozenset({"glossary", "tests"})
+OTHER_PAGES = frozenset({"README", "glossary", "tests"})
 #: What tests of the project itself show: its structure, packages, scripts and licences.
 PROJECT = "project"
 #: In a file's line, the names of all boxes.

@@ -15,6 +15,7 @@ from support.tiers import others_long
 pytestmark = [
     shows("native", "native-kernels"),
     pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler"),
+    pytest.mark.timeout(3600),  # the first case builds the functions of all, on a busy machine, too
 ]
 
 NAN, INF = float("nan"), float("inf")

@@ -166,9 +166,6 @@ KEPT: dict[str, Any] = {
     "a view": lambda model: model.linear.weight.view(-1)[:4].detach(),
     "a state dict": lambda model: model.state_dict()["linear.weight"],
     "an array": lambda model: torch.from_numpy(model.linear.weight.detach().numpy()),
-    "a vector of all": lambda model: torch.nn.utils.vector_to_parameters(
-        torch.nn.utils.parameters_to_vector(model.parameters()) * 0.5, model.parameters()
-    ),
     "a buffer": lambda model: model.layers[0].running_mean,
 }
 

@@ -19,6 +19,7 @@ from support.upstream_reports import REPORTS, number_of, numbers, whole
 pytestmark = [
     shows("native", "upstream-reports"),
     pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler"),
+    pytest.mark.timeout(3600),  # the first case builds the functions of all, on a busy machine, too
 ]
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "upstream-reports.md"

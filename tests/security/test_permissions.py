@@ -69,8 +69,9 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
     "POST /console/nodes/maintenance": {"data": {"act": "cordon", "component": "/NODE"}},
 }
 STEP: Final = {"name": "a", "box": "logreg", "verb": "compile"}
-#: Ends the token that asks.
+#: End the token, or the session, that asks.
 LOGOUT: Final = "POST /v1/logout"
+CONSOLE_LOGOUT: Final = "POST /console/logout"
 _PARAMETER: Final = re.compile(r"\{(\w+)(:path)?\}")
 
 
@@ -106,7 +107,8 @@ class Parties:
             given["data"] = {"token": self.tokens[caller] or "none"}
         elif path.startswith("/console"):
             if caller in self.cookies:
-                headers["Cookie"] = f"{COOKIE}={self.cookies[caller]}"
+                cookie = self.cookies[caller] if route != CONSOLE_LOGOUT else self.fresh_session(caller)
+                headers["Cookie"] = f"{COOKIE}={cookie}"
         elif self.tokens[caller] is not None:
             headers["Authorization"] = f"Bearer {self.tokens[caller] if route != LOGOUT else self.fresh(caller)}"
         return self.client.request(method, path, headers=headers, **given)
@@ -114,6 +116,12 @@ class Parties:
     def fresh(self, caller: str) -> str:
         """Return another token of a caller, to be ended."""
         return self.gateway.token("lab", *(OTHERS[caller] or [] if caller in OTHERS else ROLES[caller].scopes))
+
+    def fresh_session(self, caller: str) -> str:
+        """Return the cookie of another session of a caller, to be ended."""
+        login = self.client.post("/console/login", data={"token": self.fresh(caller)})
+        self.client.cookies.clear()
+        return login.cookies[COOKIE]
 
     def rows_of_other(self) -> dict[str, list[str]]:
         """Return all rows of the other tenant as texts, by table."""

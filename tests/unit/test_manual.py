@@ -21,6 +21,8 @@ DECISIONS = sorted((TREE / "docs/decisions").glob("*.md"))
         "ARCHITECTURE.md",
         "CONTRIBUTING.md",
         "CHANGELOG.md",
+        "docs/README.md",
+        "docs/port.md",
         *(f"docs/decisions/{p.name}" for p in DECISIONS),
     ],
 )
@@ -29,6 +31,11 @@ def test_links_inside_the_tree_lead_somewhere(page: str) -> None:
     targets = [part.split(")")[0] for part in path.read_text().split("](")[1:]]
     missing = [t for t in targets if "://" not in t and not (path.parent / t.split("#")[0]).exists()]
     assert missing == []
+
+
+def test_the_manual_s_first_page_leads_to_each_page() -> None:
+    named = set(re.findall(r"\]\(([\w-]+\.md)\)", (TREE / "docs/README.md").read_text()))
+    assert {page.name for page in (TREE / "docs").glob("*.md")} - {"README.md"} == named
 
 
 def test_the_pages_name_modules_that_exist() -> None:

@@ -41,7 +41,7 @@ SUMMARIES = {
     "cache": "Show, trim and clear what compiles keep for later ones.",
     "catalog": "Search and compare boxes, models, experts, checkpoints, PEFs and data sets.",
     "checkpoint": "Show, compare and convert checkpoints: of boxes, safetensors files, Hugging Face folders.",
-    "collective": "Plan collectives between RDUs, nodes and racks.",
+    "collective": "Plan collectives between RDUs, nodes and racks, and measure those of this machine.",
     "completion": "Print the script that completes commands and options in a shell.",
     "context": "Name platforms, and choose the one that commands talk to.",
     "demo": "Run preprocess, compile, train and infer on real digits, and stop.",

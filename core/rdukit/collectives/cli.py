@@ -54,7 +54,7 @@ def machine_options(command: F) -> F:
 
 @click.group(cls=ExtensibleGroup, extended_by="rdukit.collective.commands")
 def collective() -> None:
-    """Plan collectives between RDUs, nodes and racks.
+    """Plan collectives between RDUs, nodes and racks, and measure those of this machine.
 
     Example: rdukit collective plan --ranks 1024 --topology 128xSN30-8 --bytes 1G
     """

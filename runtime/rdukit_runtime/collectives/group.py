@@ -15,8 +15,10 @@ import torch
 import torch.distributed as dist
 
 from rdukit.errors import InvalidArgument
+from rdukit.settings import resolve
 from rdukit_runtime.collectives.sums import Reduction, check_reduction
 from rdukit_runtime.engine.torch_private import wait_limit_of
+from rdukit_runtime.settings import DISTRIBUTED_TRANSPORT, GLOO
 
 #: More shapes than these are announced as a checksum.
 _SHAPES_SHOWN: Final = 4
@@ -163,12 +165,22 @@ def collectives_of(group: dist.ProcessGroup) -> Collectives:
 
 
 def open_collectives(group: dist.ProcessGroup) -> Collectives:
-    """Return new collectives of a gloo group of torch; all its ranks call this."""
+    """Return new collectives of a gloo group of torch; all its ranks call this.
+
+    Raises:
+        InvalidArgument: ranks choose different transports; all raise it.
+    """
     from rdukit_runtime.collectives.gloo import Gloo
     from rdukit_runtime.collectives.region import open_region
     from rdukit_runtime.collectives.shared_memory import SharedMemory
 
     between = Gloo(group)
+    transports = between.exchange(resolve(DISTRIBUTED_TRANSPORT))
+    if len(set(transports)) > 1:
+        said = ", ".join(f"rank {rank} {transport}" for rank, transport in enumerate(transports))
+        raise InvalidArgument(f"ranks choose different transports ({said}); set {DISTRIBUTED_TRANSPORT.name} alike")
+    if transports[0] == GLOO:
+        return between
     longest_s = wait_limit_of(group).total_seconds()
     region = open_region(group.rank(), group.size(), between.exchange, longest_s)
     return between if region is None else SharedMemory(region)

@@ -1,0 +1,48 @@
+"""Variables of the vendor's collectives and runtime, which launch scripts set: each acts, or is said to have no effect.
+
+Source: distributed reference 1.2 and runtime reference (scripts on real systems). Where no document says what one
+means, its name does. ``SF_RNT_LOG_LEVEL`` and ``SF_RNT_TILE_AFFINITY`` are read where they act.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from rdukit.errors import InvalidArgument, suggest
+
+_SWITCH: Final = frozenset({"0", "1"})
+#: Variables that have no effect: their legal values (none: any positive number), and why nothing follows from them.
+WITHOUT_EFFECT: Final[Mapping[str, tuple[frozenset[str], str]]] = {
+    "SAMBA_CCL_HIERARCHICAL_ALLREDUCE": (_SWITCH, "values are added in rank order, whatever the algorithm"),
+    "SAMBA_CCL_ASYNC_ALLREDUCE": (_SWITCH, "gradients are averaged when backward has ended"),
+    "SAMBA_CCL_DYNAMIC_P2P_COMM": (_SWITCH, "ranks need no connections of pairs"),
+    "SAMBA_CCL_NUM_WORKERS": (frozenset(), "each rank adds its own slice, in one thread"),
+    "SF_RNT_NUMA_BIND": (frozenset({"0", "1", "2"}), "ranks run on the cores that the launcher gives them"),
+    "SF_RNT_FSM_POLL_BUSY_WAIT": (_SWITCH, "sections run in the program's process, and nothing is polled"),
+    "SF_RNT_DMA_POLL_BUSY_WAIT": (_SWITCH, "sections run in the program's process, and nothing is polled"),
+}
+#: Variables that are read as settings.
+ACTING: Final = ("SAMBA_CCL_USE_PCIE_TRANSPORT", "CCL_TIMEOUT")
+_PREFIX: Final = "SAMBA_CCL_"
+
+
+def find_notes(environ: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each variable that asks for something and has no effect (pure).
+
+    Raises:
+        InvalidArgument: a variable has a value that it cannot have.
+    """
+    notes = list[str]()
+    for name, (legal, why) in WITHOUT_EFFECT.items():
+        value = environ.get(name, "").strip()
+        if not value:
+            continue
+        if value not in legal if legal else not (value.isdecimal() and int(value) > 0):
+            shown = ", ".join(sorted(legal)) if legal else "a positive number"
+            raise InvalidArgument(f"${name}: {value!r} is not legal; legal: {shown}")
+        if value != "0":
+            notes.append(f"${name}={value} has no effect here: {why}")
+    known = [*ACTING, *WITHOUT_EFFECT]
+    for name in sorted(environ):
+        if name.startswith(_PREFIX) and name not in known:
+            notes.append(f"${name} is not known and has no effect.{suggest(name, known)}")
+    return notes
