@@ -260,10 +260,10 @@ def _build_natives(
 
     built = build_natives(assembly.kernels, on_built, has_compiler, builder)
     natives, verdicts = choose_judged(assembly.sections, assembly.kernels, built, builder, on_judged)
-    if len(natives) < wanted and not has_compiler:
+    if len(built) < wanted and not has_compiler:  # others were judged, and are not used
         if options.kernels == "native":
             raise CompileError("no C++ compiler was found (g++, or $CXX); install one, or set RDUKIT_KERNELS=portable")
-        which = f"{wanted - len(natives)} of {wanted} kernels" if natives else "sections"
+        which = f"{wanted - len(built)} of {wanted} kernels" if built else "sections"
         reporter.info(f"No C++ compiler found: {which} run from generated operator code")
     return natives, verdicts
 
