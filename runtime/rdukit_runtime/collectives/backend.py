@@ -11,8 +11,9 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
+from rdukit.errors import InvalidArgument
 from rdukit_runtime.collectives.group import open_collectives
-from rdukit_runtime.collectives.sums import Reduction
+from rdukit_runtime.collectives.sums import Reduction, check_reduction
 from rdukit_runtime.engine.torch_private import Store, gloo_group
 
 _REDUCTIONS: Final = (
@@ -117,11 +118,12 @@ class _Done(dist.Work):
 def _find_reduction(tensors: list[torch.Tensor], opts: Any) -> Reduction | None:
     """Return what the data plane does with the tensors; None: that is gloo's."""
     wanted = dist.ReduceOp.SUM if opts is None else getattr(opts, "reduceOp", opts)
-    for tensor in tensors:
-        dtype = tensor.dtype
-        if tensor.layout != torch.strided or dtype == torch.bool or dtype.is_complex:
-            return None
     found = next((ours for theirs, ours in _REDUCTIONS if wanted == theirs), None)
-    if found is Reduction.MEAN and not all(tensor.dtype.is_floating_point for tensor in tensors):
+    if found is None or any(tensor.layout != torch.strided for tensor in tensors):
+        return None
+    try:
+        for tensor in tensors:
+            check_reduction(tensor.dtype, found)
+    except InvalidArgument:
         return None
     return found

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from rdukit.errors import InvalidArgument
-from rdukit_runtime.collectives.group import Collectives
+from rdukit_runtime.collectives.group import Collectives, compare_calls
 from rdukit_runtime.collectives.sums import Adder, Flat, Reduction, slice_of
 
 #: Elements that travel together.
@@ -98,13 +98,7 @@ class Gloo(Collectives):
 
     def _compare(self, text: str) -> None:
         """Check that all ranks call the same, which gloo does not."""
-        said = self.exchange(text)
-        for peer, other in enumerate(said):
-            if other != said[0]:
-                raise InvalidArgument(
-                    f"ranks call different collectives: rank 0 of {self.size} calls {said[0]}, and rank {peer} calls "
-                    f"{other}; call the same collective on every rank, with equal shapes and types"
-                )
+        compare_calls(self.exchange(text))
 
     def exchange(self, text: str) -> list[str]:
         """Return each rank's text, by rank; what is over 512 bytes is cut off."""

@@ -115,6 +115,20 @@ class Collectives(ABC):
             )
 
 
+def compare_calls(texts: Sequence[str]) -> None:
+    """Check that all ranks announced the same call; ``texts`` are theirs, by rank (pure).
+
+    Raises:
+        InvalidArgument: a rank announced another one.
+    """
+    other = next((rank for rank, text in enumerate(texts) if text != texts[0]), None)
+    if other is not None:
+        raise InvalidArgument(
+            f"ranks call different collectives: rank 0 of {len(texts)} calls {texts[0]}, and rank {other} calls "
+            f"{texts[other]}; call the same collective on every rank, with equal shapes and types"
+        )
+
+
 def describe(tensors: Sequence[torch.Tensor]) -> str:
     """Return types and shapes of tensors, as the ranks compare them."""
     shapes = [f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors]

@@ -21,6 +21,7 @@ import torch
 
 from rdukit.errors import InvalidArgument, PeerLost
 from rdukit_node.leases.memory import create_region, map_region
+from rdukit_runtime.collectives.group import compare_calls
 
 _PAGE: Final = mmap.PAGESIZE
 _TOKEN_BYTES: Final = 16
@@ -102,14 +103,7 @@ class RankRegion:
             InvalidArgument: a rank announced another one. All ranks raise it, and can go on.
         """
         at = _TEXTS_AT + _TEXT_BYTES * (self._meetings - 1 & 1)
-        texts = [self._read_text(peer * _PAGE + at) for peer in range(self.size)]
-        if texts.count(texts[0]) == len(texts):
-            return
-        other = next(peer for peer, text in enumerate(texts) if text != texts[0])
-        raise InvalidArgument(
-            f"ranks call different collectives: rank 0 of {self.size} calls {texts[0]}, and rank {other} calls "
-            f"{texts[other]}; call the same collective on every rank, with equal shapes and types"
-        )
+        compare_calls([self._read_text(peer * _PAGE + at) for peer in range(self.size)])
 
     def end(self) -> None:
         """Note that this rank has finished its collective."""
