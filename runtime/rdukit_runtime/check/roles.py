@@ -171,10 +171,18 @@ def find_roles(kernel: KernelGraph, shapes: Shapes) -> dict[str, InputRole]:
         for position, argument in enumerate(node.args):
             role = _role_of(word, position, node, shapes, own)
             if role is not None and isinstance(argument, Ref):
-                roles.setdefault(argument.name, role)
+                roles[argument.name] = meet(roles.get(argument.name), role)
         if word in {"aten.index", "aten._unsafe_index", "aten.index_put", "aten._unsafe_index_put"}:
             _note_places(node, shapes, roles)
     return {spec.name: roles[spec.name] for spec in kernel.inputs if spec.name in roles}
+
+
+def meet(known: InputRole | None, role: InputRole) -> InputRole:
+    """Return the role of a value that two readers take: an index is legal for both, else the one known first counts."""
+    if known is None or (known.kind, role.kind) != ("index", "index"):
+        return known or role
+    ignored = known.ignored if known.ignored == role.ignored else None
+    return InputRole("index", min(known.limit, role.limit), max(known.least, role.least), ignored)
 
 
 def _role_of(word: str, position: int, node: KernelNode, shapes: Shapes, own: InputRole | None) -> InputRole | None:
@@ -197,4 +205,4 @@ def _note_places(node: KernelNode, shapes: Shapes, roles: dict[str, InputRole]) 
     for axis, place in enumerate(places):
         if isinstance(place, Ref) and axis < len(shapes[indexed.name]):
             size = shapes[indexed.name][axis]
-            roles.setdefault(place.name, InputRole("index", size, -size))
+            roles[place.name] = meet(roles.get(place.name), InputRole("index", size, -size))

@@ -180,6 +180,17 @@ def test_the_place_in_a_pool_lies_in_what_was_pooled() -> None:
     assert find_roles(graph, {spec.name: spec.shape for spec in graph.inputs})["i"] == InputRole("index", 20)
 
 
+def test_an_index_that_two_readers_take_is_legal_for_both() -> None:
+    graph = kernel(
+        [
+            ("aten.embedding.default", Ref("w"), Ref("i")),
+            ("aten.nll_loss_forward.default", Ref("x"), Ref("i"), None, 1, -100),
+        ],
+        ["v0"], w=("float32", (7, 3)), x=("float32", (ROWS, 5)), i=("int64", (ROWS,)),
+    )  # fmt: skip
+    assert find_roles(graph, {spec.name: spec.shape for spec in graph.inputs})["i"] == InputRole("index", 5)
+
+
 def test_what_fails_is_refused_with_its_reason() -> None:
     def forward(inputs: Sequence[torch.Tensor], scalars: Any) -> Sequence[torch.Tensor]:
         raise RuntimeError("no such loop")
