@@ -32,8 +32,10 @@ from rdukit_platform.cli.job_files import file_schema
 from rdukit_platform.cli.pipeline import pipeline
 from rdukit_platform.cli.pipeline_graph import pipeline_schema
 from rdukit_platform.cli.pipeline_schedules import schedule_line
-from rdukit_platform.gateway.permissions import GRPC_PERMISSIONS, PERMISSIONS, roles_let_in
+from rdukit_platform.gateway.permissions import GRPC_PERMISSIONS
+from rdukit_platform.gateway.routes import PERMISSIONS
 from rdukit_platform.schedules.timing import explain_cron, find_next
+from rdukit_platform.tenants.permissions import roles_let_in
 from rdukit_platform.tenants.roles import ROLES
 from rdukit_platform.tenants.scopes import MEANINGS
 from rdukit_serving.experts.bundle import bundle_schema
@@ -348,7 +350,7 @@ which includes all. Routes below `/console` are pages and forms; a visitor who h
 
 
 def permissions_page() -> str:
-    """Return the roles and what each route asks for, with the roles that have it."""
+    """Return the roles, and what each route declares that it asks for, with the roles that have it."""
     lines = ["# Permissions", "", HEAD, PERMISSIONS_INTRODUCTION]
     lines += ["## Roles", "", "| role | is | scopes | for |", "| --- | --- | --- | --- |"]
     lines += [
@@ -358,7 +360,8 @@ def permissions_page() -> str:
     lines += ["", "## Scopes", "", "| scope | lets its holder |", "| --- | --- |"]
     lines += [f"| `{scope}` | {meaning} |" for scope, meaning in MEANINGS.items()]
     lines += ["", "## Routes", "", "| route | asks for | roles |", "| --- | --- | --- |"]
-    for route, permission in [*PERMISSIONS.items(), *((f"gRPC {name}", own) for name, own in GRPC_PERMISSIONS.items())]:
+    by_path = sorted(PERMISSIONS.items(), key=lambda item: item[0].split(" ")[::-1])
+    for route, permission in [*by_path, *((f"gRPC {name}", own) for name, own in GRPC_PERMISSIONS.items())]:
         let_in = roles_let_in(permission)
         shown = "all" if len(let_in) == len(ROLES) else ", ".join(f"`{name}`" for name in let_in) or "–"
         lines.append(f"| `{route}` | {permission} | {shown} |")

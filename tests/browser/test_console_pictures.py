@@ -19,7 +19,7 @@ from rdukit.snd import SndClient
 from rdukit_platform.api.context import Platform
 from rdukit_platform.catalog.experts import deprecate_expert
 from rdukit_platform.db.migrate import migrate
-from rdukit_platform.gateway.permissions import PERMISSIONS
+from rdukit_platform.gateway.routes import PERMISSIONS
 from rdukit_platform.settings import checked_home
 from rdukit_platform.tenants.service import find_tenant
 from rdukit_platform.tenants.tokens import ensure_first_token

@@ -19,7 +19,8 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 
 from rdukit.proto import jobs_pb2 as pb
 from rdukit.proto import jobs_pb2_grpc
-from rdukit_platform.gateway.permissions import GRPC_PERMISSIONS, PERMISSIONS
+from rdukit_platform.gateway.permissions import GRPC_PERMISSIONS
+from rdukit_platform.gateway.routes import PERMISSIONS
 from rdukit_platform.gateway.rpc import SERVICE
 from rdukit_platform.tenants.roles import ROLES
 from support import shows, wait_until

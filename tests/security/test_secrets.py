@@ -10,7 +10,7 @@ import pytest
 from rdukit_platform.audit.chain import export
 from rdukit_platform.console.access import COOKIE
 from rdukit_platform.db.models import TokenRow
-from rdukit_platform.gateway.permissions import PERMISSIONS
+from rdukit_platform.gateway.routes import PERMISSIONS
 from support import shows
 from support.platform.gateway import GatewayUnderTest, gateway_under_test
 from support.platform.processes import short_folder

@@ -1,7 +1,7 @@
 """Dependencies of routes: the platform, a caller with a scope, and JSON bodies that have no key twice."""
 
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
 
 from fastapi import Depends, Header, Query, Request, Response
@@ -19,6 +19,7 @@ from rdukit_platform.api.context import Platform
 from rdukit_platform.audit.service import Act
 from rdukit_platform.identity.bearers import authenticate_bearer, is_jwt
 from rdukit_platform.tenants import scopes
+from rdukit_platform.tenants.permissions import ANY_TOKEN, PUBLIC, Permission, needs, needs_one
 from rdukit_platform.tenants.roles import lacks_scope
 from rdukit_platform.tenants.service import Caller, authenticate, find_tenant
 
@@ -98,11 +99,22 @@ def authenticate_token(platform: Platform, token: str | None, tenant: str = "") 
     return caller
 
 
-Anyone = Annotated[Caller, Depends(find_caller)]
+def check_permission(caller: Caller, permission: Permission) -> None:
+    """Refuse a caller whose scopes the permission does not let in.
+
+    Raises:
+        PermissionDenied: this is so.
+    """
+    if permission.lets_in(caller.scopes):
+        return
+    if len(permission.alternatives) == 1:
+        for scope in sorted(permission.alternatives[0]):
+            check_scope(caller, scope)
+    raise lacks_scope(caller.scopes, str(permission).replace("`", ""), permission.alternatives)
 
 
 def check_scope(caller: Caller, scope: str) -> Caller:
-    """``caller`` if its token has the scope, or one that includes it.
+    """Return ``caller`` if its token has the scope, or one that includes it.
 
     Raises:
         PermissionDenied: it has not.
@@ -112,20 +124,43 @@ def check_scope(caller: Caller, scope: str) -> Caller:
     return caller
 
 
-def _needs(scope: str) -> Callable[[Caller], Coroutine[Any, Any, Caller]]:
-    async def check(caller: Anyone) -> Caller:  # what is not async waits for a thread
-        return check_scope(caller, scope)
-
-    return check
+_Known = Annotated[Caller, Depends(find_caller)]
 
 
-def _views(scope: str) -> Callable[..., Coroutine[Any, Any, Caller]]:
-    async def check(request: Request, caller: Anyone, tenant: ViewedTenant = None) -> Caller:
+@dataclass(frozen=True)
+class Needs:
+    """Dependency of a route: a caller whom ``permission`` lets in. It declares the permission of the route."""
+
+    permission: Permission
+
+    async def __call__(self, caller: _Known) -> Caller:  # a function that is not async waits for a thread
+        """Return the caller. Raises as ``check_permission``."""
+        check_permission(caller, self.permission)
+        return caller
+
+
+@dataclass(frozen=True)
+class Views:
+    """Dependency of a route: a caller whom ``permission`` lets in, or an administrator who looks at another tenant."""
+
+    permission: Permission
+
+    async def __call__(self, request: Request, caller: _Known, tenant: ViewedTenant = None) -> Caller:
+        """Return the caller, with the tenant that it looks at. Raises as ``check_permission`` and ``_view_tenant``."""
         if tenant is None or tenant in (caller.tenant_id, caller.tenant_name):
-            return check_scope(caller, scope)
+            check_permission(caller, self.permission)
+            return caller
         return await run_in_threadpool(_view_tenant, request, check_scope(caller, scopes.ADMIN), tenant)
 
-    return check
+
+@dataclass(frozen=True)
+class Public:
+    """Dependency of a route that callers without a token may call, too."""
+
+    permission: Permission = PUBLIC
+
+    async def __call__(self) -> None:
+        """Let everybody in."""
 
 
 def _view_tenant(request: Request, caller: Caller, tenant: str) -> Caller:
@@ -144,32 +179,28 @@ def _view_tenant(request: Request, caller: Caller, tenant: str) -> Caller:
     return replace(caller, tenant_id=found.id, tenant_name=found.name)
 
 
-async def _keeps_webhooks(caller: Anyone) -> Caller:
-    # Who is told of jobs could read them.
-    return check_scope(check_scope(caller, scopes.JOBS_READ), scopes.JOBS_WRITE)
-
-
-async def _reads_nodes(caller: Anyone) -> Caller:
-    return caller if scopes.allows(caller.scopes, scopes.METRICS) else check_scope(caller, scopes.READ)
-
-
-Reader = Annotated[Caller, Depends(_needs(scopes.READ))]
-Admin = Annotated[Caller, Depends(_needs(scopes.ADMIN))]
-JobsReader = Annotated[Caller, Depends(_needs(scopes.JOBS_READ))]
-JobsViewer = Annotated[Caller, Depends(_views(scopes.JOBS_READ))]
-JobsWriter = Annotated[Caller, Depends(_needs(scopes.JOBS_WRITE))]
-ArtifactsReader = Annotated[Caller, Depends(_needs(scopes.ARTIFACTS_READ))]
-ArtifactsWriter = Annotated[Caller, Depends(_needs(scopes.ARTIFACTS_WRITE))]
-BoxesReader = Annotated[Caller, Depends(_needs(scopes.BOXES_READ))]
-BoxesWriter = Annotated[Caller, Depends(_needs(scopes.BOXES_WRITE))]
-EndpointsReader = Annotated[Caller, Depends(_needs(scopes.ENDPOINTS_READ))]
-EndpointsViewer = Annotated[Caller, Depends(_views(scopes.ENDPOINTS_READ))]
-EndpointsWriter = Annotated[Caller, Depends(_needs(scopes.ENDPOINTS_WRITE))]
-EndpointsCaller = Annotated[Caller, Depends(_needs(scopes.ENDPOINTS_CALL))]
-NodesReader = Annotated[Caller, Depends(_reads_nodes)]
-MembersKeeper = Annotated[Caller, Depends(_needs(scopes.MEMBERS))]
-WebhookKeeper = Annotated[Caller, Depends(_keeps_webhooks)]
-TokenKeeper = Annotated[Caller, Depends(_needs(scopes.TOKENS))]
+#: For ``dependencies`` of a route.
+PUBLIC_ROUTE: Final = Depends(Public())
+Anyone = Annotated[Caller, Depends(Needs(ANY_TOKEN))]
+Reader = Annotated[Caller, Depends(Needs(needs(scopes.READ)))]
+Admin = Annotated[Caller, Depends(Needs(needs(scopes.ADMIN)))]
+JobsReader = Annotated[Caller, Depends(Needs(needs(scopes.JOBS_READ)))]
+JobsViewer = Annotated[Caller, Depends(Views(needs(scopes.JOBS_READ)))]
+JobsWriter = Annotated[Caller, Depends(Needs(needs(scopes.JOBS_WRITE)))]
+ArtifactsReader = Annotated[Caller, Depends(Needs(needs(scopes.ARTIFACTS_READ)))]
+ArtifactsWriter = Annotated[Caller, Depends(Needs(needs(scopes.ARTIFACTS_WRITE)))]
+BoxesReader = Annotated[Caller, Depends(Needs(needs(scopes.BOXES_READ)))]
+BoxesWriter = Annotated[Caller, Depends(Needs(needs(scopes.BOXES_WRITE)))]
+EndpointsReader = Annotated[Caller, Depends(Needs(needs(scopes.ENDPOINTS_READ)))]
+EndpointsViewer = Annotated[Caller, Depends(Views(needs(scopes.ENDPOINTS_READ)))]
+EndpointsWriter = Annotated[Caller, Depends(Needs(needs(scopes.ENDPOINTS_WRITE)))]
+EndpointsCaller = Annotated[Caller, Depends(Needs(needs(scopes.ENDPOINTS_CALL)))]
+NodesReader = Annotated[Caller, Depends(Needs(needs_one(scopes.METRICS, scopes.READ)))]
+MembersKeeper = Annotated[Caller, Depends(Needs(needs(scopes.MEMBERS)))]
+MetricsReader = Annotated[Caller, Depends(Needs(needs_one(scopes.METRICS, scopes.JOBS_READ, scopes.ENDPOINTS_READ)))]
+#: Who is told of jobs could read them.
+WebhookKeeper = Annotated[Caller, Depends(Needs(needs(scopes.JOBS_READ, scopes.JOBS_WRITE)))]
+TokenKeeper = Annotated[Caller, Depends(Needs(needs(scopes.TOKENS)))]
 
 
 class StrictJsonRequest(Request):

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, status
 from pydantic import BaseModel, Field
 
 from rdukit_platform.api.audit_requests import address_of, entry_of
-from rdukit_platform.api.dependencies import Anyone, StrictJsonRoute, platform_of
+from rdukit_platform.api.dependencies import PUBLIC_ROUTE, Anyone, StrictJsonRoute, platform_of
 from rdukit_platform.api.tenants import Me, show_me
 from rdukit_platform.audit.service import Act, record
 from rdukit_platform.db.models import TokenRow
@@ -61,7 +61,7 @@ class LoggedOut(BaseModel):
     revoked: str
 
 
-@router.post("/login/device", status_code=status.HTTP_201_CREATED)
+@router.post("/login/device", dependencies=[PUBLIC_ROUTE], status_code=status.HTTP_201_CREATED)
 def begin(request: Request, body: DeviceRequest) -> DeviceAnswer:
     """Begin a command's login. Its user types the code into the console, and the command asks for its token."""
     platform = platform_of(request)
@@ -73,7 +73,7 @@ def begin(request: Request, body: DeviceRequest) -> DeviceAnswer:
     )
 
 
-@router.post("/login/token")
+@router.post("/login/token", dependencies=[PUBLIC_ROUTE])
 def poll(request: Request, body: DevicePoll) -> DeviceToken:
     """Ask for the token of a command's login: 403 if it was refused, 404 if it took too long."""
     platform = platform_of(request)

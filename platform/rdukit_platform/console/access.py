@@ -12,16 +12,27 @@ from typing import Annotated, Final
 
 from fastapi import Depends, Request
 from sqlalchemy import delete
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from rdukit.errors import PermissionDenied, Unauthenticated
 from rdukit.files.atomic import write_atomic
 from rdukit_platform.api.audit_requests import entry_of
-from rdukit_platform.api.dependencies import check_scope, platform_of
+from rdukit_platform.api.dependencies import check_permission, check_scope, platform_of
 from rdukit_platform.audit.service import Act, record
 from rdukit_platform.db.models import EndedSessionRow
 from rdukit_platform.settings import Home
-from rdukit_platform.tenants.scopes import ADMIN, ENDPOINTS_CALL, ENDPOINTS_WRITE, JOBS_WRITE, MEMBERS, READ, TOKENS
+from rdukit_platform.tenants.permissions import Permission, needs
+from rdukit_platform.tenants.scopes import (
+    ADMIN,
+    BOXES_WRITE,
+    ENDPOINTS_CALL,
+    ENDPOINTS_WRITE,
+    JOBS_WRITE,
+    MEMBERS,
+    READ,
+    TOKENS,
+)
 from rdukit_platform.tenants.service import Caller, authenticate, authenticate_digest, hash_token
 
 
@@ -129,53 +140,28 @@ def identify_visitor(request: Request) -> Caller:
     return caller
 
 
-def _visitor(request: Request) -> Caller:
-    return check_scope(identify_visitor(request), READ)
+@dataclass(frozen=True)
+class Visit:
+    """Dependency of a page: a visitor whom ``permission`` lets in. It declares the permission of the page."""
+
+    permission: Permission
+
+    async def __call__(self, request: Request) -> Caller:
+        """Return the visitor. Raises as ``identify_visitor`` and ``check_permission``."""
+        known: Caller | None = getattr(request.state, "caller", None)
+        caller = await run_in_threadpool(identify_visitor, request) if known is None else known
+        check_permission(caller, self.permission)
+        return caller
 
 
-def _sender(request: Request, caller: Annotated[Caller, Depends(_visitor)]) -> Caller:
-    check_same_site(request)
-    return caller
-
-
-def _editor(request: Request, caller: Annotated[Caller, Depends(_visitor)]) -> Caller:
-    check_same_site(request)
-    return check_scope(caller, JOBS_WRITE)
-
-
-def _keeper(request: Request, caller: Annotated[Caller, Depends(_visitor)]) -> Caller:
-    check_same_site(request)
-    return check_scope(caller, TOKENS)
-
-
-def _caller_of_endpoints(request: Request, caller: Annotated[Caller, Depends(_visitor)]) -> Caller:
-    check_same_site(request)
-    return check_scope(caller, ENDPOINTS_CALL)
-
-
-def _endpoints_editor(request: Request, caller: Annotated[Caller, Depends(_visitor)]) -> Caller:
-    check_same_site(request)
-    return check_scope(caller, ENDPOINTS_WRITE)
-
-
-def _members_keeper(request: Request, caller: Annotated[Caller, Depends(_visitor)]) -> Caller:
-    check_same_site(request)
-    return check_scope(caller, MEMBERS)
-
-
-def _administrator(request: Request, caller: Annotated[Caller, Depends(_visitor)]) -> Caller:
-    check_same_site(request)
-    return check_scope(caller, ADMIN)
-
-
-Visitor = Annotated[Caller, Depends(_visitor)]
-Sender = Annotated[Caller, Depends(_sender)]
-MembersEditor = Annotated[Caller, Depends(_members_keeper)]
-Editor = Annotated[Caller, Depends(_editor)]
-Keeper = Annotated[Caller, Depends(_keeper)]
-EndpointsEditor = Annotated[Caller, Depends(_endpoints_editor)]
-Player = Annotated[Caller, Depends(_caller_of_endpoints)]
-Administrator = Annotated[Caller, Depends(_administrator)]
+Visitor = Annotated[Caller, Depends(Visit(needs(READ)))]
+MembersEditor = Annotated[Caller, Depends(Visit(needs(READ, MEMBERS)))]
+Editor = Annotated[Caller, Depends(Visit(needs(READ, JOBS_WRITE)))]
+BoxesEditor = Annotated[Caller, Depends(Visit(needs(READ, BOXES_WRITE)))]
+Keeper = Annotated[Caller, Depends(Visit(needs(READ, TOKENS)))]
+EndpointsEditor = Annotated[Caller, Depends(Visit(needs(READ, ENDPOINTS_WRITE)))]
+Player = Annotated[Caller, Depends(Visit(needs(READ, ENDPOINTS_CALL)))]
+Administrator = Annotated[Caller, Depends(Visit(needs(READ, ADMIN)))]
 
 
 COOKIE: Final = "rdukit_console"

@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse, Response
 
 from rdukit.errors import InvalidArgument, RdukitError
 from rdukit_platform.api.audit import AuditPage, read_entries
-from rdukit_platform.api.dependencies import check_scope, platform_of
+from rdukit_platform.api.dependencies import platform_of
 from rdukit_platform.api.maintenance import MaintenanceRequest, change, move, plan
 from rdukit_platform.api.maintenance import end as end_window
 from rdukit_platform.api.tenants import Token, TokenRequest, end_token, make_token, read_tokens, replace_token
@@ -20,7 +20,7 @@ from rdukit_platform.console.access import Administrator, Keeper, Visitor
 from rdukit_platform.console.page import PageRoute, page
 from rdukit_platform.nodes.registry import ONLY
 from rdukit_platform.tenants.roles import ROLES
-from rdukit_platform.tenants.scopes import ADMIN, MEANINGS, TOKENS, may_give
+from rdukit_platform.tenants.scopes import ADMIN, MEANINGS, may_give
 from rdukit_platform.tenants.service import Caller
 
 router = APIRouter(prefix="/console", include_in_schema=False, route_class=PageRoute)
@@ -55,9 +55,9 @@ def audit(
 
 
 @router.get("/tokens")
-def tokens(request: Request, caller: Visitor, cursor: str | None = None) -> Response:
+def tokens(request: Request, caller: Keeper, cursor: str | None = None) -> Response:
     """Return the tenant's tokens."""
-    return _tokens_page(request, check_scope(caller, TOKENS), cursor)
+    return _tokens_page(request, caller, cursor)
 
 
 @router.post("/tokens")

@@ -8,13 +8,13 @@ from starlette.responses import RedirectResponse, Response
 
 from rdukit.errors import RdukitError
 from rdukit_platform.api.context import Platform
-from rdukit_platform.api.dependencies import check_scope, platform_of
+from rdukit_platform.api.dependencies import platform_of
 from rdukit_platform.api.experts import MAX_REASON, DeprecateRequest, Expert, show_expert
 from rdukit_platform.api.experts import deprecate as mark
 from rdukit_platform.catalog.experts import get_expert, list_experts, versions_of_expert
 from rdukit_platform.catalog.model import read_selector
 from rdukit_platform.catalog.own import box_of, find_version
-from rdukit_platform.console.access import Sender, Visitor
+from rdukit_platform.console.access import BoxesEditor, Visitor
 from rdukit_platform.console.page import PageRoute, page
 from rdukit_platform.console.queries import read_artifact_page, use_commands
 from rdukit_platform.console.views import first_figures, result_figures
@@ -56,10 +56,9 @@ def expert(request: Request, name: str, caller: Visitor) -> Response:
 
 @router.post("/{name}/deprecate")
 def deprecate(
-    request: Request, name: str, caller: Sender, reason: Annotated[str, Form(max_length=4000)] = ""
+    request: Request, name: str, caller: BoxesEditor, reason: Annotated[str, Form(max_length=4000)] = ""
 ) -> Response:
     """Mark a version of an expert as one not to begin with."""
-    check_scope(caller, BOXES_WRITE)
     reason = reason.strip()
     if not reason or len(reason) > MAX_REASON:
         error = f"it has {len(reason)} characters; legal: 1 to {MAX_REASON}" if reason else "say in a few words why"

@@ -10,16 +10,15 @@ from sqlalchemy.orm import Session
 from starlette.responses import RedirectResponse, Response
 
 from rdukit.errors import InvalidArgument
-from rdukit_platform.api.dependencies import check_scope, platform_of
+from rdukit_platform.api.dependencies import platform_of
 from rdukit_platform.api.experts import PromoteRequest
 from rdukit_platform.api.experts import promote as promote_checkpoint
 from rdukit_platform.api.job_calls import change_job
 from rdukit_platform.api.jobs import cancel_pipeline as end_pipeline
-from rdukit_platform.console.access import Editor, Sender
+from rdukit_platform.console.access import BoxesEditor, Editor
 from rdukit_platform.console.page import PageRoute
 from rdukit_platform.db.models import JobRow
 from rdukit_platform.jobs import service
-from rdukit_platform.tenants.scopes import BOXES_WRITE
 from rdukit_platform.tenants.service import Caller
 
 router = APIRouter(prefix="/console", include_in_schema=False, route_class=PageRoute)
@@ -46,9 +45,8 @@ def resume(request: Request, job_id: str, caller: Editor) -> Response:
 
 
 @router.post("/jobs/{job_id}/promote")
-def promote(request: Request, job_id: str, caller: Sender, name: Text = "", description: Text = "") -> Response:
+def promote(request: Request, job_id: str, caller: BoxesEditor, name: Text = "", description: Text = "") -> Response:
     """Make a job's checkpoint the next version of an expert, and show that."""
-    check_scope(caller, BOXES_WRITE)
     try:
         body = PromoteRequest(job=job_id, name=name.strip(), description=description.strip())
     except ValidationError as wrong:

@@ -11,10 +11,10 @@ from starlette.responses import RedirectResponse, Response
 from rdukit.errors import Conflict, InvalidArgument, NotFound, PermissionDenied, RdukitError, Unauthenticated
 from rdukit.settings import resolve
 from rdukit_platform.api.audit_requests import address_of, entry_of, note_refusal
-from rdukit_platform.api.dependencies import platform_of
+from rdukit_platform.api.dependencies import PUBLIC_ROUTE, platform_of
 from rdukit_platform.api.login import DEVICE_PAGE
 from rdukit_platform.audit.service import Act, record
-from rdukit_platform.console.access import SESSION_S, Sender, Visitor, give_cookie, seal_session
+from rdukit_platform.console.access import SESSION_S, Visitor, give_cookie, seal_session
 from rdukit_platform.console.page import SECURITY_HEADERS, PageRoute, page, safe_next
 from rdukit_platform.db.models import UserRow
 from rdukit_platform.identity import logins
@@ -39,7 +39,7 @@ def login_form(request: Request, following: str, error: str = "", status: int = 
     return page(request, "login.html", status, next=safe_next(following), error=error, issuer=issuer)
 
 
-@router.get("/oidc/login")
+@router.get("/oidc/login", dependencies=[PUBLIC_ROUTE])
 def begin(request: Request, next: str = "/console/") -> Response:
     """Send the browser to the issuer."""
     platform = platform_of(request)
@@ -63,7 +63,7 @@ def begin(request: Request, next: str = "/console/") -> Response:
     return answer
 
 
-@router.get("/oidc/callback")
+@router.get("/oidc/callback", dependencies=[PUBLIC_ROUTE])
 def come_back(request: Request, code: str = "", state: str = "", error: str = "", iss: str | None = None) -> Response:
     """Take the browser that comes back from the issuer, and open a session."""
     following = "/console/"
@@ -98,7 +98,7 @@ def device(request: Request, caller: Visitor, code: str = "") -> Response:
 
 @router.post("/device")
 def answer_code(
-    request: Request, caller: Sender, code: Annotated[str, Form()] = "", answer: Annotated[str, Form()] = ""
+    request: Request, caller: Visitor, code: Annotated[str, Form()] = "", answer: Annotated[str, Form()] = ""
 ) -> Response:
     """Let a command in, or keep it out."""
     if answer not in ("allow", "deny"):
@@ -119,7 +119,7 @@ def answer_code(
 
 
 @router.post("/tenant")
-def switch_tenant(request: Request, caller: Sender, tenant: Annotated[str, Form()] = "") -> Response:
+def switch_tenant(request: Request, caller: Visitor, tenant: Annotated[str, Form()] = "") -> Response:
     """Go on in another tenant: a new session there, and the end of this one."""
     platform = platform_of(request)
     now = platform.clock.now()

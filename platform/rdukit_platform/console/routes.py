@@ -12,7 +12,7 @@ from rdukit.errors import NotFound, PermissionDenied, Unauthenticated
 from rdukit.units import format_bytes
 from rdukit_platform.api.artifacts import show_artifact
 from rdukit_platform.api.audit_requests import address_of, note_refusal
-from rdukit_platform.api.dependencies import platform_of
+from rdukit_platform.api.dependencies import PUBLIC_ROUTE, platform_of
 from rdukit_platform.api.login import end_own_token
 from rdukit_platform.api.nodes import nodes_seen
 from rdukit_platform.artifacts.needs import MAX_NAMED, read_needs
@@ -76,13 +76,13 @@ PICTURE_HEADERS: Final = {
 router = APIRouter(prefix="/console", include_in_schema=False, route_class=PageRoute)
 
 
-@router.get("")
+@router.get("", dependencies=[PUBLIC_ROUTE])
 def root() -> Response:
     """Return the console without its slash."""
     return RedirectResponse("/console/")
 
 
-@router.get("/static/{name}")
+@router.get("/static/{name}", dependencies=[PUBLIC_ROUTE])
 def static(name: str) -> Response:
     """Serve one of the console's own files."""
     if name not in STATIC_TYPES:
@@ -91,7 +91,7 @@ def static(name: str) -> Response:
     return FileResponse(STATIC / name, media_type=STATIC_TYPES[name], headers=headers)
 
 
-@router.get("/login")
+@router.get("/login", dependencies=[PUBLIC_ROUTE])
 def login_page(request: Request, next: str = "/console/") -> Response:
     """Return the login form; a visitor who is logged in goes on."""
     if find_visitor(request) is not None:
@@ -99,7 +99,7 @@ def login_page(request: Request, next: str = "/console/") -> Response:
     return login_form(request, next)
 
 
-@router.post("/login")
+@router.post("/login", dependencies=[PUBLIC_ROUTE])
 def log_in_(request: Request, token: Annotated[str, Form()] = "", next: Annotated[str, Form()] = "") -> Response:
     """Exchange an API token for a session cookie."""
     try:
@@ -118,7 +118,7 @@ def log_in_(request: Request, token: Annotated[str, Form()] = "", next: Annotate
     return answer
 
 
-@router.post("/logout")
+@router.post("/logout", dependencies=[PUBLIC_ROUTE])
 def log_out(request: Request) -> Response:
     """End the session, wherever its cookie may be; the token that opened it stays valid."""
     check_same_site(request)

@@ -9,18 +9,21 @@ from typing import Final
 from starlette.routing import compile_path
 
 from rdukit.settings import Setting
-from rdukit_platform.gateway.permissions import is_public
 from rdukit_platform.settings import MAX_BODY_BYTES, MAX_UPLOAD_BYTES
 
 #: A few names, texts and numbers; a form of the console.
 PLAIN_BYTES: Final = 64 << 10
 #: One job with its parameters: pages show 200.
 JOB_BYTES: Final = 256 << 10
-#: A stranger's name, code or token.
+#: A stranger's name, code or token: of routes without a token.
 STRANGERS_BYTES: Final = 4 << 10
 
-#: Method and path, as ``PERMISSIONS`` has them → bytes, or the setting that says them.
+#: Method and path, as ``gateway.routes`` has them → bytes, or the setting that says them.
 BODY_BYTES: Final[Mapping[str, int | Setting[int]]] = {
+    "POST /v1/login/device": STRANGERS_BYTES,
+    "POST /v1/login/token": STRANGERS_BYTES,
+    "POST /console/login": STRANGERS_BYTES,
+    "POST /console/logout": STRANGERS_BYTES,
     "POST /v1/jobs": JOB_BYTES,
     "POST /v1/jobs/check": JOB_BYTES,
     "POST /v1/jobs/{job_id}/clone": JOB_BYTES,
@@ -47,7 +50,5 @@ def bound_of(method: str, path: str) -> int | Setting[int]:
     route = f"{method} {path.rstrip('/')}"
     if route in BODY_BYTES:
         return BODY_BYTES[route]
-    if is_public(route):
-        return STRANGERS_BYTES
     fitting = (bound for at, pattern, bound in _TEMPLATES if at == method and pattern.match(path))
     return next(fitting, PLAIN_BYTES)

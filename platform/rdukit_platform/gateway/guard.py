@@ -1,20 +1,19 @@
-"""What a request may ask of its route, before the route's code runs: what is in no table of permissions is refused."""
+"""What a request may ask of its route, before the route's code runs: a route without a permission is refused."""
 
 import logging
 from typing import Final
 
-from fastapi import FastAPI, Request
+from fastapi import Request
 from fastapi.dependencies.utils import get_flat_params
 from fastapi.params import Query
 from starlette.concurrency import run_in_threadpool
-from starlette.routing import Route
 
 from rdukit.errors import MalformedRequest, PermissionDenied, suggest
 from rdukit_platform.api.audit_requests import address_of
-from rdukit_platform.api.dependencies import check_scope, identify, platform_of
+from rdukit_platform.api.dependencies import check_permission, identify, platform_of
 from rdukit_platform.console.access import check_same_site, identify_visitor
-from rdukit_platform.gateway.permissions import PERMISSIONS, Permission, has_own_threads
-from rdukit_platform.tenants.roles import lacks_scope
+from rdukit_platform.gateway.permissions import has_own_threads
+from rdukit_platform.tenants.permissions import Permission
 from rdukit_platform.tenants.service import Caller
 
 logger = logging.getLogger(__name__)
@@ -24,11 +23,11 @@ MAX_NAME: Final = 64
 
 
 async def enforce_permission(request: Request) -> None:
-    """Let a request through to its route if the table says so.
+    """Let a request through to its route if the route's permission says so.
 
     Raises:
         Unauthenticated: the route asks for a caller, and there is none.
-        PermissionDenied: the caller lacks what the route asks for, the table lacks the route, or another site sent
+        PermissionDenied: the caller lacks what the route asks for, the route has no permission, or another site sent
             the form.
     """
     route = f"{request.method} {request.scope['route'].path}"
@@ -40,10 +39,10 @@ async def enforce_permission(request: Request) -> None:
 
 
 async def _check(request: Request, route: str) -> None:
-    permission = PERMISSIONS.get(route)
+    permission: Permission | None = request.app.state.permissions.get(route)
     if permission is None:
         logger.error("a route without a permission is refused route=%s", route)
-        raise PermissionDenied(f"nobody may call {route}: no permission is written down for it")
+        raise PermissionDenied(f"nobody may call {route}: it declares no permission")
     if not permission.needs_token:
         return
     is_page = route.partition(" ")[2].startswith("/console")
@@ -72,30 +71,3 @@ def check_query(request: Request) -> None:
                 f"{suggest(name[:MAX_NAME], legal)}",
                 field=name[:MAX_NAME], legal=legal,
             )  # fmt: skip
-
-
-def check_permission(caller: Caller, permission: Permission) -> None:
-    """Refuse a caller whose scopes the permission does not let in.
-
-    Raises:
-        PermissionDenied: this is so.
-    """
-    if permission.lets_in(caller.scopes):
-        return
-    if len(permission.alternatives) == 1:
-        for scope in sorted(permission.alternatives[0]):
-            check_scope(caller, scope)
-    raise lacks_scope(caller.scopes, str(permission).replace("`", ""), permission.alternatives)
-
-
-def check_routes(app: FastAPI) -> None:
-    """Refuse an application with a route that ``enforce_permission`` does not see and that is not public.
-
-    Raises:
-        PermissionDenied: it has one.
-    """
-    for route in app.routes:
-        if type(route) is Route:
-            keys = [f"{method} {route.path}" for method in route.methods or () if method != "HEAD"]
-            if any(key not in PERMISSIONS or PERMISSIONS[key].needs_token for key in keys):
-                raise PermissionDenied(f"no permission is enforced for {', '.join(keys)}")

@@ -7,7 +7,7 @@ from pydantic import BaseModel
 from starlette.responses import JSONResponse, Response
 
 from rdukit_platform.api.context import Platform
-from rdukit_platform.api.dependencies import platform_of
+from rdukit_platform.api.dependencies import PUBLIC_ROUTE, platform_of
 from rdukit_platform.api.nodes import is_any_up
 from rdukit_platform.artifacts.stores.s3 import S3Store
 from rdukit_platform.db.engine import is_reachable
@@ -25,14 +25,14 @@ class GatewayHealth(BaseModel):
     parts: dict[str, bool]
 
 
-@router.get("/health", response_model=GatewayHealth)
+@router.get("/health", dependencies=[PUBLIC_ROUTE], response_model=GatewayHealth)
 def health(request: Request) -> Response:
     """Report whether the platform is ready; 503 only when the database is away."""
     found = read_health(platform_of(request))
     return JSONResponse(found.model_dump(), 200 if found.parts["database"] else 503)
 
 
-@router.get("/health/live")
+@router.get("/health/live", dependencies=[PUBLIC_ROUTE])
 def live() -> dict[str, str]:
     """Report that the gateway answers at all, whatever else is up."""
     return {"status": "live"}

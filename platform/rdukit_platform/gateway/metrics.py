@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from starlette.responses import Response
 
 from rdukit_platform.api.context import Platform
-from rdukit_platform.api.dependencies import Anyone, platform_of
+from rdukit_platform.api.dependencies import MetricsReader, platform_of
 from rdukit_platform.artifacts.stores.s3 import S3Store
 from rdukit_platform.db.models import (
     DeliveryRow,
@@ -103,7 +103,7 @@ router = APIRouter(tags=["health"])
 
 
 @router.get("/metrics", include_in_schema=False)
-def metrics(request: Request, caller: Anyone) -> Response:
+def metrics(request: Request, caller: MetricsReader) -> Response:
     """Prometheus text of what the token's scopes let its holder see of the tenant: jobs by state, and endpoints.
 
     With the scope ``metrics`` it is of all tenants, with this gateway's requests and what the platform's operators

@@ -52,9 +52,8 @@ from rdukit_platform.api.turns import RequestTurn
 from rdukit_platform.audit.service import hide_tokens
 from rdukit_platform.console.page import explain
 from rdukit_platform.db.engine import AWAY
-from rdukit_platform.gateway.body_limits import bound_of
+from rdukit_platform.gateway.body_limits import STRANGERS_BYTES, bound_of
 from rdukit_platform.gateway.malformed import Schema, find_malformed, refusal_of
-from rdukit_platform.gateway.permissions import is_public
 from rdukit_platform.settings import MAX_BODY_BYTES, MAX_UPLOAD_BYTES
 from rdukit_platform.tenants.service import Caller
 
@@ -333,7 +332,7 @@ class BodyLimitMiddleware:
             size = int(length[:20]) if length.isdecimal() else limit
             if size > limit:
                 raise _too_large(limit)
-            if scope["path"].startswith("/v1/") and not is_public(f"{scope['method']} {scope['path']}"):
+            if scope["path"].startswith("/v1/") and bound != STRANGERS_BYTES:
                 await to_thread.run_sync(self._admit, scope, headers)
         except Exception as error:  # noqa: BLE001 - the framework would call each of them unknown
             await (await _answer(request, error))(scope, receive, send)

@@ -32,13 +32,12 @@ from rdukit.settings import resolve
 from rdukit_platform.api import job_calls
 from rdukit_platform.api.audit_requests import note_refused_call
 from rdukit_platform.api.context import Platform
-from rdukit_platform.api.dependencies import TENANT_HEADER, authenticate_token
+from rdukit_platform.api.dependencies import TENANT_HEADER, authenticate_token, check_permission
 from rdukit_platform.api.jobs import LAST, follow_events
 from rdukit_platform.api.load_ledger import CallerLoad
 from rdukit_platform.db.engine import AWAY
 from rdukit_platform.db.rows import check_limit
 from rdukit_platform.gateway.body_limits import JOB_BYTES
-from rdukit_platform.gateway.guard import check_permission
 from rdukit_platform.gateway.middleware import REQUESTS, SECONDS
 from rdukit_platform.gateway.permissions import GRPC_PERMISSIONS
 from rdukit_platform.gateway.rpc_messages import event_message, job_message, line_message, request_from

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from rdukit_platform.api.turns import TURNS, Turns
-from rdukit_platform.gateway.permissions import PERMISSIONS, has_own_threads
+from rdukit_platform.gateway.permissions import has_own_threads
+from rdukit_platform.gateway.routes import PERMISSIONS
 from support import shows
 
 pytestmark = shows("jobs", "security")
