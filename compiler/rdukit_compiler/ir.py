@@ -51,8 +51,8 @@ class Value:
 class ComputeDtypes:
     """Dtypes of an operator's arithmetic, by their torch names.
 
-    ``operands``: its floating operands are rounded to these, one after the other. ``result``: the dtype of its results;
-    empty: as they come.
+    ``operands``: dtypes to which its floating operands are rounded, one after the other. ``result``: dtype to which its
+    results are rounded; empty: they are not.
     """
 
     operands: tuple[Dtype, ...]

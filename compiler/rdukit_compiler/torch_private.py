@@ -124,7 +124,7 @@ _MATERIALISED: Final[Mapping[Any, Callable[..., Any]]] = {
 def trace_functional(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> fx.GraphModule:
     """Record as ``trace_aten`` does, without operators that overwrite a tensor: torch's own formulas have some.
 
-    What works on the record, the split into forward and backward first of all, looks at data alone, not at order.
+    Readers of the record, such as the split into forward and backward, follow the flow of data and ignore the order.
 
     Raises:
         UnsupportedOperator: an operator overwrites one of ``inputs``, or has no form that overwrites nothing.

@@ -68,8 +68,8 @@ CHIP_ALIASES: Final = {
 class BoardSpec:
     """An XRDU's board without the chips: memory modules and PCIe links."""
 
-    #: Letters of the DIMM slots as printed on the board, by RDU of the XRDU and by channel. A letter is not a function
-    #: of the channel's number; where the table is too short, the alphabet goes on.
+    #: Letters of the DIMM slots as printed on the board, by RDU of the XRDU and by channel. Boards print
+    #: letters in no fixed order. Channels beyond the table get the next letters of the alphabet.
     dimm_letters: tuple[str, ...] = ()
     #: Bytes of the module in each slot of a channel, 0 for an empty slot; ``()``: one slot with the channel's share.
     dimm_bytes: tuple[int, ...] = ()

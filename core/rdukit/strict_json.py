@@ -15,7 +15,7 @@ from rdukit.errors import InvalidArgument, RequestTooLarge
 #: Strings for the floats that JSON lacks.
 WORDS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _TEXT: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
-#: Up to so many characters outside of texts, and texts.
+#: One step of the search: up to 20,000 texts and characters between them.
 _STEP: Final = re.compile(_TEXT.pattern.join((rb'(?:[^"]|', rb"){1,20000}+")))
 #: ``json.dumps`` would make one for each value.
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)

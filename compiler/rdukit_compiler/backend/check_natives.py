@@ -45,7 +45,7 @@ def checker_version() -> str:
 
 
 def name_verdict(unit: Unit, libraries: Mapping[str, bytes]) -> str:
-    """Return the name under which a verdict is kept: unit, which of its kernels are native, how and by what judged."""
+    """Return the name of a kept verdict: its unit, which kernels of it are native, the checker's version and level."""
     forms = "".join("n" if kernel in libraries else "p" for kernel in unit.kernel_digests)
     return f"{unit.digest}-{forms}-{checker_version()}-{resolve(KERNEL_CHECK)}"
 

@@ -1,9 +1,9 @@
 """Rewrites the convolutions of a traced kernel to ours where samples fit the processor's cache. Changes no meaning.
 
 oneDNN reorders images and weights for each call and unfolds what has few channels; for the small models that people
-train on a processor, ``native_source/small_convolution.h`` needs half to two thirds of its time. Inductor would lay
-all images of a kernel out channels last if it holds a convolution; it then holds none, so rewriting is for all
-convolutions of a kernel or for none. Only native kernels are rewritten. Source: ours.
+train on a processor, ``native_source/small_convolution.h`` needs half to two thirds of its time. Inductor lays
+all images of a kernel out channels last if the kernel holds a convolution of torch's. Therefore all convolutions of a
+kernel are rewritten, or none. Only native kernels are rewritten. Source: ours.
 """
 
 import operator

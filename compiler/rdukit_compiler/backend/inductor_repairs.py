@@ -99,7 +99,7 @@ def _computed_once(should_realize: Callable[..., bool]) -> Callable[..., bool]:
     return should
 
 
-#: Functions of vectors of floats, and what is written for them.
+#: Function of vectors of floats → the C++ that is written for it.
 _VECTORS: Final[Mapping[str, str]] = {
     # exp(x) - 1 and a logarithm of a quotient have no digits left where x is small.
     "expm1": "{x}.expm1()",

@@ -121,7 +121,7 @@ def _make_stubs(folder: Path, compiler: str) -> None:
 
 
 def _link(made: Path, symbol: str, compiler: str) -> bytes:
-    """Link the library that exports ``symbol`` and the list runner, and holds what these need."""
+    """Link the library that exports ``symbol`` and the list runner, with the code that both need."""
     exported, library = made.with_suffix(".map"), made.with_suffix(".so")
     exported.write_text(f"{{ global: {symbol}; {LIST_RUNNER}; local: *; }};\n")
     _run(

@@ -157,9 +157,7 @@ def fold_masks(
 def asks_how_many(
     target: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor
 ) -> bool:  # fmt: skip
-    """Return whether ``target[indices] = values`` has a number for each element that a mask chooses, and not one for
-    all.
-    """
+    """Return whether ``target[indices] = values`` gives each element that a mask chooses a value of its own."""
     masks = [place for place, index in enumerate(indices) if index is not None and index.dtype in _MASKS]
     if not masks:
         return False

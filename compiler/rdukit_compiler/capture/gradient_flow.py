@@ -150,7 +150,7 @@ def _is_differentiable(node: fx.Node) -> bool:
 
 
 def set_requires_grad(tracker: Any, flow: GradientFlow, tensor: Any, value: bool = True) -> bool:
-    """Say whether ``tensor`` requires a gradient from now on; False if torch shall do so.
+    """Record whether ``tensor`` requires a gradient from now on. Returns False where torch has to record it.
 
     Args:
         flow: of the record.

@@ -401,8 +401,8 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> object:  # fmt: skip
         """Record a call unlike any before, by torch.
 
-        A conversion to the dtype that a tensor has gives the tensor itself. The device may hold it in another dtype:
-        what is converted and what came of it are kept apart, so that later uses of the one do not become the other's.
+        A conversion to the dtype that a tensor already has returns the tensor itself. The device may hold it in another
+        dtype, so the record keeps two tensors: later uses of the converted one do not become uses of the original.
         """
         tracker = self.tracer.tensor_tracker
         former = tracker.get(tensors[0]) if tensors else None
@@ -496,5 +496,5 @@ def _is_plain(func: Any) -> bool:
 
 
 def _depends_on_data(func: Any) -> bool:
-    """Return whether what ``func`` gives, or its shape, cannot be told without values, such as ``nonzero``."""
+    """Return whether the result or shape of ``func`` depends on values of its operands, as that of ``nonzero`` does."""
     return isinstance(func, OpOverload) and any(tag in func.tags for tag in _NEEDS_DATA)

@@ -135,8 +135,8 @@ def balance_units(loads: Sequence[float], units: float) -> list[float]:
     """Return the units for each load, so that the slowest stage is as fast as can be; shares add up to at most
     ``units``.
 
-    ``loads`` are cycles on one unit. A stage with work gets whole units while there are enough for everybody, and
-    parts of one (several stages in one unit's pipeline) otherwise; a stage without work gets none.
+    ``loads`` are cycles on one unit. A stage with work gets whole units if each stage can have one.
+    Otherwise several stages share the pipeline of one unit. A stage without work gets none.
 
     Source:
         Compiler reference 9.2, "give PCUs to the slowest stage until none is left".

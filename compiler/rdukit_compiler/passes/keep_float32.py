@@ -50,11 +50,11 @@ ROUNDED: Final = frozenset({torch.float32, torch.float64, torch.float16})
 _FLOAT32: Final = Special("dtype", "float32")
 _BFLOAT16: Final = Special("dtype", "bfloat16")
 
-#: Operators that make a sequence of nothing.
+#: Operators that make a sequence without an operand.
 _SEQUENCES: Final = frozenset({"arange", "linspace", "logspace"})
 _TAKING_DTYPE: Final = frozenset({"aten.type_as.default", "aten.to.other"})
 
-#: Operators that make fewer numbers of many.
+#: Operators that reduce many numbers to fewer.
 SUMS: Final = frozenset(
     "sum mean nansum nanmean var std norm linalg_vector_norm linalg_norm prod logsumexp dot vdot trace dist "
     "cosine_similarity pairwise_distance pdist".split()
@@ -225,7 +225,7 @@ def _goes_on(operator: Operator, graph: ModelGraph, leaving: "_Leaving", wide: M
 
 
 class _Before:
-    """Operators that only losses and sums that leave read; visited from the last to the first."""
+    """Operators whose only readers are losses and sums that leave the graph; visited from the last to the first."""
 
     def __init__(self, graph: ModelGraph) -> None:
         self._graph = graph

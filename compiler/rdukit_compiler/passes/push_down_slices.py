@@ -282,7 +282,7 @@ class _Plan:
 
 
 def push_down_slices(graph: ModelGraph) -> ModelGraph:
-    """Push slices down: values of which a half of the rows or less is read get no others.
+    """Push slices down: where at most half of a value's rows are read, only these are computed.
 
     Inputs, outputs and what buffers are updated to stay whole.
     """

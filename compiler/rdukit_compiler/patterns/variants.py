@@ -1,6 +1,7 @@
 """Expand a rule into its variants: one plain pattern for each choice of alternatives and each set of optional entries.
 
-Source: compiler reference 5.4 items 5 and 6. Ours: an entry that only feeds rejected alternatives goes with them.
+Source: compiler reference 5.4 items 5 and 6. Ours: a variant lacks the entries that feed only
+rejected alternatives.
 """
 
 from collections.abc import Iterator, Mapping

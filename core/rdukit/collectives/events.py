@@ -1,7 +1,7 @@
 """Event model of a collective: each message over its named links, each rank with a clock of its own. Pure.
 
-It checks the closed forms and writes traces. A message starts when its sender is ready, waits for no other, and shares
-each link with the step's other messages on it; a rank is ready for its next step when it has sent, received and added.
+It checks the closed forms and writes traces. A message starts as soon as its sender is ready. The messages of a
+step share the links that they cross. A rank is ready for its next step when it has sent, received and added.
 Unlike the closed forms it has no barrier between steps, and it knows where links are, not only how many messages
 share them.
 

@@ -115,7 +115,7 @@ def _fastest(formulas: dict[CollectiveAlgorithm, Formula], size: float) -> Colle
 def find_crossovers(formulas: dict[CollectiveAlgorithm, Formula]) -> tuple[Crossover, ...]:
     """Return where the fastest algorithm changes as the bytes grow, the first from ``SMALLEST``. Exact to 0.1 %.
 
-    An algorithm that is the fastest only within a factor of two of sizes may be missed.
+    Sizes are tried in steps of two: an algorithm that is the fastest only between two of them may be missed.
     """
     size, now = float(SMALLEST), _fastest(formulas, SMALLEST)
     found = [Crossover(SMALLEST, now)]

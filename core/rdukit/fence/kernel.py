@@ -223,7 +223,7 @@ def enter_landlock_domain(abi: int, writable: Iterable[os.PathLike[str]] = ()) -
         writable: existing folders beneath which alone files may be changed; none: no limit.
     """
     folders = [os.fspath(folder) for folder in writable]
-    handled = _REFER | _MAKE_BLOCK_DEVICE  # a domain must handle something: what the rule for / gives back whole
+    handled = _REFER | _MAKE_BLOCK_DEVICE  # a domain must handle some right; the rule for / allows this one everywhere
     if folders:
         handled = _REFER | _WRITE_FILE | _CHANGE_FOLDER | (_TRUNCATE if abi >= ABI_TRUNCATE else 0)
     _enter(abi, handled, 0, dict.fromkeys(folders or ["/"], handled))

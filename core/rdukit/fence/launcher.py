@@ -101,7 +101,7 @@ def _launch(spec: dict[str, Any], become: Callable[[dict[str, Any]], None]) -> i
         except (OSError, ValueError) as error:
             raise PartMissing("limits", f"cores {spec['cores']}: {error}") from error
     relay = _Relay()
-    # Where memory runs out, the system ends what is fenced rather than who fenced it. Root's word is the least, too.
+    # When memory runs out, the system ends the fenced program first. A program cannot lower a number that root wrote.
     _write("/proc/self/oom_score_adj", str(_OUT_OF_MEMORY_FIRST))
     _leave_namespaces(spec)
     reader, writer = os.pipe()

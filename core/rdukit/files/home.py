@@ -123,8 +123,8 @@ def _settle(home: Path, *, may_make: bool) -> Path:
     elif step is HomeAction.REFUSE_OWNER:
         assert found is not None
         raise PermissionDenied(
-            f"home folder {home} belongs to user {found.owner}, not to this process's user {os.geteuid()}, and "
-            f"so would decide what it runs; run as that user, or set {HOME.variable} to a folder of your own"
+            f"home folder {home} belongs to user {found.owner}, who could decide what this process of user "
+            f"{os.geteuid()} runs; run as user {found.owner}, or set {HOME.variable} to a folder of your own"
         )
     elif step is HomeAction.REFUSE_CONTENT:
         assert found is not None

@@ -8,7 +8,7 @@ from typing import Final
 
 from rdukit.errors import RdukitError, Unavailable
 
-#: Header of a request whose answer is to come as it is.
+#: Header of a request whose answer must not be compressed.
 PLAIN: Final[Mapping[str, str]] = {"Accept-Encoding": "identity"}
 
 #: Longest answer that a command reads whole.

@@ -215,8 +215,8 @@ class MemoryWalk:
         self._freed = {name: freed_after(pef, graph) for name, graph in pef.graphs.items()}
         #: Symbol that exists → whose memory it is in; "" for memory that is persistent.
         self._owner: dict[str, str] = {}
-        #: Owner → how many symbols are in its memory, and the memory's bytes. An owner's name may be made again while
-        #: others are in its former memory, so owners are numbered too.
+        #: Owner → how many symbols are in its memory, and the memory's bytes. An owner's name may be used again while
+        #: other symbols are in its former memory, so owners are numbered, too.
         self._users: dict[str, int] = {}
         self._sizes: dict[str, int] = {}
         self._count = 0

@@ -84,6 +84,6 @@ def _own_key() -> bytes:
         made = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
         write_atomic(made, secrets.token_bytes(_KEY_BYTES), mode=0o600)
         with contextlib.suppress(FileExistsError):
-            os.link(made, path)  # unlike a rename, never replaces the key that another process just made
+            os.link(made, path)  # a rename would replace a key that another process has just made
         made.unlink()
     return path.read_bytes()

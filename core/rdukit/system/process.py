@@ -92,7 +92,7 @@ def stop_child(child: Child, grace_s: float, *, ask: bool = True, kill: Callable
 
 
 def end_group_with_parent(parent: int) -> None:
-    """Kill this process and its process group, whose leader it is, when the process ``parent`` ends, however it does.
+    """Kill this process and the process group that it leads as soon as the process ``parent`` has ended, for any reason.
 
     What this process started ends with it. Unlike ``die_with_parent`` it does not matter which thread of the parent
     started this process; a thread of this one waits.
@@ -207,7 +207,7 @@ def read_facts(pid: int) -> ProcessFacts | None:
     """Read facts of a process; None when it is gone.
 
     Raises:
-        OSError: it cannot be read, and may well be there.
+        OSError: its facts cannot be read; it may be running.
     Source: proc(5), "/proc/pid/stat".
     """
     try:

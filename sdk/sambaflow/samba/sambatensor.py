@@ -305,7 +305,7 @@ class SambaTensor(metaclass=_SambaTensorMeta):
         return self.torch_tensor()
 
     def _renamed(self, result: "SambaTensor") -> "SambaTensor":
-        """Return ``result`` with this tensor's name and dims: what a change of dtype keeps."""
+        """Give ``result``, which has another dtype, the name and dims of this tensor, and return it."""
         result._name, result._region = self._name, self._region
         result.batch_dim, result.named_dims, result.sized_dims = self.batch_dim, self.named_dims, self.sized_dims
         result.host_memory = self.host_memory

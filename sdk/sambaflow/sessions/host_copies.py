@@ -44,7 +44,7 @@ class HostCopies:
         self._known: dict[str, Fingerprint] = {}
         #: Symbols whose device copy is newer.
         self._stale: set[str] = set()
-        #: Symbol → a tensor over the same memory with a version of its own, as ``.data`` gives it; with that version.
+        #: Symbol → the tensor that ``.data`` gave, over the same memory but with its own version, and that version.
         self._lent: dict[str, tuple[torch.Tensor, int]] = {}
         #: Symbol → its memory, which the program may keep: looked at since the last run, or kept at the last look.
         self.kept: dict[str, torch.UntypedStorage] = {}

@@ -299,9 +299,10 @@ class MultiGraph:
         return list(found.values()), missing
 
     def _updates_within(self, needed: list[Operator], start: set[str]) -> dict[str, str]:
-        """Return buffers that a graph leaves changed: those of traces it runs a part of, as far as start reaches.
+        """Return the buffers that a graph changes, each with its new value.
 
-        Extends ``needed`` by the operators which make their new values.
+        They are buffers of the traces of which the graph runs a part, if their new values can be made from ``start``.
+        The operators that make the new values are added to ``needed``.
         """
         kept: dict[str, str] = {}
         buffers = {name for operator in needed for name in operator.inputs}

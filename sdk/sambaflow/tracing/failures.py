@@ -27,7 +27,7 @@ _DATA_DEPENDENT: Final = (
     ".numpy() is not supported", ".tolist() is not supported", "FakeTensor.__format__",
 )  # fmt: skip
 
-#: Operators whose results have as many elements as data say; the group is the operator.
+#: Operators whose number of results depends on data; the group is the operator's name.
 _DYNAMIC_SHAPE: Final = re.compile(r"DynamicOutputShape\w*: (?:aten\.)?(\w+)")
 #: Such an operator → what to write instead.
 _INSTEAD: Final = {

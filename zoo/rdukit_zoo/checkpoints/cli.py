@@ -182,7 +182,7 @@ def _tokenizer_beside(source: Path, identity: ModelIdentity) -> Path | None:
     """Return the tokenizer beside a checkpoint, which must be the one that it says; None without one.
 
     Raises:
-        InvalidArgument: it is another, or damaged.
+        InvalidArgument: the tokenizer is another one, or damaged.
     """
     file = (source if source.is_dir() else source.parent) / TOKENIZER
     if not file.is_file() or (source.is_file() and not identity.tokenizer):

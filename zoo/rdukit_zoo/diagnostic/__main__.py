@@ -94,7 +94,7 @@ class TrainingCheck:
         ):
             difference = float((ours - theirs).abs().max() / theirs.abs().max())
             tolerance = TOLERANCES[self.precision]
-            # Not the other way round: a difference that is not a number is none that may pass.
+            # Written with `not`, so that a difference of NaN is refused, too.
             if not difference <= tolerance:
                 raise AssertionError(f"{name} differ by {difference:.1e} from eager torch; legal: {tolerance:.0e}")
         if self._first is None:

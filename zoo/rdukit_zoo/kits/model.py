@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 import openai
 
-#: Of a box that was started by hand (`rdukit box run`).
+#: Address of a box that `rdukit box run` has started.
 URL: Final = "http://127.0.0.1:9000/v1"
 
 

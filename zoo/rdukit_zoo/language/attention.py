@@ -188,7 +188,7 @@ class CachedAttention(nn.Module):
             cache.index_copy_(0, target * span + places, cache.index_select(0, source * span + places))
 
     def _kept(self, cache: torch.Tensor, x_BGTD: torch.Tensor, places: Places) -> torch.Tensor:
-        """Write the call's part into the cache and return what this has of the call's texts: [B, G, S, D]."""
+        """Write ``x_BGTD`` into the cache, and return the cache's rows of the texts of the call: [B, G, S, D]."""
         cache.index_copy_(0, places.slots, x_BGTD.reshape(-1, cache.shape[1]))
         return cache.view(self.texts + 1, self.groups, self.positions, -1).index_select(0, places.rows)
 

@@ -1,8 +1,8 @@
 """U-Net 3D: segmentation of volumes by a contracting and an expanding path with shortcuts.
 
 Source: Çiçek et al., 3D U-Net (2016), arXiv 1606.06650, in the form of Wolny et al., pytorch-3dunet (2020): group
-norms before each convolution, nearest-neighbour upsampling, shortcuts by concatenation. The vendor's own is not public;
-that it is this one is our choice.
+norms before each convolution, nearest-neighbour upsampling, shortcuts by concatenation. The vendor's own form is
+not public; this one is our choice.
 
 Axes: B batch, C channels, Z, Y and X of a volume.
 """

@@ -6,7 +6,7 @@ The absolute one is the vendor's, as far as public programs tell: they pass ``th
 for a relative limit (one calls its variables so), use thresholds up to 3.1 for gradients, and compare the input's
 gradient of a 3-D LeNet with 1e-3, where torch's own bf16 is off by several percent of the usual number. The error is
 the mean of the absolute differences; a slice along any axis may have ``OUTLIER`` times as much, so that a wrong row
-among thousands is found. Numbers far below the threshold are not told from zeros: that is what the threshold says.
+among thousands is found. The measure does not distinguish numbers far below the threshold from zeros.
 
 The relative one allows for large numbers, whose rounding alone exceeds an absolute threshold: a loss of 2.3 has steps
 of 0.016 in bf16. It is a measure by which bf16 passes the published thresholds and a wrong kernel does not. Rounding
