@@ -8,12 +8,12 @@ from rdukit_platform.api.dependencies import IdempotencyKey, JobsReader, JobsWri
 from rdukit_platform.api.jobs import LAST
 from rdukit_platform.catalog.check import check_names
 from rdukit_platform.jobs import service
-from rdukit_platform.jobs.clone import CloneRequest, clone_request
+from rdukit_platform.jobs.clone import clone_request
 from rdukit_platform.jobs.compare import Comparison, compare_runs, read_ids, read_runs
 from rdukit_platform.jobs.fit import with_tiles
 from rdukit_platform.jobs.metrics import MetricPage, read_progress_events, show_page
 from rdukit_platform.jobs.promotion import made_inputs
-from rdukit_platform.jobs.schemas import Job, show_job
+from rdukit_platform.jobs.schemas import CloneRequest, Job, show_job
 from rdukit_platform.jobs.trace import JobTrace, read_trace
 
 #: Served before the routes of single jobs: an id is any word there.

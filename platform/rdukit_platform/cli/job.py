@@ -13,21 +13,20 @@ from rdukit.cli.commands import (
     JSON_OPTION,
     TOKEN_OPTION,
     Choice,
-    Duration,
     ExtensibleGroup,
     parse_name_values,
     parse_value,
 )
 from rdukit.cli.watch import watchable
 from rdukit.errors import InvalidArgument
-from rdukit.units import format_seconds
 from rdukit_platform.cli.complete import BOXES, JOBS
-from rdukit_platform.cli.job_control import cancel, pause, queue_body, queue_options, resume
+from rdukit_platform.cli.job_control import cancel, pause, queue_options, resume
 from rdukit_platform.cli.job_files import NOT_SUCCEEDED, check_bodies, read_request, submit_body, submit_file
 from rdukit_platform.cli.job_runs import clone, compare, metrics
 from rdukit_platform.cli.job_trace import trace
 from rdukit_platform.cli.token import VIEWED_TENANT
-from rdukit_platform.jobs.states import HIGHEST_PRIORITY, LOWEST_PRIORITY, JobState
+from rdukit_platform.jobs.facts import queue_facts
+from rdukit_platform.jobs.states import JobState
 
 if TYPE_CHECKING:
     from rdukit_platform.client.http import ApiClient
@@ -47,20 +46,7 @@ def job() -> None:
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A parameter; repeat for more.")
 @click.option("--input", "inputs", multiple=True, metavar="SLOT=ARTIFACT", help="An input; repeat for more.")
 @click.option("--name", default=None, help="Name of the job.")
-@click.option(
-    "--priority",
-    type=click.IntRange(LOWEST_PRIORITY, HIGHEST_PRIORITY),
-    default=None,
-    help="The highest goes first; 0 if none is given.",
-)
-@click.option(
-    "--run-limit",
-    type=Duration(),
-    default=None,
-    help="Time after which an attempt is ended, such as 90s, 15m or 2h; short jobs may start earlier.",
-)
 @queue_options
-@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="What to find it by; repeat for more.")
 @click.option("--key", default=None, help="Idempotency key: the same key gives the same job.")
 @click.option("--pipeline", type=click.Path(path_type=Path), default=None, help="A pipeline file (YAML) instead.")
 @click.option("-f", "--file", "file", type=click.Path(path_type=Path), help="A file of jobs instead; - is stdin.")
@@ -74,18 +60,7 @@ def submit(
     settings: Sequence[str],
     inputs: Sequence[str],
     name: str | None,
-    tiles: int | None,
-    max_attempts: int | None,
-    priority: int | None,
-    run_limit: float | None,
-    deadline: Mapping[str, object] | None,
-    retry_on: Sequence[str],
-    retry_backoff: float | None,
-    retry_max_backoff: float | None,
-    preemptible: bool,
-    members: int | None,
-    constraint: Sequence[str],
-    labels: Sequence[str],
+    queue: Mapping[str, object],
     key: str | None,
     pipeline: Path | None,
     file: Path | None,
@@ -120,9 +95,7 @@ def submit(
         parameters = {k: parse_value(v) for k, v in parse_name_values("--set", settings).items()}
         asked = {
             "box": box, "verb": verb, "parameters": parameters, "inputs": parse_name_values("--input", inputs),
-            "name": name, "tiles": tiles, "max_attempts": max_attempts, "idempotency_key": key,
-            "priority": priority, "run_limit_s": run_limit, "labels": parse_name_values("--label", labels) or None,
-            **queue_body(deadline, retry_on, retry_backoff, retry_max_backoff, preemptible, members, constraint),
+            "name": name, "idempotency_key": key, **queue,
         }  # fmt: skip
         path, body = "/v1/jobs", {k: v for k, v in asked.items() if v is not None}
         if dry_run:
@@ -208,17 +181,8 @@ def show_(job_id: str, tenant: str | None, as_json: bool) -> bool:
         ("state", f"{found['state']}{' (' + found['reason'] + ')' if found['reason'] else ''}"),
         ("do", found["advice"] if found["reason"] != "completed" else None),
         ("waits for", found["waits_for"]),
-        ("priority", found["priority"] or None),
-        ("preemptible", "yes" if found["preemptible"] else None),
-        ("preempted", f"{n} {'time' if n == 1 else 'times'}" if (n := found["preemptions"]) else None),
-        ("run limit", format_seconds(found["run_limit_s"]) if found["run_limit_s"] else None),
-        ("deadline", f"{show.clock(found['deadline_at'])} UTC" if found["deadline_at"] else None),
-        *(
-            (f"retry {k.replace('_', ' ')}", ", ".join(v) if isinstance(v, list) else f"{v:g}")
-            for k, v in (found["retry"] or {}).items()
-        ),
+        *queue_facts(found),
         *((f"label {k}", v) for k, v in found["labels"].items()),
-        ("constraint", ", ".join(f"{k}={v}" for k, v in found["constraint"].items())),
         ("cached from", found["cached_from"]),
         ("pipeline", f"{found['pipeline']}, step {found['step']}" if found["pipeline"] else None),
         ("error", f"{found['error']['message']} [{found['error']['code']}]" if found["error"] else None),

@@ -1,5 +1,6 @@
-"""``rdukit job cancel``, ``pause`` and ``resume``, and the options by which jobs have deadlines and are tried again."""
+"""``rdukit job cancel``, ``pause`` and ``resume``, and the options by which jobs are queued."""
 
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -9,9 +10,9 @@ import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Duration, parse_name_values
 from rdukit_platform.cli.complete import JOBS
-from rdukit_platform.jobs.states import MAX_MEMBERS
+from rdukit_platform.jobs.states import HIGHEST_PRIORITY, LOWEST_PRIORITY, MAX_MEMBERS
 
-F = TypeVar("F", bound=Callable[..., Any])
+R = TypeVar("R")
 
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d")
 
@@ -37,62 +38,82 @@ class Deadline(click.ParamType[dict[str, object]]):
         return {"deadline": at.isoformat()}
 
 
-def queue_options(command: F) -> F:
-    """Add the options of tiles, attempts, a deadline, a retry policy, preemption, members and a node's labels."""
-    for option in (
-        click.option(
-            "--constraint", "constraint", multiple=True, metavar="KEY=VALUE",
-            help="Label that its node has to have, such as zone=a; repeat for more.",
-        ),
-        click.option(
-            "--members", type=click.IntRange(1, MAX_MEMBERS), default=None,
-            help="Processes of a training that compute together, each with --tiles: all or none.",
-        ),
-        click.option(
-            "--preemptible", is_flag=True,
-            help="Jobs of much higher priority may take its tiles; it is queued again, a training goes on.",
-        ),
-        click.option(
-            "--retry-max-backoff", type=Duration(), default=None, help="Longest pause before another attempt."
-        ),
-        click.option(
-            "--retry-backoff", type=Duration(), default=None, help="Pause after the first failure; it doubles."
-        ),
-        click.option(
-            "--retry-on", "retry_on", multiple=True, metavar="CAUSE",
-            help="Try again only after this: the outcome of an attempt, such as box-lost, or the code of an error; "
-            "repeat for more.",
-        ),
-        click.option(
-            "--deadline", type=Deadline(), default=None,
-            help="When it has to be done: 2h from now, or 2026-11-30T08:00Z. Later it fails.",
-        ),
-        click.option(
-            "--max-attempts", type=click.IntRange(1), default=None, help="Failed attempts before it fails."
-        ),
-        click.option("--tiles", type=click.IntRange(0), default=None, help="RDU tiles to lease."),
-    ):  # fmt: skip
-        command = option(command)
-    return command
+#: Options by which jobs are queued; those that are keys of a request have their names.
+_QUEUE_OPTIONS: Final = (
+    click.option("--tiles", type=click.IntRange(0), default=None, help="RDU tiles to lease."),
+    click.option(
+        "--priority", type=click.IntRange(LOWEST_PRIORITY, HIGHEST_PRIORITY), default=None,
+        help="The highest goes first. A new job has 0.",
+    ),
+    click.option(
+        "--run-limit", "run_limit_s", type=Duration(), default=None,
+        help="Time after which an attempt is ended, such as 90s, 15m or 2h; short jobs may start earlier.",
+    ),
+    click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="What to find it by; repeat for more."),
+    click.option("--max-attempts", type=click.IntRange(1), default=None, help="Failed attempts before it fails."),
+    click.option(
+        "--deadline", type=Deadline(), default=None,
+        help="When it has to be done: 2h from now, or 2026-11-30T08:00Z. Later it fails.",
+    ),
+    click.option(
+        "--retry-on", "retry_on", multiple=True, metavar="CAUSE",
+        help="Try again only after this: the outcome of an attempt, such as box-lost, or the code of an error; "
+        "repeat for more.",
+    ),
+    click.option("--retry-backoff", type=Duration(), default=None, help="Pause after the first failure; it doubles."),
+    click.option("--retry-max-backoff", type=Duration(), default=None, help="Longest pause before another attempt."),
+    click.option(
+        "--preemptible", is_flag=True,
+        help="Jobs of much higher priority may take its tiles; it is queued again, a training goes on.",
+    ),
+    click.option(
+        "--members", type=click.IntRange(1, MAX_MEMBERS), default=None,
+        help="Processes of a training that compute together, each with --tiles: all or none.",
+    ),
+    click.option(
+        "--constraint", "constraint", multiple=True, metavar="KEY=VALUE",
+        help="Label that its node has to have, such as zone=a; repeat for more.",
+    ),
+)  # fmt: skip
 
 
-def queue_body(
+def queue_options(command: Callable[..., R]) -> Callable[..., R]:
+    """Add the options by which jobs are queued; the command gets them as ``queue``, the keys of a request."""
+
+    @functools.wraps(command)
+    def gathered(**values: Any) -> R:
+        given = {name: values.pop(name) for name in names}
+        return command(queue=_queue_body(**given), **values)
+
+    before = {each.name for each in getattr(command, "__click_params__", ())}
+    with_options: Callable[..., R] = gathered
+    for option in reversed(_QUEUE_OPTIONS):
+        with_options = option(with_options)
+    names = [each.name for each in with_options.__click_params__ if each.name not in before]  # type: ignore[attr-defined]
+    return with_options
+
+
+def _queue_body(
+    *,
+    labels: Sequence[str],
     deadline: Mapping[str, object] | None,
-    on: Sequence[str],
-    backoff_s: float | None,
-    max_backoff_s: float | None,
-    preemptible: bool = False,
-    members: int | None = None,
-    constraint: Sequence[str] = (),
+    retry_on: Sequence[str],
+    retry_backoff: float | None,
+    retry_max_backoff: float | None,
+    preemptible: bool,
+    constraint: Sequence[str],
+    **plain: object,
 ) -> dict[str, object]:
-    """Return the keys of a request that ``queue_options`` stand for (pure)."""
-    policy = {"on": list(on) or None, "backoff_s": backoff_s, "max_backoff_s": max_backoff_s}
-    given = {name: value for name, value in policy.items() if value is not None}
-    return {
-        **(deadline or {}), **({"retry": given} if given else {}), **({"preemptible": True} if preemptible else {}),
-        **({"members": members} if members is not None else {}),
-        **({"constraint": parse_name_values("--constraint", constraint)} if constraint else {}),
+    """Return the keys of a request that the options stand for (pure)."""
+    policy = {"on": list(retry_on) or None, "backoff_s": retry_backoff, "max_backoff_s": retry_max_backoff}
+    given: dict[str, object] = {
+        **plain, **(deadline or {}),
+        "labels": parse_name_values("--label", labels) or None,
+        "retry": {name: value for name, value in policy.items() if value is not None} or None,
+        "preemptible": preemptible or None,
+        "constraint": parse_name_values("--constraint", constraint) or None,
     }  # fmt: skip
+    return {name: value for name, value in given.items() if value is not None}
 
 
 @click.command()

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Duration, parse_name_values, parse_value
+from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, parse_name_values, parse_value
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit.files.atomic import write_atomic
 from rdukit_platform.cli.complete import JOBS
-from rdukit_platform.cli.job_control import queue_body, queue_options
-from rdukit_platform.jobs.states import HIGHEST_PRIORITY, LOWEST_PRIORITY
+from rdukit_platform.cli.job_control import queue_options
 
 if TYPE_CHECKING:
     from rdukit_platform.client.http import ApiClient
@@ -31,14 +30,6 @@ _GROUPS: Final = (
 @click.option("--default", "defaults", multiple=True, metavar="NAME", help="A parameter at the box's default again.")
 @click.option("--input", "inputs", multiple=True, metavar="SLOT=ARTIFACT", help="An input otherwise; repeat for more.")
 @click.option("--name", default=None, help="Name of the new job (default: that of JOB).")
-@click.option(
-    "--priority",
-    type=click.IntRange(LOWEST_PRIORITY, HIGHEST_PRIORITY),
-    default=None,
-    help="Another priority; the highest goes first.",
-)
-@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Labels instead of those of JOB.")
-@click.option("--run-limit", type=Duration(), default=None, help="Another run limit, such as 90s, 15m or 2h.")
 @queue_options
 @click.option("--key", default=None, help="Idempotency key: the same key gives the same job.")
 @click.option("--wait", is_flag=True, help="Wait for the end; exit status 4 if it does not succeed.")
@@ -50,23 +41,14 @@ def clone(
     defaults: Sequence[str],
     inputs: Sequence[str],
     name: str | None,
-    tiles: int | None,
-    max_attempts: int | None,
-    priority: int | None,
-    labels: Sequence[str],
-    run_limit: float | None,
-    deadline: Mapping[str, object] | None,
-    retry_on: Sequence[str],
-    retry_backoff: float | None,
-    retry_max_backoff: float | None,
-    preemptible: bool,
-    members: int | None,
-    constraint: Sequence[str],
+    queue: Mapping[str, object],
     key: str | None,
     wait: bool,
     as_json: bool,
 ) -> None:
     """Submit a job like another one, of the same version of its box, with changes.
+
+    What is not given stays as JOB has it; labels are given all or none.
 
     Example: rdukit job clone job-7k2m9x41abcd --set lr=0.1 --wait
     """
@@ -77,13 +59,8 @@ def clone(
         "defaults": list(defaults),
         "inputs": parse_name_values("--input", inputs),
     }
-    named: dict[str, object] = {
-        "name": name, "tiles": tiles, "max_attempts": max_attempts, "priority": priority,
-        "labels": parse_name_values("--label", labels) or None, "run_limit_s": run_limit, "idempotency_key": key,
-    }  # fmt: skip
-    given = {k: v for k, v in named.items() if v is not None}
-    given |= queue_body(deadline, retry_on, retry_backoff, retry_max_backoff, preemptible, members, constraint)
-    submit_body(f"/v1/jobs/{job_id}/clone", body | given, wait=wait, as_json=as_json)
+    named = {k: v for k, v in {"name": name, "idempotency_key": key}.items() if v is not None}
+    submit_body(f"/v1/jobs/{job_id}/clone", {**body, **named, **queue}, wait=wait, as_json=as_json)
 
 
 @click.command()

@@ -48,6 +48,7 @@ from rdukit_platform.console.tiles import view_nodes
 from rdukit_platform.console.views import TONES, log_lines, view_job
 from rdukit_platform.console.waterfall import MAX_LINES, span_lines
 from rdukit_platform.jobs import listing, pipelines, service
+from rdukit_platform.jobs.facts import queue_facts
 from rdukit_platform.jobs.schemas import show_job
 from rdukit_platform.jobs.search import MAX_SEARCH, name_people
 from rdukit_platform.jobs.states import FINAL, JobState
@@ -295,7 +296,7 @@ def _job_part(request: Request, caller: Caller, job_id: str) -> tuple[Markup, st
         edges=(picture.LEFT, picture.WIDTH - picture.RIGHT), can_write=allows(caller.scopes, JOBS_WRITE),
         experts=found.experts, can_promote=found.is_promotable and allows(caller.scopes, BOXES_WRITE),
         clone=clone_command(found.view.job), trace=span_lines(spans, now), more_spans=max(len(spans) - MAX_LINES, 0),
-        submitter=submitter, drain=drain,
+        submitter=submitter, drain=drain, facts=queue_facts(found.view.job.model_dump()),
     )  # fmt: skip
     return part, name
 

@@ -1,58 +1,17 @@
 """Cloning a job: the request that it was submitted with, with some of it changed (pure)."""
 
 from collections.abc import Mapping
-from typing import Annotated, Final, Protocol
-
-from pydantic import Field, JsonValue
+from typing import Final, Protocol
 
 from rdukit.errors import Conflict
 from rdukit_platform.catalog.model import Selector
 from rdukit_platform.jobs.fit import PEF
-from rdukit_platform.jobs.schemas import (
-    MAX_ATTEMPTS,
-    MAX_LABELS,
-    MAX_TILES,
-    DeadlineChoice,
-    JobRequest,
-    Key,
-    LabelKey,
-    LabelValue,
-    Name,
-    NodeLabelKey,
-    NodeLabelValue,
-    RetryPolicy,
-)
-from rdukit_platform.jobs.states import HIGHEST_PRIORITY, LOWEST_PRIORITY, MAX_MEMBERS, MAX_RUN_LIMIT_S
+from rdukit_platform.jobs.schemas import CloneRequest, JobRequest
 
 #: What a request says that a row keeps under the same name.
 _KEPT: Final = frozenset(JobRequest.model_fields) - {"box", "parameters", "inputs", "idempotency_key"}
 #: What the clone has as the changes say it, where they do.
-_CHANGED: Final = {
-    "tiles", "max_attempts", "priority", "labels", "run_limit_s", "retry", "preemptible", "members", "constraint",
-}  # fmt: skip
-
-
-class CloneRequest(DeadlineChoice):
-    """Body of ``POST /v1/jobs/{id}/clone``: what the new job has otherwise. It has no deadline but its own."""
-
-    parameters: dict[str, JsonValue] = {}
-    defaults: Annotated[list[str], Field(max_length=256)] = Field(
-        default=[], description="Parameters that get the box's default again."
-    )
-    inputs: dict[str, str] = Field(default={}, description="Slot to artifact id.")
-    name: Name | None = None
-    tiles: Annotated[int, Field(ge=0, le=MAX_TILES)] | None = None
-    max_attempts: Annotated[int, Field(ge=1, le=MAX_ATTEMPTS)] | None = None
-    priority: Annotated[int, Field(ge=LOWEST_PRIORITY, le=HIGHEST_PRIORITY)] | None = None
-    labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=MAX_LABELS)] | None = Field(
-        default=None, description="All that it has."
-    )
-    run_limit_s: Annotated[float, Field(ge=1, le=MAX_RUN_LIMIT_S, allow_inf_nan=False)] | None = None
-    retry: RetryPolicy | None = None
-    preemptible: bool | None = None
-    constraint: Annotated[dict[NodeLabelKey, NodeLabelValue], Field(max_length=MAX_LABELS)] | None = None
-    members: Annotated[int, Field(ge=1, le=MAX_MEMBERS)] | None = None
-    idempotency_key: Key | None = Field(default=None, description="The same key gives the same job.")
+_CHANGED: Final = _KEPT & frozenset(CloneRequest.model_fields) - {"name", "deadline", "deadline_s"}
 
 
 class Cloned(Protocol):
@@ -95,7 +54,7 @@ def clone_request(job: Cloned, changes: CloneRequest, made: Mapping[str, str] | 
     return JobRequest.model_validate(
         {
             **fields,
-            **changes.model_dump(include=_CHANGED, exclude_none=True),
+            **changes.model_dump(include=set(_CHANGED), exclude_none=True),
             **changes.model_dump(include={"deadline", "deadline_s"}),
             "box": str(Selector(job.box, job.box_version)),
             "parameters": {**parameters, **changes.parameters},

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from rdukit.errors import Conflict, InvalidArgument, NotFound, RdukitError
 from rdukit_platform.artifacts.store import BlobStore
 from rdukit_platform.catalog.check import check_metric
-from rdukit_platform.catalog.model import BoxDescription, Boxes, BoxVerb, read_selector
+from rdukit_platform.catalog.model import BoxDescription, Boxes, BoxVerb
 from rdukit_platform.catalog.own import with_own
 from rdukit_platform.db.models import JobRow, PipelineRow
 from rdukit_platform.db.references import group_of, read_reference
@@ -25,9 +25,8 @@ from rdukit_platform.jobs.service import (
     cancel_job,
     check_deadline,
     check_request,
-    chosen,
     new_job,
-    recorded,
+    was_asked_for,
 )
 from rdukit_platform.jobs.states import FINAL, JobState
 
@@ -211,14 +210,7 @@ def _same_pipeline(
     session: Session, pipeline: PipelineRow, request: PipelineRequest
 ) -> tuple[PipelineRow, Sequence[JobRow]]:
     jobs = pipeline_jobs(session, pipeline.id)
-    asked = [
-        (step.verb, step.parameters, *chosen(step, job.created_at))
-        for step, job in zip(request.steps, jobs, strict=False)
-    ]
-    is_same = len(jobs) == len(request.steps) and [(j.verb, j.parameters, *recorded(j)) for j in jobs] == asked
-    if not is_same or not all(
-        read_selector(step.box).takes(job.box, job.box_version) for step, job in zip(request.steps, jobs, strict=True)
-    ):
+    if len(jobs) != len(request.steps) or not all(map(was_asked_for, jobs, request.steps)):
         raise Conflict(
             f"idempotency key {request.idempotency_key!r} belongs to pipeline {pipeline.id}, "
             "which asked for something else; use a new key"

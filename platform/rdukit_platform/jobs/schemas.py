@@ -123,6 +123,29 @@ class JobRequest(QueueChoices):
     idempotency_key: Key | None = Field(default=None, description="The same key gives the same job.")
 
 
+class CloneRequest(DeadlineChoice):
+    """Body of ``POST /v1/jobs/{id}/clone``: what the new job has otherwise. It has no deadline but its own."""
+
+    parameters: dict[str, JsonValue] = {}
+    defaults: Annotated[list[str], Field(max_length=256)] = Field(
+        default=[], description="Parameters that get the box's default again."
+    )
+    inputs: dict[str, str] = Field(default={}, description="Slot to artifact id.")
+    name: Name | None = None
+    tiles: Annotated[int, Field(ge=0, le=MAX_TILES)] | None = None
+    max_attempts: Annotated[int, Field(ge=1, le=MAX_ATTEMPTS)] | None = None
+    priority: Annotated[int, Field(ge=LOWEST_PRIORITY, le=HIGHEST_PRIORITY)] | None = None
+    labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=MAX_LABELS)] | None = Field(
+        default=None, description="All that it has."
+    )
+    run_limit_s: Annotated[float, Field(ge=1, le=MAX_RUN_LIMIT_S, allow_inf_nan=False)] | None = None
+    retry: RetryPolicy | None = None
+    preemptible: bool | None = None
+    constraint: Annotated[dict[NodeLabelKey, NodeLabelValue], Field(max_length=MAX_LABELS)] | None = None
+    members: Annotated[int, Field(ge=1, le=MAX_MEMBERS)] | None = None
+    idempotency_key: Key | None = Field(default=None, description="The same key gives the same job.")
+
+
 #: Jobs of one request at most.
 MAX_BATCH: Final = 1000
 

@@ -1,7 +1,7 @@
 """Operations of a tenant on jobs: submit, look, cancel. Every function runs in the caller's transaction."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session, selectinload
@@ -26,7 +26,7 @@ from rdukit_platform.jobs.changes import (
     lock_job,
 )
 from rdukit_platform.jobs.promotion import end_job, promote_steps
-from rdukit_platform.jobs.schemas import LABEL_KEY, CheckedJob, DeadlineChoice, JobRequest, StepRequest
+from rdukit_platform.jobs.schemas import LABEL_KEY, CheckedJob, DeadlineChoice, JobRequest, QueueChoices, StepRequest
 from rdukit_platform.jobs.states import FINAL, LOWEST_PRIORITY, JobEvent, JobReason, JobState
 from rdukit_platform.settings import JOB_MAX_ATTEMPTS, JOB_MAX_PRIORITY, JOB_TILES
 
@@ -153,34 +153,21 @@ def new_job(
 ) -> JobRow:
     """Return the row of a checked request; with ``is_cached`` another job's outputs may become its own."""
     found = chosen(request, now)
-    name, tiles, max_attempts, priority, run_limit_s, labels, retry, deadline_at, preemptible, members, constraint = (
-        found
-    )
+    deadline_at, run_limit_s = found["deadline_at"], request.run_limit_s
     return JobRow(
         id=new_id("job"),
         tenant_id=tenant_id,
         pipeline_id=pipeline_id,
         step=request.name if isinstance(request, StepRequest) else None,
-        name=name,
         box=box.name,
         box_version=box.version,
         verb=request.verb,
         parameters=dict(request.parameters),
         inputs=dict(request.inputs),
         references={slot: text for slot, text in request.inputs.items() if text.startswith("@")},
-        cache_base=cache_base(box, request.verb, request.parameters, members) if is_cached else None,
+        cache_base=cache_base(box, request.verb, request.parameters, request.members) if is_cached else None,
         outputs={},
-        tiles=tiles,
-        max_attempts=max_attempts,
-        priority=priority,
-        run_limit_s=run_limit_s,
-        labels=labels,
-        retry=retry,
-        preemptible=preemptible,
-        members=members,
-        constraint=constraint,
         traceparent=format_traceparent(current_context() or begin_span("submit").context),
-        deadline_at=deadline_at,
         start_by=None if deadline_at is None else deadline_at - (run_limit_s or 0.0),
         state=str(JobState.SUBMITTED),
         version=0,
@@ -190,6 +177,7 @@ def new_job(
         idempotency_key=key,
         submitted_by=by,
         created_at=now,
+        **found,
     )
 
 
@@ -390,10 +378,7 @@ def find_job_by_key(session: Session, tenant_id: str, key: str) -> JobRow | None
 
 def _same_request(job: JobRow, request: JobRequest) -> JobRow:
     # The inputs of a lone job are never rewritten, so they can be compared.
-    asked = (request.verb, request.parameters, request.inputs, *chosen(request, job.created_at))
-    is_same = (job.verb, job.parameters, job.inputs, *recorded(job)) == asked
-    # "The newest" is the version that was the newest when the job was submitted.
-    if is_same and read_selector(request.box).takes(job.box, job.box_version):
+    if was_asked_for(job, request) and job.inputs == request.inputs:
         return job
     raise Conflict(
         f"idempotency key {request.idempotency_key!r} belongs to job {job.id}, which asked for something else; "
@@ -401,33 +386,25 @@ def _same_request(job: JobRow, request: JobRequest) -> JobRow:
     )
 
 
-#: Name, tiles, attempts, priority, run limit, labels, retry policy, deadline, whether it may be preempted, members,
-#: labels of its node.
-Chosen = tuple[
-    str, int, int, int, float | None, dict[str, str], dict[str, object] | None, float | None, bool, int, dict[str, str]
-]
+def was_asked_for(job: JobRow, request: JobRequest | StepRequest) -> bool:
+    """Return whether a job is what the request asks for; its inputs aside, which references may have become."""
+    asked = {"verb": request.verb, "parameters": request.parameters, **chosen(request, job.created_at)}
+    # "The newest" is the version that was the newest when the job was submitted.
+    is_of_box = read_selector(request.box).takes(job.box, job.box_version)
+    return is_of_box and all(getattr(job, name) == value for name, value in asked.items())
 
 
-def recorded(job: JobRow) -> Chosen:
-    """Return what was ``chosen`` for a job."""
-    return (
-        job.name, job.tiles, job.max_attempts, job.priority, job.run_limit_s, job.labels, job.retry, job.deadline_at,
-        job.preemptible, job.members, job.constraint,
-    )  # fmt: skip
+#: What a row keeps as the request has it, under the same name.
+_PLAIN: Final = frozenset(QueueChoices.model_fields) - {"deadline", "deadline_s", "retry"}
 
 
-def chosen(request: JobRequest | StepRequest, submitted_at: float) -> Chosen:
-    """Return what a job that was submitted then is recorded with: what the request names, or the usual."""
-    return (
-        request.name or f"{request.box} {request.verb}",
-        default_tiles(request.verb) if request.tiles is None else request.tiles,
-        request.max_attempts or resolve(JOB_MAX_ATTEMPTS),
-        request.priority,
-        request.run_limit_s,
-        dict(request.labels),
-        None if request.retry is None else request.retry.model_dump(exclude_none=True),
-        deadline_of(request, submitted_at),
-        request.preemptible,
-        request.members,
-        dict(request.constraint),
-    )
+def chosen(request: JobRequest | StepRequest, submitted_at: float) -> dict[str, Any]:
+    """Return the columns that a job submitted then has from its request: what that names, or the usual."""
+    return {
+        **request.model_dump(include=set(_PLAIN)),
+        "name": request.name or f"{request.box} {request.verb}",
+        "tiles": default_tiles(request.verb) if request.tiles is None else request.tiles,
+        "max_attempts": request.max_attempts or resolve(JOB_MAX_ATTEMPTS),
+        "retry": None if request.retry is None else request.retry.model_dump(exclude_none=True),
+        "deadline_at": deadline_of(request, submitted_at),
+    }

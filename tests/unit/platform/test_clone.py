@@ -7,8 +7,8 @@ from pydantic import ValidationError
 
 from rdukit.errors import Conflict
 from rdukit_platform.console.queries import clone_command
-from rdukit_platform.jobs.clone import CloneRequest, clone_request
-from rdukit_platform.jobs.schemas import Job, JobRequest
+from rdukit_platform.jobs.clone import clone_request
+from rdukit_platform.jobs.schemas import CloneRequest, Job, JobRequest
 from support import shows
 
 pytestmark = shows("sweeps", "jobs", "console")

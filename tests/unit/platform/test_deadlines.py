@@ -16,9 +16,9 @@ from rdukit_platform.db.models import AttemptRow, JobRow
 from rdukit_platform.jobs import execution, overdue, pipelines, service
 from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.jobs.changes import lock_job
-from rdukit_platform.jobs.clone import CloneRequest, clone_request
+from rdukit_platform.jobs.clone import clone_request
 from rdukit_platform.jobs.execution import FencingToken
-from rdukit_platform.jobs.schemas import JobRequest, PipelineRequest, StepRequest, show_job
+from rdukit_platform.jobs.schemas import CloneRequest, JobRequest, PipelineRequest, StepRequest, show_job
 from rdukit_platform.jobs.service import list_attempts
 from rdukit_platform.tenants.service import create_tenant
 from support import shows
