@@ -1,10 +1,8 @@
-"""Jobs on a platform of which something is killed every two seconds for minutes; what comes of them, and what is left.
+"""Kill a part of a platform every two seconds for minutes, while jobs run; count what comes of them and what is left.
 
 Trainings of the tests' box, sweeps of them, pipelines of the box ``logreg`` and, by the fifty, jobs that are over at
-once are submitted meanwhile, each under an idempotency key. Where ``--jobs 0`` leaves those alone, they are taken ahead
-by their worker.
-Afterwards each must have succeeded once, with what an undisturbed run makes; no lease, process or folder may be left.
-Ends with 1 if anything is otherwise. ::
+once are submitted meanwhile, each under an idempotency key. Afterwards each must have succeeded once, with what an
+undisturbed run makes; no lease, process or folder may be left. Ends with 1 if anything is otherwise. ::
 
     python benchmarks/programs/chaos_platform.py [--json FILE] [--seed 23] [--jobs 500] [--pipelines 10] [--sweeps 10]
         [--quick 0] [--minutes 5] [--every 2] [--nodes 2] [--postgres] [--messages] [--clock]
