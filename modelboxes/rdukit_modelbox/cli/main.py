@@ -72,6 +72,9 @@ for command in (*COMMANDS, *OPERATION_COMMANDS, *IMAGE_COMMANDS, fork_server, re
     show_default=True,
     help="Arithmetic of a Hugging Face folder's model; auto: bf16 to generate, f32 for vectors and classes.",
 )
+@click.option(
+    "--name", "model_name", help="Name of the model in requests [default: the box's, or of a folder its model_type]."
+)
 @click.option("--announce", type=click.Path(path_type=Path), help="File to write the addresses to when ready.")
 @click.option("--parent", type=int, help="Process to end with [default: the one that starts this]; 0: none.")
 def run(
@@ -88,6 +91,7 @@ def run(
     draft_checkpoint: str | None,
     context: int | None,
     precision: str,
+    model_name: str | None,
     announce: Path | None,
     parent: int | None,
 ) -> None:
@@ -100,6 +104,7 @@ def run(
     """
     if checkpoint is not None and is_hub_folder(Path(checkpoint)):
         made = _prepare(checkpoint, context, precision)
+        model_name = model_name or ("" if box_name else made["name"])
         box_name, pef, checkpoint = box_name or made["box"], pef or made["pef"], made["checkpoint"]
     if draft_checkpoint is not None and is_hub_folder(Path(draft_checkpoint)):
         made = _prepare(draft_checkpoint, context, precision)
@@ -110,7 +115,7 @@ def run(
     from rdukit_serving.server import ServerOptions
 
     file = find_box_file(box_name)
-    name = load_box(file).name
+    name = model_name or load_box(file).name
     folder = state or home_folder() / "boxes" / name
 
     def tell(rest: str, grpc: str, kernels: str) -> None:
@@ -120,7 +125,7 @@ def run(
             click.echo(f"serving {name}: REST {rest}, gRPC {grpc or 'off'}, state {folder}; Ctrl-C stops it", err=True)
 
     server = ServerOptions(host, rest_port, grpc_port, socket_folder, announce, parent, tell)
-    serve_box(BoxOptions(file, folder, mounts, pef, checkpoint, draft_pef, draft_checkpoint), server)
+    serve_box(BoxOptions(file, folder, mounts, pef, checkpoint, draft_pef, draft_checkpoint, model_name or ""), server)
 
 
 def is_hub_folder(path: Path) -> bool:

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rdukit.errors import InvalidArgument
 from rdukit.settings import resolve
 from rdukit_modelbox.artifacts.mounts import Mounts
 from rdukit_modelbox.artifacts.reference import is_remote
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 class BoxOptions:
     """The box to run, and what it serves from the beginning; a PEF without parameters needs no checkpoint.
 
-    A draft guesses the texts of the served model.
+    A draft guesses the texts of the served model. ``model_name`` is its name in requests; "" for the box's.
     """
 
     box_file: Path
@@ -36,6 +37,7 @@ class BoxOptions:
     checkpoint: str | None = None
     draft_pef: str | None = None
     draft_checkpoint: str | None = None
+    model_name: str = ""
 
 
 def serve_box(box: BoxOptions, server: ServerOptions) -> None:
@@ -96,7 +98,9 @@ class ServedBox(BoxService):
     def _make_models(self, mounted: Mounts) -> ServedModels:
         file = resolve(BUNDLE)
         if not file or self._options.pef:
-            return super()._make_models(mounted)
+            return super()._make_models(mounted, self._options.model_name)
+        if self._options.model_name:
+            raise InvalidArgument("--name names one model; expected none with a bundle, whose file names its experts")
         from rdukit_serving.experts.bundle import load_bundle
         from rdukit_serving.experts.models import ExpertModels
         from rdukit_serving.experts.sizes import find_bundle

@@ -85,9 +85,10 @@ class BoxService:
         self._is_closing = False
         self._recover()
 
-    def _make_models(self, mounted: Mounts) -> ServedModels:
+    def _make_models(self, mounted: Mounts, name: str = "") -> ServedModels:
+        serving = self.box.serving.model_dump(mode="json")
         return ServedModels(
-            self.box.name, self.box.serving.model_dump(mode="json"), self._state.logs, self._latest.find,
+            self.box.name, {**serving, "name": name} if name else serving, self._state.logs, self._latest.find,
             partial(bring_file, mounted),
         )  # fmt: skip
 
