@@ -120,6 +120,43 @@ def test_a_familys_folder_gives_transformers_logits_and_is_written_back(name: st
         require_near(again(tokens).logits, wanted, 1e-5)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_familys_gradients_of_a_step_are_transformers(name: str, tmp_path: Path) -> None:
+    theirs = write_folder(tmp_path, name)
+    folder, ours = open_hub_folder(tmp_path), load_hub_folder(tmp_path)
+    # Not 1: transformers' embeddings keep no gradient for the token of padding.
+    tokens, labels = torch.randint(2, WORDS, (2, 20)), torch.randint(WORDS, (2, 20))
+    loss = torch.nn.functional.cross_entropy(theirs(tokens).logits.flatten(0, 1), labels.flatten())
+    loss.backward()
+    found = ours(tokens, labels)
+    found.backward()
+    require_near(found, loss, 1e-5)
+    wanted = {key: value.grad for key, value in theirs.named_parameters()}
+    for key, value in split_experts(wanted).items():
+        wanted[key] = value
+    largest = max(float(value.abs().max()) for value in wanted.values())
+    for key, parameter in ours.named_parameters():
+        grad = wanted[next(each for each in (folder.hub.stored_name(key), key) if each in wanted)]
+        assert parameter.grad is not None and grad is not None
+        # Biases of keys change nothing behind a softmax: their gradients are rounding.
+        scale = max(float(grad.abs().max()), 1e-3 * largest)
+        torch.testing.assert_close(parameter.grad, grad, rtol=0, atol=1e-4 * scale)
+
+
+def split_experts(gradients: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """Return gradients of each expert's weights, which transformers holds as one tensor of all."""
+    found = {}
+    for key, value in gradients.items():
+        place, _, kind = key.rpartition(".")
+        if place.endswith(".experts"):
+            parts = ("gate_proj", "up_proj") if kind == "gate_up_proj" else ("down_proj",)
+            for number, expert in enumerate(value):
+                for part, grad in zip(parts, expert.chunk(len(parts)), strict=True):
+                    found[f"{place}.{number}.{part}.weight"] = grad
+    return found
+
+
 def test_each_family_has_a_case() -> None:
     assert {name.partition("-")[0] for name in CONFIGS} == set(FAMILIES)
 

@@ -257,6 +257,10 @@ def test_weights_of_half_width_and_their_tables_compute_in_it(name: str, tmp_pat
         logits: torch.Tensor = found.logits(tokens)  # type: ignore[operator]
         assert logits.dtype == dtype
         assert (logits.float() - wanted).abs().max() < 2 * spread
+        kept = load_hub_folder(tmp_path, rounds_tables=False).state_dict()
+        is_table = open_hub_folder(tmp_path).hub.is_table
+        assert {tensor.dtype for key, tensor in kept.items() if is_table(key)} <= {torch.float32}
+        assert {tensor.dtype for key, tensor in kept.items() if not is_table(key)} == {dtype}
 
 
 @pytest.mark.parametrize("name", ["llama-3.1", "gpt2"])

@@ -15,7 +15,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +33,7 @@ from rdukit.system.process import end_group_with_parent
 from rdukit_modelbox.contract.box import box_names, find_box_file, load_box
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.verbs.compile import AUTO, LANGUAGE_MODELLING, compile_text_serving, precision_of
+from rdukit_serving.prepare_folder import PreparedModel
 from rdukit_serving.shape import SERVE, Shape
 from rdukit_serving.text.chat_template import GENERATION_FILE, TEMPLATE_FILES, TOKENIZER_FILE
 from rdukit_serving.text.generation_config import sampling_of
@@ -59,16 +60,6 @@ CACHE_BYTES: Final = 1 << 30
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 #: Files beside the weights that serving reads.
 COMPANIONS: Final = (TOKENIZER_FILE, *TEMPLATE_FILES)
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedModel:
-    """A model that a box serves: the box, the model's name in requests, and paths of the PEF and the checkpoint."""
-
-    box: str
-    name: str
-    pef: str
-    checkpoint: str
 
 
 def prepare_hub_folder(

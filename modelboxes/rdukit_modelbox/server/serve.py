@@ -58,6 +58,7 @@ class ServedBox(BoxService):
 
     def __init__(self, options: BoxOptions) -> None:
         self._options = options
+        self._model_name = options.model_name
         super().__init__(options.box_file, options.state, options.mounts)
         if self._experts is not None:
             from rdukit_serving.experts.models import ExpertCollector
@@ -98,8 +99,8 @@ class ServedBox(BoxService):
     def _make_models(self, mounted: Mounts) -> ServedModels:
         file = resolve(BUNDLE)
         if not file or self._options.pef:
-            return super()._make_models(mounted, self._options.model_name)
-        if self._options.model_name:
+            return super()._make_models(mounted)
+        if self._model_name:
             raise InvalidArgument("--name names one model; expected none with a bundle, whose file names its experts")
         from rdukit_serving.experts.bundle import load_bundle
         from rdukit_serving.experts.models import ExpertModels

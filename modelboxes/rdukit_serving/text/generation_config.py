@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from rdukit_serving.text.sampling import SamplingOptions
 
 #: Keys that are options of sampling.
 SAMPLING_KEYS: Final = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-_TYPES: Final = {each.name: type(each.default) for each in fields(SamplingOptions)}
+_TYPES: Final = {name: type(value) for name, value in asdict(SamplingOptions()).items()}
 
 
 def sampling_of(known: Mapping[str, Any]) -> dict[str, float]:
@@ -42,15 +42,17 @@ def options_of(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Samplin
     return SamplingOptions(**found)
 
 
-def sampling_defaults(checkpoint: Path) -> dict[str, float]:
+def sampling_defaults(checkpoint: Path | None) -> dict[str, float]:
     """Return the options of sampling that hold where a request leaves them out; empty without the file.
 
     Raises:
         InvalidArgument: the file is damaged, or a value is outside its range.
     """
-    path = companion(checkpoint, GENERATION_FILE)
+    path = None if checkpoint is None else companion(checkpoint, GENERATION_FILE)
+    if path is None or not path.is_file():
+        return {}
     try:
-        return sampling_of(json.loads(path.read_text())) if path.is_file() else {}
+        return sampling_of(json.loads(path.read_text()))
     except InvalidArgument as cause:
         raise InvalidArgument(f"{path}: {cause.message}") from cause
     except (ValueError, TypeError, AttributeError) as cause:

@@ -33,7 +33,7 @@ def options_of(folder: Path, **fields: object) -> SamplingOptions:
     (request,) = body.requests()
     message = {"number": 1, **request.message()}
     made = Generation([0, 1], message, tokens, TextSizes(8, 4, 2, 2), lambda number, **event: None)
-    return made._sampler.options
+    return made._sampler._options
 
 
 def test_a_request_wins_over_the_file_and_the_file_over_the_api(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_a_request_wins_over_the_file_and_the_file_over_the_api(tmp_path: Path) 
 
 
 def test_a_file_that_does_not_sample_is_greedy_and_without_one_the_apis_defaults_hold(tmp_path: Path) -> None:
-    assert options_of(tmp_path) == SamplingOptions()
+    assert options_of(tmp_path) == SamplingOptions(bias=[])
     folder = write(tmp_path, do_sample=False, temperature=0.7, eos_token_id=1)
     assert options_of(folder).temperature == 0.0
     assert options_of(folder, temperature=0.4).temperature == 0.4

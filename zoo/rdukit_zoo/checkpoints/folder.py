@@ -7,7 +7,7 @@ Pickles are read with ``weights_only``, which runs no code in them.
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial, reduce
@@ -62,35 +62,39 @@ def open_hub_folder(path: Path) -> HubFolder:
             f"{path / CONFIG}: the weights are quantized by {method!r}; expected weights in float32, bfloat16 or "
             "float16, as transformers writes them after model.dequantize()"
         )
-    entries = models_of(config.get("architectures") or [], path / CONFIG)
-    for entry in entries:
-        assert entry.hub is not None
-        try:
-            sizes = entry.hub.sizes_of_config(config)
-        except KeyError as cause:
-            raise InvalidArgument(f"{path / CONFIG} lacks {cause}") from cause
-        except InvalidArgument:
-            if entry is entries[-1]:
-                raise
-        else:
-            break
-    hub = entry.hub.of_sizes(sizes)
+    entry, hub, sizes = _choose_model(config, path / CONFIG)
     if _has_another_head(path, hub, sizes):
-        sizes = entry.hub.sizes_of_config({**config, "tie_word_embeddings": False})
+        sizes = hub.sizes_of_config({**config, "tie_word_embeddings": False})
     return HubFolder(path, entry, hub, config, sizes)
 
 
-def models_of(architectures: Sequence[str], source: Path) -> list[ModelEntry]:
-    """Return the models of the zoo that have one of the architectures, those with the fewest others first.
+def _choose_model(
+    config: Mapping[str, Any], source: Path
+) -> tuple[ModelEntry, HubFormat, dict[str, SizeValue]]:  # fmt: skip
+    """Return the first model that computes a configuration, the format of its folders, and the sizes."""
+    *others, (last, last_hub) = models_of(config.get("architectures") or [], source)
+    for entry, hub in others:
+        with suppress(InvalidArgument, KeyError):
+            sizes = hub.sizes_of_config(config)
+            return entry, hub.of_sizes(sizes), sizes
+    try:
+        sizes = last_hub.sizes_of_config(config)
+    except KeyError as cause:
+        raise InvalidArgument(f"{source} lacks {cause}") from cause
+    return last, last_hub.of_sizes(sizes), sizes
+
+
+def models_of(architectures: Sequence[str], source: Path) -> list[tuple[ModelEntry, HubFormat]]:
+    """Return the models of the zoo that have one of the architectures and their formats, the most special one first.
 
     Raises:
         InvalidArgument: there is none; names the nearest architecture that one has.
     """
-    known: dict[str, list[ModelEntry]] = {}
-    for name in model_names():
-        entry = get_model(name)
+    known: dict[str, list[tuple[ModelEntry, HubFormat]]] = {}
+    for entry in map(get_model, model_names()):
         for architecture in entry.hub.architectures if entry.hub else ():
-            known.setdefault(architecture, []).append(entry)
+            assert entry.hub is not None
+            known.setdefault(architecture, []).append((entry, entry.hub))
     found = next((known[name] for name in architectures if name in known), None)
     if found is None:
         stems = {re.split("For|Model", name)[0].lower(): name for name in sorted(known)}
@@ -101,7 +105,7 @@ def models_of(architectures: Sequence[str], source: Path) -> list[ModelEntry]:
             + (f"; the nearest that one has is {near[0]}" if near else "")
             + f"; expected one of {', '.join(sorted(known))}"
         )
-    return sorted(found, key=lambda entry: len(entry.hub.architectures) if entry.hub else 0)
+    return sorted(found, key=lambda each: len(each[1].architectures))
 
 
 def _has_another_head(path: Path, hub: HubFormat, sizes: Mapping[str, SizeValue]) -> bool:
@@ -164,10 +168,13 @@ def check_stored_identity(folder: HubFolder) -> None:
             )  # fmt: skip
 
 
-def load_hub_folder(path: Path, build: Callable[..., torch.nn.Module] | None = None) -> torch.nn.Module:
+def load_hub_folder(
+    path: Path, build: Callable[..., torch.nn.Module] | None = None, rounds_tables: bool = True
+) -> torch.nn.Module:
     """Return the folder's model with its weights, which stay mapped from the file until they are written.
 
-    Parameters and tables have the dtype that ``config.json`` names, or else the widest of the weights.
+    Parameters have the widest dtype of the weights and of ``dtype`` in ``config.json``, and so have tables, such as
+    those of angles, unless ``rounds_tables`` is false: then they are float32, as checkpoints have them.
     ``build(**sizes)`` makes another module with the same parameters, such as one that serves.
 
     Raises:
@@ -178,7 +185,11 @@ def load_hub_folder(path: Path, build: Callable[..., torch.nn.Module] | None = N
         model = (build or folder.entry.build)(**folder.sizes)
     model.load_state_dict(dict(read_tensors(folder, model)), assign=True, strict=False)
     _tie_again(model, folder)
-    return model.to(_dtype_of(folder, model))
+    exact = {name: table for name, table in model.state_dict().items() if folder.hub.is_table(name)}
+    model.to(_dtype_of(folder, model))
+    if not rounds_tables:
+        model.load_state_dict(exact, assign=True, strict=False)
+    return model
 
 
 def _dtype_of(folder: HubFolder, model: torch.nn.Module) -> torch.dtype:
@@ -187,10 +198,12 @@ def _dtype_of(folder: HubFolder, model: torch.nn.Module) -> torch.dtype:
     Raises:
         InvalidArgument: ``config.json`` names another than those of weights.
     """
+    found = {parameter.dtype for parameter in model.parameters()}
     named = folder.config.get("dtype") or folder.config.get("torch_dtype")
-    if named is None:
-        return reduce(torch.promote_types, (parameter.dtype for parameter in model.parameters()))
-    return _require_dtype(getattr(torch, str(named).removeprefix("torch."), None), f"{folder.path / CONFIG}: dtype")
+    if named is not None:
+        name = str(named).removeprefix("torch.")
+        found.add(_require_dtype(getattr(torch, name, name), f"{folder.path / CONFIG}: dtype"))
+    return reduce(torch.promote_types, found)
 
 
 def _require_dtype(found: object, what: str) -> torch.dtype:

@@ -196,7 +196,7 @@ def rotate(
     width = cosine_TR.shape[-1]
     turned, passed = x_BHTD[..., :width], x_BHTD[..., width:]
     if is_interleaved:
-        first, second = turned.unflatten(-1, (-1, 2)).unbind(-1)
+        first, second = turned.reshape(*turned.shape[:-1], -1, 2).unbind(-1)
         crossed = torch.stack([-second, first], -1).flatten(-2)
     else:
         first, second = turned.chunk(2, -1)

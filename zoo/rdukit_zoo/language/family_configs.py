@@ -65,8 +65,6 @@ def sizes_of_config(config: Mapping[str, Any]) -> dict[str, SizeValue]:
     for key, wanted in family.required.items():
         if config.get(key, wanted) or wanted:
             require_value(config, key, wanted)
-    if "partial_rotary_factor" not in family.absent:
-        require_value(config, "partial_rotary_factor", 1.0)
     known = {**family.absent, **{key: value for key, value in config.items() if value is not None}}
     for key, other in _ALIASES.items():
         if key not in config and other in config:
@@ -232,7 +230,9 @@ def _rotary_sizes(family: Family, known: Mapping[str, Any], found: Mapping[str, 
         ours, all_ours = rotary.get("mscale"), rotary.get("mscale_all_dim")
         if "attention_factor" not in rotary and ours and all_ours:
             rotary["attention_factor"] = _magnitude(rotary["factor"], ours) / _magnitude(rotary["factor"], all_ours)
-    if "partial_rotary_factor" in family.absent:
+    if "partial_rotary_factor" not in family.absent:
+        require_value({**known, **rotary}, "partial_rotary_factor", 1.0)
+    else:
         sizes["rotary_share"] = float(rotary.get("partial_rotary_factor") or known["partial_rotary_factor"])
     sizes |= {"rotary_base": float(rotary.get("rope_theta") or known["rope_theta"]), "rotary_kind": kind}
     for size, key in {
@@ -279,7 +279,7 @@ def _format_of(name: str) -> HubFormat:
     return HubFormat(
         tables=(r"\.(local_)?rotary\.",), architectures=(FAMILIES[name].architecture,),
         sizes_of_config=sizes_of_config, config_of_sizes=config_of_sizes, prefix="model.",
-        tied={"lm_head.weight": "model.embed_tokens.weight"}, ignored=(r"rotary_emb\.inv_freq$",),
+        tied={"lm_head.weight": "model.embed_tokens.weight"}, ignored=(r"rotary_emb\.inv_freq$", r"^model\.version$"),
         renamed=((r"^decoder\.", "model.decoder."),) if name == "opt" else (), spelled=FAMILIES[name].names,
     )  # fmt: skip
 

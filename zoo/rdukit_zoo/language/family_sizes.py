@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from rdukit.errors import InvalidArgument
@@ -232,7 +232,7 @@ def written_out(sizes: Mapping[str, SizeValue]) -> dict[str, SizeValue]:
     """Return sizes of which none stands for another; those that have no effect have their defaults."""
     given = FamilySizes(**sizes)  # type: ignore[arg-type]
     found: dict[str, SizeValue] = asdict(given.filled())
-    defaults = {each.name: each.default for each in fields(FamilySizes)}
+    defaults = asdict(FamilySizes())
     unused = [name for name, kinds in _ROTARY_SIZES.items() if given.rotary_kind not in kinds]
     if not given.is_rotary:
         unused += ["rotary_base", "rotary_share", "local_rotary_base", "rotary_layers", "rotary_kind"]
