@@ -75,7 +75,9 @@ def serve(
     of_one = (checkpoint, draft_pef, draft_checkpoint, name, max_batch_size)
     folders = [path for path in (pef, draft_checkpoint) if path is not None and is_hub_folder(path)]
     if not folders and (context is not None or precision != "auto"):
-        raise click.UsageError("--context and --precision are of a Hugging Face folder; a PEF was compiled with its own.")
+        raise click.UsageError(
+            "--context and --precision are of a Hugging Face folder; a PEF was compiled with its own."
+        )
     if (pef is None) is (bundle is None) or (bundle is not None and any(of_one)):
         raise click.UsageError("Pass PEF, or --bundle alone: checkpoints, names and batches are in its file.")
     make_service: Callable[[], ServedFiles]

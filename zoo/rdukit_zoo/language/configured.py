@@ -25,6 +25,7 @@ from rdukit_zoo.language.decoder import Decoder, init_normal, make_inputs
 from rdukit_zoo.language.families import PLACEMENTS
 from rdukit_zoo.language.family_configs import HUB_FORMAT
 from rdukit_zoo.language.family_sizes import ACTIVATIONS, FamilySizes, written_out
+from rdukit_zoo.language.family_variants import VARIANTS
 from rdukit_zoo.registry import SizeValue, TextServing, model
 
 
@@ -330,6 +331,7 @@ model(
     sizes=asdict(FamilySizes()),
     make_inputs=make_inputs,
     text_serving=TextServing(build_serving, context="context_length", prompt="prompt_length", vocabulary="vocabulary"),
+    variants=VARIANTS,
     hub=HUB_FORMAT,
     written_out=written_out,
 )(build)
