@@ -10,6 +10,7 @@ import click
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit.settings import home_folder
 from rdukit_serving.access import Access
+from rdukit_serving.prepare_folder import context_option, is_hub_folder, precision_option, prepare_folder
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
@@ -24,7 +25,7 @@ _PATH: Final = click.Path(path_type=Path)
 
 
 @click.command()
-@click.argument("pef", type=_PATH, required=False)
+@click.argument("pef", metavar="[PEF|FOLDER]", type=_PATH, required=False)
 @click.option(
     "--bundle", type=_PATH, help="A bundle of experts to serve instead of PEF; rdukit bundle check checks it."
 )
@@ -32,7 +33,9 @@ _PATH: Final = click.Path(path_type=Path)
 @click.option("--checkpoint", type=_PATH, help="Its parameters: a safetensors file, or a folder that train made.")
 @click.option("--draft-pef", type=_PATH, help="A smaller language model that guesses the texts.")
 @click.option("--draft-checkpoint", type=_PATH, help="Its parameters.")
-@click.option("--name", help="Name of the model in requests [default: the PEF's file name].")
+@click.option("--name", help="Name of the model in requests [default: the PEF's file name, or a folder's model_type].")
+@context_option
+@precision_option
 @click.option("--max-batch-size", type=click.IntRange(1), help="Most rows of one call [default: the PEF's batch].")
 @click.option("--rest-port", type=PORT, default=8000, show_default=True, help="REST port; 0 takes a free one.")
 @click.option("--grpc-port", type=PORT, default=8001, show_default=True, help="gRPC port; 0 takes a free one.")
@@ -47,6 +50,8 @@ def serve(
     draft_pef: Path | None,
     draft_checkpoint: Path | None,
     name: str | None,
+    context: int | None,
+    precision: str,
     max_batch_size: int | None,
     rest_port: int,
     grpc_port: int,
@@ -56,7 +61,8 @@ def serve(
 ) -> None:
     """Serve PEF by the Open Inference Protocol over REST and gRPC, and texts by OpenAI's routes.
 
-    Ctrl-C, SIGTERM or the end of the parent process stops it.
+    FOLDER is a Hugging Face folder, which is compiled at the first start. Ctrl-C, SIGTERM or the end of the parent
+    process stops it.
 
     Example: rdukit serve mlp.pef --checkpoint mlp.safetensors
     """
@@ -67,11 +73,22 @@ def serve(
         if path is not None and not path.exists():
             raise NotFound(f"there is no {path}")
     of_one = (checkpoint, draft_pef, draft_checkpoint, name, max_batch_size)
+    folders = [path for path in (pef, draft_checkpoint) if path is not None and is_hub_folder(path)]
+    if not folders and (context is not None or precision != "auto"):
+        raise click.UsageError(
+            "--context and --precision are of a Hugging Face folder; a PEF was compiled with its own."
+        )
     if (pef is None) is (bundle is None) or (bundle is not None and any(of_one)):
         raise click.UsageError("Pass PEF, or --bundle alone: checkpoints, names and batches are in its file.")
     make_service: Callable[[], ServedFiles]
     if bundle is None:
         assert pef is not None
+        if pef in folders:
+            made = prepare_folder(pef, context, precision)
+            name, pef, checkpoint = name or made.name, Path(made.pef), checkpoint or Path(made.checkpoint)
+        if draft_checkpoint in folders:
+            made = prepare_folder(draft_checkpoint, context, precision)
+            draft_pef, draft_checkpoint = draft_pef or Path(made.pef), Path(made.checkpoint)
         model = name or pef.stem
         make_service = partial(
             pef_service, model, pef, checkpoint, max_batch_size, draft_files(draft_pef, draft_checkpoint)

@@ -224,9 +224,13 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
     refuse("missing model.norm.weight; left over nothing", less)
     refuse("missing nothing; left over model.extra", {**tensors, "model.extra": torch.ones(2)})
     refuse(r"model.norm.weight has shape \(3,\).*has \(32,\)", {**tensors, "model.norm.weight": torch.ones(3)})
-    refuse("hidden_act is 'relu'; this model has 'silu' only", hidden_act="relu")
-    refuse("no model of the zoo has an architecture of .*Qwen.*legal: .*LlamaForCausalLM", architectures=["Qwen9"])
-    refuse("rotary scaling 'yarn' is not legal; legal: default, linear", rope_parameters={"rope_type": "yarn"})
+    refuse("activation is 'tanh'; expected one of '', 'silu'", hidden_act="tanh")
+    refuse("an architecture of .*Qwen9.*; the nearest that one has is Qwen.*; expected one of", architectures=["Qwen9"])
+    refuse("rotary scaling 'spiral' is not valid; expected one of default", rope_parameters={"rope_type": "spiral"})
+    refuse("quantized by 'awq'; expected weights in float32", quantization_config={"quant_method": "awq"})
+    refuse("dtype is int8; expected one of float32, bfloat16", dtype="int8")
+    eighth = {**tensors, "model.norm.weight": tensors["model.norm.weight"].to(torch.float8_e4m3fn)}
+    refuse("the dtype of model.norm.weight is float8_e4m3fn; expected one of float32", eighth)
     (tmp_path / "config.json").write_text(json.dumps(known))
     path.write_bytes(b"\x10\0\0\0\0\0\0\0{damaged")
     with pytest.raises(InvalidArgument, match="is damaged"):
@@ -238,6 +242,44 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
     index.write_text(json.dumps({"weight_map": {"a": "../secret"}}))
     with pytest.raises(NotFound, match=r"names \.\./secret, which is not in the folder"):
         load_hub_folder(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["bloom", "falcon-7b", "gpt2", "llama-3.1", "mistral", "neox"])
+def test_weights_of_half_width_and_their_tables_compute_in_it(name: str, tmp_path: Path) -> None:
+    theirs = write_folder(tmp_path, name)
+    tokens = torch.randint(2, WORDS, (1, 9))
+    wanted = theirs(tokens).logits
+    for dtype in (torch.bfloat16, torch.float16):
+        theirs.to(dtype).save_pretrained(tmp_path, max_shard_size="30KB")
+        found = load_hub_folder(tmp_path).eval()
+        assert {parameter.dtype for parameter in found.parameters()} == {dtype}
+        spread = (theirs(tokens).logits.float() - wanted).abs().max()
+        logits: torch.Tensor = found.logits(tokens)  # type: ignore[operator]
+        assert logits.dtype == dtype
+        assert (logits.float() - wanted).abs().max() < 2 * spread
+        kept = load_hub_folder(tmp_path, rounds_tables=False).state_dict()
+        is_table = open_hub_folder(tmp_path).hub.is_table
+        assert {tensor.dtype for key, tensor in kept.items() if is_table(key)} <= {torch.float32}
+        assert {tensor.dtype for key, tensor in kept.items() if not is_table(key)} == {dtype}
+
+
+@pytest.mark.parametrize("name", ["llama-3.1", "gpt2"])
+def test_a_head_of_its_own_beside_a_tied_embedding_is_read_as_transformers_reads_it(name: str, tmp_path: Path) -> None:
+    theirs = write_folder(tmp_path, name)
+    path = tmp_path / "model.safetensors"
+    embedding = theirs.get_input_embeddings().weight.detach()
+    save_file({**load_file(path), "lm_head.weight": embedding.flip(0).contiguous()}, path, {"format": "pt"})
+    if name == "gpt2":
+        with pytest.raises(
+            InvalidArgument, match=r"lm_head.weight differs from transformer.wte.weight; this model has"
+        ):
+            load_hub_folder(tmp_path)
+        return
+    tokens = torch.randint(2, WORDS, (1, 9))
+    wanted = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)(tokens).logits
+    found: Any = load_hub_folder(tmp_path)
+    torch.testing.assert_close(found.logits(tokens), wanted, rtol=1e-5, atol=1e-5)
+    assert open_hub_folder(tmp_path).sizes["is_tied"] is False
 
 
 READS = """

@@ -46,6 +46,13 @@ SMALL_SIZES: Final[Mapping[str, tuple[dict[str, SizeValue], dict[str, SizeValue]
     "cosmictagger2d": (_COSMIC, {**_COSMIC, "is_residual": False, "concatenates": False}),
     "cosmictagger3d": (_COSMIC, {**_COSMIC, "is_residual": False, "concatenates": False}),
     "dcrnn": ({"nodes": 4, "units": 4, "steps": 3, "layers": 1}, {"nodes": 3, "units": 6, "steps": 2, "layers": 2}),
+    "decoder": (
+        {**_TEXT, "feed_forward": 48},
+        {
+            **_TEXT, "family": "gemma3", "feed_forward": 40, "window": 5, "window_layers": "01", "attention_cap": 3.0,
+            "logit_cap": 2.0, "local_rotary_base": 1e4,
+        },
+    ),
     "deepvit": ({"width": 32, "layers": 2}, {"width": 16, "layers": 2, "heads": 2, "norm": "layer"}),
     "falcon": (_TEXT, {**_TEXT, "key_value_heads": 2, "has_two_norms": True}),
     "ffn": ({}, {"num_features": 20, "hidden_size": 24, "num_classes": 3}),

@@ -27,6 +27,7 @@ MODULES: Final = {
     "dcrnn": "science.dcrnn",
     "cosmictagger2d": "vision.cosmictagger",
     "cosmictagger3d": "vision.cosmictagger",
+    "decoder": "language.configured",
     "deepvit": "vision.deepvit",
     "falcon": "language.falcon",
     "ffn": "ffn",

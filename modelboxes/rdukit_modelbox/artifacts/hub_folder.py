@@ -10,11 +10,12 @@ It leads a session, and ends with the process PARENT, which started it.
 
 import hashlib
 import json
+import re
 import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,8 +33,10 @@ from rdukit.system.process import end_group_with_parent
 from rdukit_modelbox.contract.box import box_names, find_box_file, load_box
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.verbs.compile import AUTO, LANGUAGE_MODELLING, compile_text_serving, precision_of
+from rdukit_serving.prepare_folder import PreparedModel
 from rdukit_serving.shape import SERVE, Shape
 from rdukit_serving.text.chat_template import GENERATION_FILE, TEMPLATE_FILES, TOKENIZER_FILE
+from rdukit_serving.text.generation_config import sampling_of
 from rdukit_zoo.checkpoints.folder import (
     HubFolder,
     drawing_nothing,
@@ -53,17 +56,10 @@ BATCH: Final = 8
 #: Texts that are made at once at most, as far as their caches take no more bytes than this.
 TEXTS: Final = (8, 4, 2, 1)
 CACHE_BYTES: Final = 1 << 30
+#: Names of models that are also names of folders.
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 #: Files beside the weights that serving reads.
 COMPANIONS: Final = (TOKENIZER_FILE, *TEMPLATE_FILES)
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedModel:
-    """A model that a box serves: its name, the PEF's path and the checkpoint folder's."""
-
-    box: str
-    pef: str
-    checkpoint: str
 
 
 def prepare_hub_folder(
@@ -109,7 +105,7 @@ def prepare_hub_folder(
             pef = compile_text_serving(entry, shape, box, unfinished, "o3", "sn30", 1)
         else:
             pef = ModelProgram(shape, entry=entry).compile(box, unfinished, "o3", "sn30", 1)
-        found = PreparedModel(box, str(made / pef.relative_to(unfinished)), str(made / "checkpoint"))
+        found = PreparedModel(box, served_name(hub), str(made / pef.relative_to(unfinished)), str(made / "checkpoint"))
         write_json_atomic(unfinished / PREPARED, asdict(found))
         (unfinished / "done").touch()
         unfinished.rename(made)
@@ -143,6 +139,13 @@ def texts_at_once(entry: ModelEntry, sizes: Mapping[str, SizeValue]) -> int:
     kept = model.state_dict()
     row = sum(buffer.nbytes for name, buffer in model.named_buffers() if name not in kept) // 2
     return next((texts for texts in TEXTS if (texts + 1) * row <= CACHE_BYTES), 1)
+
+
+def served_name(hub: HubFolder) -> str:
+    """Return the name of a folder's model in requests: its box's, or ``model_type`` where a box has several."""
+    kind = str(hub.config.get("model_type"))
+    is_shared = hub.entry.hub is not None and len(hub.entry.hub.architectures) > 1
+    return kind if is_shared and _NAME.fullmatch(kind) else box_of(hub.entry)
 
 
 def box_of(entry: ModelEntry) -> str:
@@ -193,7 +196,9 @@ def _convert(hub: HubFolder, sizes: dict[str, SizeValue], target: Path) -> None:
     vocabulary = int(sizes["vocabulary"])
     if (target / TOKENIZER_FILE).is_file():
         vocabulary = min(vocabulary, Tokenizer.from_file(str(target / TOKENIZER_FILE)).get_vocab_size())
-    written = {"vocab_size": vocabulary, **({"eos_token_id": ends} if ends is not None else {})}
+    written = {
+        "vocab_size": vocabulary, **({"eos_token_id": ends} if ends is not None else {}), **sampling_of(known)
+    }  # fmt: skip
     write_json_atomic(target / GENERATION_FILE, written)
 
 

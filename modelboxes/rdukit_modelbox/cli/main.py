@@ -3,12 +3,6 @@
 Other parts add commands through the entry-point group ``rdukit.box.commands``.
 """
 
-import contextlib
-import json
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -16,7 +10,6 @@ from typing import Final
 import click
 
 from rdukit.cli.commands import ExtensibleGroup
-from rdukit.pef.checkpoint_files import LATEST
 from rdukit.settings import home_folder
 from rdukit_modelbox.cli.contract import COMMANDS
 from rdukit_modelbox.cli.fork_server import fork_server
@@ -24,6 +17,7 @@ from rdukit_modelbox.cli.image import IMAGE_COMMANDS
 from rdukit_modelbox.cli.operations import OPERATION_COMMANDS
 from rdukit_modelbox.cli.recipe import recipe
 from rdukit_modelbox.contract.box import find_box_file, load_box
+from rdukit_serving.prepare_folder import context_option, is_hub_folder, precision_option, prepare_folder
 
 PORT: Final = click.IntRange(0, 65535)
 
@@ -60,17 +54,10 @@ for command in (*COMMANDS, *OPERATION_COMMANDS, *IMAGE_COMMANDS, fork_server, re
 )
 @click.option("--draft-pef", help="A smaller language model that guesses the texts: a path, or a URI.")
 @click.option("--draft-checkpoint", help="Its parameters; of a folder that save_pretrained wrote the PEF is compiled.")
+@context_option
+@precision_option
 @click.option(
-    "--context",
-    type=click.IntRange(2, 1 << 20),
-    help="Most tokens of a text, of a Hugging Face folder [default: 2048 to generate, 128 for vectors and classes].",
-)
-@click.option(
-    "--precision",
-    type=click.Choice(["auto", "bf16", "f32"]),
-    default="auto",
-    show_default=True,
-    help="Arithmetic of a Hugging Face folder's model; auto: bf16 to generate, f32 for vectors and classes.",
+    "--name", "model_name", help="Name of the model in requests [default: the box's, or of a folder its model_type]."
 )
 @click.option("--announce", type=click.Path(path_type=Path), help="File to write the addresses to when ready.")
 @click.option("--parent", type=int, help="Process to end with [default: the one that starts this]; 0: none.")
@@ -88,6 +75,7 @@ def run(
     draft_checkpoint: str | None,
     context: int | None,
     precision: str,
+    model_name: str | None,
     announce: Path | None,
     parent: int | None,
 ) -> None:
@@ -99,18 +87,19 @@ def run(
     Example: rdukit box run logreg --state /tmp/logreg
     """
     if checkpoint is not None and is_hub_folder(Path(checkpoint)):
-        made = _prepare(checkpoint, context, precision)
-        box_name, pef, checkpoint = box_name or made["box"], pef or made["pef"], made["checkpoint"]
+        made = prepare_folder(checkpoint, context, precision)
+        model_name = model_name or ("" if box_name else made.name)
+        box_name, pef, checkpoint = box_name or made.box, pef or made.pef, made.checkpoint
     if draft_checkpoint is not None and is_hub_folder(Path(draft_checkpoint)):
-        made = _prepare(draft_checkpoint, context, precision)
-        draft_pef, draft_checkpoint = draft_pef or made["pef"], made["checkpoint"]
+        made = prepare_folder(draft_checkpoint, context, precision)
+        draft_pef, draft_checkpoint = draft_pef or made.pef, made.checkpoint
     if box_name is None:
         raise click.UsageError("Missing argument 'BOX': only a Hugging Face folder as --checkpoint names it by itself.")
     from rdukit_modelbox.server.serve import BoxOptions, serve_box
     from rdukit_serving.server import ServerOptions
 
     file = find_box_file(box_name)
-    name = load_box(file).name
+    name = model_name or load_box(file).name
     folder = state or home_folder() / "boxes" / name
 
     def tell(rest: str, grpc: str, kernels: str) -> None:
@@ -120,27 +109,4 @@ def run(
             click.echo(f"serving {name}: REST {rest}, gRPC {grpc or 'off'}, state {folder}; Ctrl-C stops it", err=True)
 
     server = ServerOptions(host, rest_port, grpc_port, socket_folder, announce, parent, tell)
-    serve_box(BoxOptions(file, folder, mounts, pef, checkpoint, draft_pef, draft_checkpoint), server)
-
-
-def is_hub_folder(path: Path) -> bool:
-    """Return whether the path is a folder as ``save_pretrained`` writes it, and no checkpoint of a box."""
-    return (path / "config.json").is_file() and not (path / LATEST).is_file()
-
-
-def _prepare(folder: str, context: int | None, precision: str) -> dict[str, str]:
-    """Compile and convert a Hugging Face folder in a process of its own, which imports torch and ends with this one."""
-    place = home_folder() / "cache" / "huggingface"
-    command = [sys.executable, "-m", "rdukit_modelbox.artifacts.hub_folder", str(os.getpid()), folder, str(place)]
-    command += [precision] if context is None else [precision, str(context)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
-        try:
-            output, _ = process.communicate()
-        except BaseException:  # Ctrl-C, above all, which does not reach its session
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            raise
-    if process.returncode:
-        raise click.exceptions.Exit(process.returncode)
-    found: dict[str, str] = json.loads(output.splitlines()[-1])
-    return found
+    serve_box(BoxOptions(file, folder, mounts, pef, checkpoint, draft_pef, draft_checkpoint, model_name or ""), server)

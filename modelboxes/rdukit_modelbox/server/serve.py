@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rdukit.errors import InvalidArgument
 from rdukit.settings import resolve
 from rdukit_modelbox.artifacts.mounts import Mounts
 from rdukit_modelbox.artifacts.reference import is_remote
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 class BoxOptions:
     """The box to run, and what it serves from the beginning; a PEF without parameters needs no checkpoint.
 
-    A draft guesses the texts of the served model.
+    A draft guesses the texts of the served model. ``model_name`` is its name in requests; "" for the box's.
     """
 
     box_file: Path
@@ -36,6 +37,7 @@ class BoxOptions:
     checkpoint: str | None = None
     draft_pef: str | None = None
     draft_checkpoint: str | None = None
+    model_name: str = ""
 
 
 def serve_box(box: BoxOptions, server: ServerOptions) -> None:
@@ -56,6 +58,7 @@ class ServedBox(BoxService):
 
     def __init__(self, options: BoxOptions) -> None:
         self._options = options
+        self._model_name = options.model_name
         super().__init__(options.box_file, options.state, options.mounts)
         if self._experts is not None:
             from rdukit_serving.experts.models import ExpertCollector
@@ -97,6 +100,8 @@ class ServedBox(BoxService):
         file = resolve(BUNDLE)
         if not file or self._options.pef:
             return super()._make_models(mounted)
+        if self._model_name:
+            raise InvalidArgument("--name names one model; expected none with a bundle, whose file names its experts")
         from rdukit_serving.experts.bundle import load_bundle
         from rdukit_serving.experts.models import ExpertModels
         from rdukit_serving.experts.sizes import find_bundle

@@ -55,6 +55,9 @@ class Health:
 class BoxService:
     """A running box."""
 
+    #: Name of the model in requests; "" for the box's.
+    _model_name = ""
+
     def __init__(self, box_file: Path, state: Path, mounts: Sequence[Path] = (), clock: Clock | None = None) -> None:
         """``state`` is created; requests may name paths under it and under ``mounts``.
 
@@ -86,8 +89,9 @@ class BoxService:
         self._recover()
 
     def _make_models(self, mounted: Mounts) -> ServedModels:
+        serving, name = self.box.serving.model_dump(mode="json"), self._model_name
         return ServedModels(
-            self.box.name, self.box.serving.model_dump(mode="json"), self._state.logs, self._latest.find,
+            self.box.name, {**serving, "name": name} if name else serving, self._state.logs, self._latest.find,
             partial(bring_file, mounted),
         )  # fmt: skip
 

@@ -1,7 +1,7 @@
 """One text while it is made: what it still reads, which token it gets next, and what is told of it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -12,8 +12,9 @@ from rdukit.errors import InvalidArgument
 from rdukit_serving.device.messages import Prompt, cut
 from rdukit_serving.shape import TextSizes
 from rdukit_serving.text.constraints import Constraints, TextForm
+from rdukit_serving.text.generation_config import options_of
 from rdukit_serving.text.rows import Row
-from rdukit_serving.text.sampling import Sampler, SamplingOptions, check_numbers, likeliest, log_probabilities
+from rdukit_serving.text.sampling import Sampler, check_numbers, likeliest, log_probabilities
 from rdukit_serving.text.speculation import Lookup, Outlook, Trust
 from rdukit_serving.text.token_bytes import TextStream, TokenBytes
 
@@ -31,12 +32,16 @@ class Tell(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ModelTokens:
-    """Tokens of a model: its tokenizer, their bytes, forms over them, and those that end a text."""
+    """Tokens of a model: its tokenizer, their bytes, forms over them, those that end a text, and how it samples.
+
+    ``defaults`` are options of sampling where a request leaves them out.
+    """
 
     tokenizer: Tokenizer
     bytes: TokenBytes
     constraints: Constraints
     ends: frozenset[int]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def tokens_of(self, prompt: Prompt, is_rendered: bool = False) -> list[int]:
         """Return the tokens of a prompt; a rendered one gets no special tokens beside its own."""
@@ -63,7 +68,7 @@ class Generation:
         self.number: int = message["number"]
         self.adapter = adapter
         self.prompt = vocabulary.tokens_of(prompt, message["is_rendered"])
-        options = SamplingOptions(**message["sampling"])
+        options = options_of(message["sampling"], vocabulary.defaults)
         sizes.check_tokens([token for token, _ in options.bias], "logit_bias")
         sizes.check_tokens(self.prompt, "prompt")
         room = sizes.context - len(self.prompt)

@@ -28,6 +28,7 @@ from rdukit_serving.text.chat_messages import (
     declare_tool,
 )
 from rdukit_serving.text.form_values import ObjectFormat, PlainFormat, ResponseFormat, SchemaOfFormat, schema_format
+from rdukit_serving.text.generation_config import sampling_defaults
 from rdukit_serving.text.openai_answers import token_chances
 from rdukit_serving.text.openai_values import ChatBody, SamplingFields
 from rdukit_serving.text.queue import Done, Piece
@@ -214,15 +215,16 @@ class ResponseBody(SamplingFields):
             return form
         return schema_format(form.name, form.content)
 
-    def echoed(self) -> dict[str, object]:
-        """Return what an answer repeats of its request."""
+    def echoed(self, defaults: Mapping[str, object]) -> dict[str, object]:
+        """Return what an answer repeats of its request; ``defaults`` are the model's own options of sampling."""
+        sampling = {"temperature": 1.0, "top_p": 1.0, **defaults, **self.sampling(0)}
         text = {"format": {"type": "text"}} if self.text is None else _plain(self.text)
         return {
             "instructions": self.instructions, "max_output_tokens": self.max_output_tokens,
             "parallel_tool_calls": self.parallel_tool_calls is not False,
             "tool_choice": "auto" if self.tool_choice is None else _plain(self.tool_choice),
             "tools": [_plain(tool) for tool in self.tools or ()], "text": text,
-            "temperature": self.sampling(0)["temperature"], "top_p": self.sampling(0)["top_p"],
+            "temperature": sampling["temperature"], "top_p": sampling["top_p"],
             "reasoning": {"effort": None, "summary": None} if self.reasoning is None else _plain(self.reasoning),
             "metadata": self.metadata or {}, "user": self.user, "top_logprobs": self.top_logprobs or 0,
             "truncation": "disabled", "store": False, "background": False, "previous_response_id": None,
@@ -246,7 +248,7 @@ class ResponseAnswer:
         self._response: dict[str, Any] = {
             "id": f"resp_{secrets.token_hex(16)}", "object": "response", "created_at": int(time.time()),
             "status": "in_progress", "model": name, "output": [], "error": None, "incomplete_details": None,
-            **body.echoed(), "usage": None,
+            **body.echoed(sampling_defaults(turn.version.files.checkpoint)), "usage": None,
         }  # fmt: skip
         #: Items so far; a message that is open is the last of them.
         self._items: list[dict[str, Any]] = self._response["output"]

@@ -72,17 +72,18 @@ class SamplingFields(RequestPart):
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
 
     def sampling(self, choice: int) -> dict[str, object]:
-        """Return values for ``SamplingOptions``; each choice has a seed of its own."""
-        temperature = 1.0 if self.temperature is None else self.temperature
-        return {
-            "temperature": 0.0 if self.do_sample is False else temperature,
-            "top_p": 1.0 if self.top_p is None else self.top_p,
-            "top_k": max(self.top_k or 0, 0),
-            "min_p": self.min_p or 0.0,
-            "repetition_penalty": self.repetition_penalty or 1.0,
-            "ignore_eos": bool(self.ignore_eos),
+        """Return values for ``SamplingOptions``, the model's own for those left out; each choice has its own seed."""
+        given = {
+            "temperature": 0.0 if self.do_sample is False else self.temperature,
+            "top_p": self.top_p,
+            "top_k": None if self.top_k is None else max(self.top_k, 0),
+            "min_p": self.min_p,
+            "repetition_penalty": self.repetition_penalty,
+            "ignore_eos": self.ignore_eos,
+            "do_sample": self.do_sample or None,
             "seed": None if self.seed is None else (self.seed + choice) % 2**63,
         }
+        return {name: value for name, value in given.items() if value is not None}
 
     def sampling_fields(self) -> dict[str, Any]:
         """Return these fields, for a request of another API."""

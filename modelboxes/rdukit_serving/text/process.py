@@ -25,7 +25,8 @@ from rdukit_serving.text.chat_template import TOKENIZER_FILE, check_draft_tokens
 from rdukit_serving.text.constraints import Constraints
 from rdukit_serving.text.draft import DraftModel, load_draft
 from rdukit_serving.text.generation import Generation, ModelTokens
-from rdukit_serving.text.program import TextProgram, end_tokens
+from rdukit_serving.text.generation_config import end_tokens, sampling_defaults
+from rdukit_serving.text.program import TextProgram
 from rdukit_serving.text.rows import RowTable, reads_next
 from rdukit_serving.text.speculation import share_places
 from rdukit_serving.text.token_bytes import TokenBytes
@@ -82,8 +83,10 @@ def tokenizer_file(checkpoint: Path) -> Path:
 def read_tokens(file: Path, checkpoint: Path, program: TextProgram) -> ModelTokens:
     """Return the tokens of a tokenizer, as a checkpoint says which of them end a text."""
     tokenizer, ends = Tokenizer.from_file(str(file)), end_tokens(checkpoint)
+    defaults = sampling_defaults(checkpoint)
     tokens = max(program.sizes.vocabulary, 1 + max(tokenizer.get_vocab().values()))
-    return ModelTokens(tokenizer, TokenBytes(tokenizer), Constraints(file.read_text(), tokens, ends), ends)
+    constraints = Constraints(file.read_text(), tokens, ends)
+    return ModelTokens(tokenizer, TokenBytes(tokenizer), constraints, ends, defaults)
 
 
 def tell_ready(box: socket.socket, program: TextProgram, draft: DraftModel | None = None) -> None:

@@ -5,7 +5,6 @@ The PEF has graphs to read prompts (``prefill_T``) and to make a token of each o
 row for each text. Axes: B texts of a run, V vocabulary.
 """
 
-import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
@@ -23,7 +22,7 @@ from rdukit_runtime.engine.parameter_sets import ParameterSet
 from rdukit_serving.device.loaded_model import properties_of
 from rdukit_serving.device.parameters import load_parameters, merge_adapters, text_parameters
 from rdukit_serving.shape import SERVE, TextSizes, shape_of
-from rdukit_serving.text.chat_template import GENERATION_FILE, companion
+from rdukit_serving.text.generation_config import known_tokens
 from rdukit_serving.text.sampling import Sampler, check_numbers
 
 #: How often runs of each width are timed at first; the first time of each does not count for much, as it plans.
@@ -264,41 +263,6 @@ class TextProgram:
         written = text_parameters(self._application.pef, parameters)
         with self._program.checkpointing():
             self._program.write_all(written)
-
-
-def end_tokens(checkpoint: Path) -> frozenset[int]:
-    """Return the tokens that end a text, as kept next to the checkpoint; empty if none are.
-
-    Raises:
-        InvalidArgument: the file is damaged.
-    """
-    value = _generation_value(checkpoint, "eos_token_id")
-    return frozenset(value if isinstance(value, list) else [] if value is None else [value])
-
-
-def known_tokens(checkpoint: Path) -> int | None:
-    """Return how many tokens the tokenizer has, as kept next to the checkpoint; None if it is not.
-
-    Raises:
-        InvalidArgument: the file is damaged.
-    """
-    value = _generation_value(checkpoint, "vocab_size")
-    return value[0] if isinstance(value, list) else value
-
-
-def _generation_value(checkpoint: Path, key: str) -> int | list[int] | None:
-    """Return a number or numbers of ``generation_config.json``; None without the file or the key."""
-    path = companion(checkpoint, GENERATION_FILE)
-    if not path.is_file():
-        return None
-    try:
-        value = json.loads(path.read_text()).get(key)
-    except (ValueError, AttributeError) as cause:
-        raise InvalidArgument(f"{path} is damaged: {cause!r}") from cause
-    numbers = value if isinstance(value, list) else [] if value is None else [value]
-    if not all(isinstance(number, int) and number >= 0 for number in numbers) or value == []:
-        raise InvalidArgument(f"{path}: {key} is {value!r}; legal: a token's number, or a list of them")
-    return value  # type: ignore[no-any-return]
 
 
 def generate_all(

@@ -36,6 +36,7 @@ from rdukit_platform.endpoints.replicas import keep_busy, touch
 from rdukit_platform.endpoints.routing import (
     PASSED,
     ReadyReplica,
+    body_at_box,
     choose_replica,
     choose_revision,
     is_gone,
@@ -181,10 +182,12 @@ class EndpointCalls:
             self._turns[target.endpoint_id, revision] += 1
             tried.add(replica.id)
             attempts[replica.id] += 1
-            at_box = path_at_box(request.method, request.path, name, target.models[replica.revision])
+            model = target.models[replica.revision]
+            at_box = path_at_box(request.method, request.path, name, model)
+            body = body_at_box(request.path, request.body, name, model, target.bundled.get(replica.revision) or ())
             sent_at = clock()
             try:
-                answer = await self._send(target, replica, at_box, request)
+                answer = await self._send(target, replica, at_box, replace(request, body=body))
             except Unavailable as failed:
                 last = failed
                 if failed.detail.get("is_silent"):  # so may be others, of its node: they do not cost as long each

@@ -1,5 +1,6 @@
 """Choices of a call (pure): what of a box its endpoint passes on, what of an answer, and which replica takes it."""
 
+import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -74,6 +75,18 @@ def path_at_box(method: str, path: str, endpoint: str, model: str) -> str:
             case "POST", ["api", *rest] if found := _GENERIC.fullmatch("/".join(rest)):
                 return f"/api/{found['route']}/{model if found['model'] == endpoint else found['model']}"
     raise NotFound(f"{method} {path[:120]!r} is not passed on to an endpoint; {_LEGAL}")
+
+
+def body_at_box(path: str, body: bytes, endpoint: str, model: str, known: Collection[str] = ()) -> bytes:
+    """Return a request's body for a replica's box: in OpenAI's and Anthropic's, the endpoint's name stands for the
+    model's.
+
+    Args:
+        path: as of ``path_at_box``, one that is passed on. known: names that the box itself knows; they stay.
+    """
+    if not path.startswith("v1/") or endpoint in {model, *known} or read_object(body).get("model") != endpoint:
+        return body
+    return json.dumps({**json.loads(body), "model": model}).encode()  # keeps integers of any size
 
 
 def is_inference(method: str, path: str) -> bool:

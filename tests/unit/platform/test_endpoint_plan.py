@@ -1,5 +1,6 @@
 """Which replicas start, drain and end; what an endpoint passes on, and what it counts."""
 
+import json
 from dataclasses import replace
 
 import orjson
@@ -22,6 +23,7 @@ from rdukit_platform.endpoints.plan import (
 )
 from rdukit_platform.endpoints.routing import (
     ReadyReplica,
+    body_at_box,
     choose_replica,
     choose_revision,
     is_gone,
@@ -265,6 +267,18 @@ def test_inference_is_passed_on(method: str, path: str, at_box: str) -> None:
 def test_nothing_else_of_a_box_is(method: str, path: str) -> None:
     with pytest.raises(NotFound, match="not passed on"):
         path_at_box(method, path, "read", "logreg")
+
+
+def test_an_endpoints_name_stands_for_its_model_in_a_body_and_other_bytes_stay() -> None:
+    asked = {"model": "chat", "metadata": {"model": "chat"}, "largest": 2**70}
+    body = json.dumps(asked).encode()
+    assert json.loads(body_at_box("v1/chat/completions", body, "chat", "qwen3")) == {**asked, "model": "qwen3"}
+    for path, endpoint, model, known in (
+        ("v1/completions", "other", "qwen3", ()), ("v1/completions", "chat", "chat", ()),
+        ("v2/models/chat/infer", "chat", "qwen3", ()), ("v1/messages", "chat", "first", ("first", "chat")),
+    ):  # fmt: skip
+        assert body_at_box(path, body, endpoint, model, known) is body
+    assert body_at_box("v1/completions", b"{damaged", "chat", "qwen3") == b"{damaged"
 
 
 def test_the_replica_with_the_fewest_requests_is_chosen_and_equal_ones_take_turns() -> None:

@@ -25,6 +25,10 @@ SILENT: dict[str, dict[str, SizeValue]] = {
     "bert_classifier": {"heads": 8, "epsilon": 1e-6},
     "bert_embedder": {"heads": 2, "epsilon": 1e-5},
     "bloom": {"heads": 2, "epsilon": 1e-6},
+    "decoder": {
+        "family": "gemma2", "window": 16, "epsilon": 1e-5, "is_tied": False, "activation": "relu",
+        "rotary_base": 5e5, "rotary_kind": "linear",
+    },
     "deepvit": {"norm": "layer"},
     "falcon": {"epsilon": 1e-6, "rotary_base": 5e5},
     "gpt2": {"heads": 8},

@@ -12,7 +12,7 @@ pytestmark = shows(
 
 def test_the_language_models_are_those_of_the_zoo() -> None:
     assert set(LANGUAGE) == {
-        "bert", "bert_classifier", "bert_embedder", "bloom", "falcon", "gpt2", "llama", "neox",
+        "bert", "bert_classifier", "bert_embedder", "bloom", "decoder", "falcon", "gpt2", "llama", "neox",
     }  # fmt: skip
 
 

@@ -109,7 +109,7 @@ def convert(source: Path, target: Path, model_name: str | None, variant: str | N
             ModelIdentity(folder.entry.name, folder.sizes), ModelIdentity(entry.name, chosen), CONFIG, "the options",
             "leave out --model, --variant and --size: a folder says what it is of",
         )  # fmt: skip
-        model = load_hub_folder(source)
+        model = load_hub_folder(source, rounds_tables=False)
         tensors = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
         with atomic_target(target) as path:
             kept = {name: tensor.contiguous() for name, tensor in tensors.items()}

@@ -5,10 +5,12 @@ Pickles are read with ``weights_only``, which runs no code in them.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from difflib import get_close_matches
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +30,8 @@ CONFIG: Final = "config.json"
 TOKENIZER: Final = "tokenizer.json"
 #: File names of weights, tried in this order; ``{}.index.json`` names the shards.
 WEIGHTS: Final = ("model.safetensors", "pytorch_model.bin")
+#: Numbers of weights; others need scales, which no model here reads.
+DTYPES: Final = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 #: Bytes of a shard, as ``save_pretrained`` has it by default.
 SHARD_BYTES: Final = 50_000_000_000
 
@@ -51,22 +55,85 @@ def open_hub_folder(path: Path) -> HubFolder:
             values.
     """
     config = _read_json(path / CONFIG)
-    named = config.get("architectures") or []
-    known: dict[str, ModelEntry] = {}
-    for name in model_names():
-        entry = get_model(name)
-        known |= dict.fromkeys(entry.hub.architectures if entry.hub else (), entry)
-    found = next((known[name] for name in named if name in known), None)
-    if found is None or found.hub is None:
+    quantized = config.get("quantization_config")
+    if quantized:
+        method = quantized.get("quant_method") if isinstance(quantized, dict) else quantized
         raise InvalidArgument(
-            f"{path / CONFIG}: no model of the zoo has an architecture of {named or 'none'}; legal: "
-            f"{', '.join(sorted(known))}"
+            f"{path / CONFIG}: the weights are quantized by {method!r}; expected weights in float32, bfloat16 or "
+            "float16, as transformers writes them after model.dequantize()"
         )
+    entry, hub, sizes = _choose_model(config, path / CONFIG)
+    if _has_another_head(path, hub, sizes):
+        sizes = hub.sizes_of_config({**config, "tie_word_embeddings": False})
+    return HubFolder(path, entry, hub, config, sizes)
+
+
+def _choose_model(
+    config: Mapping[str, Any], source: Path
+) -> tuple[ModelEntry, HubFormat, dict[str, SizeValue]]:  # fmt: skip
+    """Return the first model that computes a configuration, the format of its folders, and the sizes."""
+    *others, (last, last_hub) = models_of(config.get("architectures") or [], source)
+    for entry, hub in others:
+        with suppress(InvalidArgument, KeyError):
+            sizes = hub.sizes_of_config(config)
+            return entry, hub.of_sizes(sizes), sizes
     try:
-        sizes = found.hub.sizes_of_config(config)
+        sizes = last_hub.sizes_of_config(config)
     except KeyError as cause:
-        raise InvalidArgument(f"{path / CONFIG} lacks {cause}") from cause
-    return HubFolder(path, found, found.hub, config, sizes)
+        raise InvalidArgument(f"{source} lacks {cause}") from cause
+    return last, last_hub.of_sizes(sizes), sizes
+
+
+def models_of(architectures: Sequence[str], source: Path) -> list[tuple[ModelEntry, HubFormat]]:
+    """Return the models of the zoo that have one of the architectures and their formats, the most special one first.
+
+    Raises:
+        InvalidArgument: there is none; names the nearest architecture that one has.
+    """
+    known: dict[str, list[tuple[ModelEntry, HubFormat]]] = {}
+    for entry in map(get_model, model_names()):
+        for architecture in entry.hub.architectures if entry.hub else ():
+            assert entry.hub is not None
+            known.setdefault(architecture, []).append((entry, entry.hub))
+    found = next((known[name] for name in architectures if name in known), None)
+    if found is None:
+        stems = {re.split("For|Model", name)[0].lower(): name for name in sorted(known)}
+        asked = [re.split("For|Model", str(name))[0].lower() for name in architectures]
+        near = [stems[stem] for name in asked for stem in get_close_matches(name, stems, 1, 0.3)]
+        raise InvalidArgument(
+            f"{source}: no model of the zoo has an architecture of {list(architectures) or 'none'}"
+            + (f"; the nearest that one has is {near[0]}" if near else "")
+            + f"; expected one of {', '.join(sorted(known))}"
+        )
+    return sorted(found, key=lambda each: len(each[1].architectures))
+
+
+def _has_another_head(path: Path, hub: HubFormat, sizes: Mapping[str, SizeValue]) -> bool:
+    """Return whether a tensor that the sizes tie is in the files with values of its own: as in transformers, it counts.
+
+    Raises:
+        InvalidArgument: it is, and the model has no head of its own.
+    """
+    if not hub.tied or not sizes.get("is_tied", True):
+        return False
+    try:
+        files = weight_files(path)
+    except NotFound:
+        return False
+    with ExitStack() as stack:
+        stored = {
+            hub.name_of(name, {*hub.tied, *hub.tied.values()}): (name, read)
+            for name, read in _stored_tensors(files, stack)
+        }
+        for name, other in hub.tied.items():
+            if name not in stored or other not in stored or torch.equal(stored[name][1](), stored[other][1]()):
+                continue
+            if "is_tied" not in sizes:
+                raise InvalidArgument(
+                    f"{path}: {stored[name][0]} differs from {stored[other][0]}; this model has one tensor for both"
+                )
+            return True
+    return False
 
 
 def identity_of(folder: HubFolder) -> ModelIdentity:
@@ -101,9 +168,13 @@ def check_stored_identity(folder: HubFolder) -> None:
             )  # fmt: skip
 
 
-def load_hub_folder(path: Path, build: Callable[..., torch.nn.Module] | None = None) -> torch.nn.Module:
+def load_hub_folder(
+    path: Path, build: Callable[..., torch.nn.Module] | None = None, rounds_tables: bool = True
+) -> torch.nn.Module:
     """Return the folder's model with its weights, which stay mapped from the file until they are written.
 
+    Parameters have the widest dtype of the weights and of ``dtype`` in ``config.json``, and so have tables, such as
+    those of angles, unless ``rounds_tables`` is false: then they are float32, as checkpoints have them.
     ``build(**sizes)`` makes another module with the same parameters, such as one that serves.
 
     Raises:
@@ -114,7 +185,32 @@ def load_hub_folder(path: Path, build: Callable[..., torch.nn.Module] | None = N
         model = (build or folder.entry.build)(**folder.sizes)
     model.load_state_dict(dict(read_tensors(folder, model)), assign=True, strict=False)
     _tie_again(model, folder)
+    exact = {name: table for name, table in model.state_dict().items() if folder.hub.is_table(name)}
+    model.to(_dtype_of(folder, model))
+    if not rounds_tables:
+        model.load_state_dict(exact, assign=True, strict=False)
     return model
+
+
+def _dtype_of(folder: HubFolder, model: torch.nn.Module) -> torch.dtype:
+    """Return the dtype in which a folder's model computes.
+
+    Raises:
+        InvalidArgument: ``config.json`` names another than those of weights.
+    """
+    found = {parameter.dtype for parameter in model.parameters()}
+    named = folder.config.get("dtype") or folder.config.get("torch_dtype")
+    if named is not None:
+        name = str(named).removeprefix("torch.")
+        found.add(_require_dtype(getattr(torch, name, name), f"{folder.path / CONFIG}: dtype"))
+    return reduce(torch.promote_types, found)
+
+
+def _require_dtype(found: object, what: str) -> torch.dtype:
+    if not isinstance(found, torch.dtype) or found not in DTYPES:
+        legal = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+        raise InvalidArgument(f"{what} is {str(found).removeprefix('torch.')}; expected one of {legal}")
+    return found
 
 
 def read_tensors(folder: HubFolder, model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -138,6 +234,7 @@ def read_tensors(folder: HubFolder, model: torch.nn.Module) -> Iterator[tuple[st
                 left_over.append(stored_name)
                 continue
             tensor = folder.hub.convert(name, read())
+            _require_dtype(tensor.dtype, f"{folder.path}: the dtype of {stored_name}")
             if tuple(tensor.shape) != wanted[name]:
                 raise InvalidArgument(
                     f"{folder.path}: {stored_name} has shape {tuple(tensor.shape)}; {folder.entry.name} with this "
@@ -219,18 +316,19 @@ def save_hub_folder(
     if entry.hub is None:
         raise InvalidArgument(f"model {entry.name!r} has no Hugging Face format")
     path.mkdir(parents=True, exist_ok=True)
-    shared = _shared_names(model, entry.hub)
+    hub = entry.hub.of_sizes(sizes)
+    shared = _shared_names(model, hub)
     tensors = {
-        entry.hub.stored_name(name): entry.hub.convert(name, tensor.detach()).contiguous()
+        hub.stored_name(name): hub.convert(name, tensor.detach()).contiguous()
         for name, tensor in model.state_dict().items()
-        if name not in shared and not entry.hub.is_table(name)
+        if name not in shared and not hub.is_table(name)
     }
     unfinished = path / f".{WEIGHTS[0]}.unfinished"
     identity = replace(entry.identity(sizes), classes=tuple(classes), tokenizer=tokenizer)
     save_file(tensors, unfinished, metadata={"format": "pt", **metadata_of(identity)})
     unfinished.replace(path / WEIGHTS[0])
     kinds = {str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values() if tensor.is_floating_point()}
-    config = {**entry.hub.config_of_sizes(sizes), "dtype": min(kinds, default="float32")}
+    config = {**hub.config_of_sizes(sizes), "dtype": min(kinds, default="float32")}
     if classes:
         config |= {"id2label": dict(enumerate(classes)), "label2id": {name: k for k, name in enumerate(classes)}}
     write_json_atomic(path / CONFIG, config)

@@ -43,6 +43,14 @@ class HubFormat:
     transposed: tuple[str, ...] = ()
     #: Old spelling → today's, applied in order.
     renamed: tuple[tuple[str, str], ...] = ()
+    #: Parts of our names ↔ of those on disk, between dots, applied in this order when a name is read.
+    spelled: tuple[tuple[str, str], ...] = ()
+    #: The format of a model of these sizes, where it depends on them.
+    by_sizes: "Callable[[Mapping[str, SizeValue]], HubFormat] | None" = None
+
+    def of_sizes(self, sizes: "Mapping[str, SizeValue]") -> "HubFormat":
+        """Return the format of a model of these sizes."""
+        return self.by_sizes(sizes) if self.by_sizes else self
 
     def name_of(self, stored: str, names: Iterable[str]) -> str | None:
         """Return the model's name of a tensor on disk; None if the tensor is ignored.
@@ -51,6 +59,8 @@ class HubFormat:
         """
         for pattern, replacement in self.renamed:
             stored = re.sub(pattern, replacement, stored)
+        for ours, theirs in self.spelled:
+            stored = _replace_parts(stored, theirs, ours)
         if any(re.search(pattern, stored) for pattern in self.ignored):
             return None
         known = names if isinstance(names, set | frozenset | dict) else set(names)
@@ -58,7 +68,10 @@ class HubFormat:
 
     def stored_name(self, name: str) -> str:
         """Return the name on disk of a name of the model."""
-        return name if self.writes_prefix else name.removeprefix(self.prefix)
+        stored = name if self.writes_prefix else name.removeprefix(self.prefix)
+        for ours, theirs in reversed(self.spelled):
+            stored = _replace_parts(stored, ours, theirs)
+        return stored
 
     def is_table(self, name: str) -> bool:
         """Return whether folders lack this buffer of the model."""
@@ -74,6 +87,11 @@ class HubFormat:
         The result is a view: a tensor that is mapped from a file stays mapped.
         """
         return tensor.t() if self.is_transposed(name) else tensor
+
+
+def _replace_parts(name: str, old: str, new: str) -> str:
+    """Return the dotted name with ``old``, one part or more, replaced where it stands between dots or ends."""
+    return re.sub(rf"(?<![^.]){re.escape(old)}(?![^.])", new, name)
 
 
 def require_value(config: Mapping[str, Any], key: str, wanted: object) -> None:

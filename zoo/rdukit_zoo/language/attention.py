@@ -16,16 +16,24 @@ from torch import nn
 from rdukit.errors import InvalidArgument
 
 #: How the frequencies of rotary positions are stretched for texts longer than the first training's.
-ROTARY_KINDS: Final = ("default", "linear", "llama3")
+ROTARY_KINDS: Final = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 
 
 @dataclass(frozen=True, slots=True)
 class RotaryScaling:
     """Stretching of rotary positions.
 
-    ``linear`` divides each frequency by ``factor``. ``llama3`` divides those whose wavelength exceeds
-    ``original_length / low_factor``, keeps those below ``original_length / high_factor`` and blends between.
-    Source: Llama 3.1's published configuration.
+    - ``linear`` divides each frequency by ``factor``.
+    - ``dynamic`` keeps all frequencies up to ``original_length`` tokens; longer contexts are refused, because their
+      frequencies would change with each token.
+    - ``llama3`` divides those whose wavelength exceeds ``original_length / low_factor``, keeps those below
+      ``original_length / high_factor`` and blends between.
+    - ``yarn`` does the same with a ramp over the elements; ``truncates`` rounds its ends to whole elements.
+    - ``longrope`` divides each frequency by a number of its own: by those of ``short`` in contexts of up to
+      ``original_length`` tokens, by those of ``long`` in longer ones. Both are numbers separated by commas.
+
+    The last two multiply cosines and sines by ``attention_factor``; 0 derives it from ``factor``.
+    Sources: Llama 3.1's published configuration; Peng et al., YaRN (2023); Ding et al., LongRoPE (2024).
 
     Raises:
         InvalidArgument: the kind does not exist, or a factor is not positive.
@@ -36,32 +44,102 @@ class RotaryScaling:
     low_factor: float = 1.0
     high_factor: float = 4.0
     original_length: int = 8192
+    attention_factor: float = 0.0
+    truncates: bool = True
+    short: str = ""
+    long: str = ""
 
     def __post_init__(self) -> None:
         if self.kind not in ROTARY_KINDS:
-            raise InvalidArgument(f"rotary scaling {self.kind!r} is not legal; legal: {', '.join(ROTARY_KINDS)}")
-        if self.factor <= 0 or not 0 < self.low_factor < self.high_factor:
-            raise InvalidArgument("rotary factors must be positive, and low_factor below high_factor")
+            raise InvalidArgument(
+                f"rotary scaling {self.kind!r} is not valid; expected one of {', '.join(ROTARY_KINDS)}"
+            )
+        if self.factor <= 0 or not 0 < self.low_factor < self.high_factor or self.original_length < 1:
+            raise InvalidArgument(
+                "rotary factors and the original length must be positive, and low_factor below high_factor"
+            )
 
-    def stretch(self, frequencies_R: torch.Tensor) -> torch.Tensor:
-        """Return the frequencies [R/2], in radians per position, after stretching."""
-        if self.kind == "default":
+    def check_context(self, positions: int) -> None:
+        """Refuse a context whose frequencies depend on the length of each text.
+
+        Raises:
+            InvalidArgument: the kind is ``dynamic`` and the context is longer than ``original_length``.
+        """
+        if self.kind == "dynamic" and positions > self.original_length:
+            raise InvalidArgument(
+                f"a context of {positions} tokens with rotary scaling 'dynamic'; expected at most "
+                f"{self.original_length} (rotary_original_length), where it changes nothing"
+            )
+
+    def stretch(self, frequencies_R: torch.Tensor, base: float, positions: int) -> torch.Tensor:
+        """Return the frequencies [R/2], in radians per position, after stretching for a context of ``positions``."""
+        self.check_context(positions)
+        if self.kind in {"default", "dynamic"}:
             return frequencies_R
         if self.kind == "linear":
             return frequencies_R / self.factor
-        turns_R = self.original_length * frequencies_R / (2 * math.pi)
-        kept_R = ((turns_R - self.low_factor) / (self.high_factor - self.low_factor)).clamp(0, 1)
+        if self.kind == "longrope":
+            return frequencies_R / self._divisors(len(frequencies_R), positions)
+        kept_R = self._kept_of_turns(frequencies_R) if self.kind == "llama3" else self._kept_of_elements(
+            len(frequencies_R), base
+        )  # fmt: skip
         return frequencies_R * (kept_R + (1 - kept_R) / self.factor)
+
+    def amplitude(self) -> float:
+        """Return the factor of cosines and sines."""
+        if self.attention_factor:
+            return self.attention_factor
+        if self.factor <= 1 or self.kind not in {"yarn", "longrope"}:
+            return 1.0
+        if self.kind == "yarn":
+            return 0.1 * math.log(self.factor) + 1
+        return math.sqrt(1 + math.log(self.factor) / math.log(self.original_length))
+
+    def _kept_of_turns(self, frequencies_R: torch.Tensor) -> torch.Tensor:
+        """Return the share of each frequency that stays, by its turns within the original length."""
+        turns_R = self.original_length * frequencies_R / (2 * math.pi)
+        return ((turns_R - self.low_factor) / (self.high_factor - self.low_factor)).clamp(0, 1)
+
+    def _kept_of_elements(self, count: int, base: float) -> torch.Tensor:
+        """Return the share of each frequency that stays, on a ramp between the elements with few and many turns."""
+        first, last = (
+            count * math.log(self.original_length / (turns * 2 * math.pi)) / math.log(base)
+            for turns in (self.high_factor, self.low_factor)
+        )
+        if self.truncates:
+            first, last = math.floor(first), math.ceil(last)
+        first, last = max(first, 0), min(last, 2 * count - 1)
+        last += 0.001 if first == last else 0
+        return 1 - ((torch.arange(count).float() - first) / (last - first)).clamp(0, 1)
+
+    def _divisors(self, count: int, positions: int) -> torch.Tensor:
+        listed = self.short if positions <= self.original_length else self.long
+        try:
+            divisors = [float(number) for number in listed.split(",")]
+        except ValueError:
+            divisors = []
+        if len(divisors) != count or min(divisors) <= 0:
+            raise InvalidArgument(
+                f"rotary scaling 'longrope' has the divisors {listed[:80]!r}; expected {count} positive numbers, "
+                "separated by commas"
+            )
+        return torch.tensor(divisors)
 
 
 def rotary_tables(
-    positions: int, width: int, base: float, scaling: RotaryScaling | None = None
+    positions: int, width: int, base: float, scaling: RotaryScaling | None = None, is_interleaved: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return cosines and sines [S, R] of the rotary angles, over halves: element i and i + R/2 share an angle."""
+    """Return cosines and sines [S, R] of the rotary angles.
+
+    Elements i and i + R/2 share an angle, or with ``is_interleaved`` the elements 2i and 2i + 1.
+    """
+    scaling = scaling or RotaryScaling()
     frequencies_R = 1.0 / base ** (torch.arange(0, width, 2).float() / width)
-    frequencies_R = (scaling or RotaryScaling()).stretch(frequencies_R)
-    angles_SR = torch.outer(torch.arange(positions).float(), frequencies_R).repeat(1, 2)
-    return angles_SR.cos(), angles_SR.sin()
+    frequencies_R = scaling.stretch(frequencies_R, base, positions)
+    angles_SR = torch.outer(torch.arange(positions).float(), frequencies_R)
+    angles_SR = angles_SR.repeat_interleave(2, 1) if is_interleaved else angles_SR.repeat(1, 2)
+    cosine_SR, sine_SR, amplitude = angles_SR.cos(), angles_SR.sin(), scaling.amplitude()
+    return (cosine_SR, sine_SR) if amplitude == 1 else (cosine_SR * amplitude, sine_SR * amplitude)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +167,12 @@ class Places:
 class RotaryPositions(nn.Module):
     """The rotary angles of a call's tokens; no parameters. Checkpoints hold the tables, a PEF has no data."""
 
-    def __init__(self, positions: int, width: int, base: float, scaling: RotaryScaling | None = None) -> None:
+    def __init__(
+        self, positions: int, width: int, base: float, scaling: RotaryScaling | None = None,
+        is_interleaved: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__()
-        cosine_SR, sine_SR = rotary_tables(positions, width, base, scaling)
+        cosine_SR, sine_SR = rotary_tables(positions, width, base, scaling, is_interleaved)
         self.cosine_SR: torch.Tensor
         self.sine_SR: torch.Tensor
         self.register_buffer("cosine_SR", cosine_SR)
@@ -108,12 +189,19 @@ class RotaryPositions(nn.Module):
         return table_SR.index_select(0, positions_BT.flatten()).view(batch, 1, count, -1)
 
 
-def rotate(x_BHTD: torch.Tensor, cosine_TR: torch.Tensor, sine_TR: torch.Tensor) -> torch.Tensor:
-    """Apply the rotary embedding to the first R elements of each head; the others pass."""
+def rotate(
+    x_BHTD: torch.Tensor, cosine_TR: torch.Tensor, sine_TR: torch.Tensor, is_interleaved: bool = False
+) -> torch.Tensor:
+    """Apply the rotary embedding to the first R elements of each head, laid out as the tables; the others pass."""
     width = cosine_TR.shape[-1]
     turned, passed = x_BHTD[..., :width], x_BHTD[..., width:]
-    first, second = turned.chunk(2, -1)
-    turned = turned * cosine_TR + torch.cat([-second, first], -1) * sine_TR
+    if is_interleaved:
+        first, second = turned.reshape(*turned.shape[:-1], -1, 2).unbind(-1)
+        crossed = torch.stack([-second, first], -1).flatten(-2)
+    else:
+        first, second = turned.chunk(2, -1)
+        crossed = torch.cat([-second, first], -1)
+    turned = turned * cosine_TR + crossed * sine_TR
     return turned if width == x_BHTD.shape[-1] else torch.cat([turned, passed], -1)
 
 
@@ -155,11 +243,18 @@ class CachedAttention(nn.Module):
 
     Query [B, H, T, D], keys and values [B, G, T, D] → [B, T, H * D]. H is a multiple of G. A call with ``Places``
     writes its own keys and values to the caches, in place, and attends to what they have of its texts then.
+
+    Products of queries and keys are multiplied by ``scale``, None for 1 / √D. With a ``cap`` they stay within ± cap:
+    each is ``cap * tanh(product / cap)``.
     """
 
-    def __init__(self, heads: int, groups: int, head_width: int, positions: int, texts: int) -> None:
+    def __init__(
+        self, heads: int, groups: int, head_width: int, positions: int, texts: int, scale: float | None = None,
+        cap: float = 0.0,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.heads, self.groups, self.positions, self.texts = heads, groups, positions, texts
+        self.scale, self.cap = scale, cap
         self.keys: torch.Tensor
         self.values: torch.Tensor
         if texts:
@@ -175,10 +270,30 @@ class CachedAttention(nn.Module):
         if places is not None:
             key_BGTD = self._kept(self.keys, key_BGTD, places)
             value_BGTD = self._kept(self.values, value_BGTD, places)
-        attended = F.scaled_dot_product_attention(
-            query_BHTD, self._shared(key_BGTD), self._shared(value_BGTD), attn_mask=mask, is_causal=mask is None
-        )
+        key_BHSD, value_BHSD = self._shared(key_BGTD), self._shared(value_BGTD)
+        if self.cap:
+            attended = self._capped(query_BHTD, key_BHSD, value_BHSD, mask)
+        elif self.scale is None:
+            attended = F.scaled_dot_product_attention(
+                query_BHTD, key_BHSD, value_BHSD, attn_mask=mask, is_causal=mask is None
+            )
+        else:
+            attended = F.scaled_dot_product_attention(
+                query_BHTD, key_BHSD, value_BHSD, attn_mask=mask, is_causal=mask is None, scale=self.scale
+            )
         return attended.transpose(1, 2).reshape(batch, count, -1)
+
+    def _capped(
+        self, query_BHTD: torch.Tensor, key_BHSD: torch.Tensor, value_BHSD: torch.Tensor, mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        count, width = query_BHTD.shape[2:]
+        scores_BHTS = query_BHTD @ key_BHSD.transpose(-1, -2) * (width**-0.5 if self.scale is None else self.scale)
+        scores_BHTS = torch.tanh(scores_BHTS / self.cap) * self.cap
+        if mask is None:
+            mask = torch.arange(count) <= torch.arange(count).view(-1, 1)
+        scores_BHTS = scores_BHTS.masked_fill(~mask, -math.inf)
+        attended: torch.Tensor = scores_BHTS.softmax(-1) @ value_BHSD
+        return attended
 
     def copy(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Copy the texts of the rows ``source`` [1] to the rows ``target`` [1]."""

@@ -9,7 +9,7 @@ Axes: B batch, T tokens of a call, H heads, G heads of keys and values, R width 
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +28,9 @@ from rdukit_zoo.language.attention import (
 )
 from rdukit_zoo.language.decoder import Decoder, check_divides, check_lengths, init_normal, make_inputs, usual_prompt
 from rdukit_zoo.registry import SizeValue, TextServing, Variant, model
+
+#: Kind of rotary scaling → how many of its sizes count.
+ROTARY_SIZES: Final = {"default": 0, "linear": 1, "llama3": 4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,11 @@ class LlamaSizes:
             raise InvalidArgument(f"a head has {self.width_of_head} elements; legal: an even number, they are rotated")
         if self.heads % self.groups:
             raise InvalidArgument(f"key_value_heads {self.groups} does not divide heads {self.heads}")
+        if self.rotary_kind not in ROTARY_SIZES:
+            raise InvalidArgument(
+                f"rotary_kind is {self.rotary_kind!r}; expected one of {', '.join(ROTARY_SIZES)}; model 'decoder' has "
+                "others"
+            )
         self.rotary_scaling()
 
     @property
@@ -236,7 +244,7 @@ def written_out(sizes: Mapping[str, SizeValue]) -> dict[str, SizeValue]:
     """Return sizes of which none stands for another, without those of rotary positions that have no effect."""
     known = LlamaSizes(**sizes)  # type: ignore[arg-type]
     found = asdict(replace(known, key_value_heads=known.groups, head_width=known.width_of_head))
-    unused = {"default": 0, "linear": 1, "llama3": 4}[known.rotary_kind]
+    unused = ROTARY_SIZES[known.rotary_kind]
     for name in ("rotary_factor", "rotary_low_factor", "rotary_high_factor", "rotary_original_length")[unused:]:
         del found[name]
     return found

@@ -1,0 +1,94 @@
+"""``generation_config.json`` beside a checkpoint: tokens that end a text, tokens in use, and defaults of sampling."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from rdukit.errors import InvalidArgument
+from rdukit_serving.text.chat_template import GENERATION_FILE, companion
+from rdukit_serving.text.sampling import SamplingOptions
+
+#: Keys that are options of sampling.
+SAMPLING_KEYS: Final = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+_TYPES: Final = {name: type(value) for name, value in asdict(SamplingOptions()).items()}
+
+
+def sampling_of(known: Mapping[str, Any]) -> dict[str, float]:
+    """Return the options of sampling that a ``generation_config.json`` sets; ``do_sample`` false is temperature 0.
+
+    Raises:
+        InvalidArgument: a value is outside its range. TypeError, ValueError: one is no number.
+    """
+    found = {name: _TYPES[name](known[name]) for name in SAMPLING_KEYS if known.get(name) is not None}
+    if known.get("do_sample") is False:
+        found["temperature"] = 0.0
+    SamplingOptions(**found)
+    return found
+
+
+def options_of(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> SamplingOptions:
+    """Return the options of a text: those of the request, else the defaults.
+
+    A request's ``do_sample`` that is true replaces a default temperature of 0 by 1.
+
+    Raises:
+        InvalidArgument: a value is outside its range.
+    """
+    found = {**defaults, **given}
+    if found.pop("do_sample", False) and "temperature" not in given and not found.get("temperature", 1.0):
+        found["temperature"] = 1.0
+    return SamplingOptions(**found)
+
+
+def sampling_defaults(checkpoint: Path | None) -> dict[str, float]:
+    """Return the options of sampling that hold where a request leaves them out; empty without the file.
+
+    Raises:
+        InvalidArgument: the file is damaged, or a value is outside its range.
+    """
+    path = None if checkpoint is None else companion(checkpoint, GENERATION_FILE)
+    if path is None or not path.is_file():
+        return {}
+    try:
+        return sampling_of(json.loads(path.read_text()))
+    except InvalidArgument as cause:
+        raise InvalidArgument(f"{path}: {cause.message}") from cause
+    except (ValueError, TypeError, AttributeError) as cause:
+        raise InvalidArgument(f"{path} is damaged: {cause!r}") from cause
+
+
+def end_tokens(checkpoint: Path) -> frozenset[int]:
+    """Return the tokens that end a text, as kept next to the checkpoint; empty if none are.
+
+    Raises:
+        InvalidArgument: the file is damaged.
+    """
+    value = _generation_value(checkpoint, "eos_token_id")
+    return frozenset(value if isinstance(value, list) else [] if value is None else [value])
+
+
+def known_tokens(checkpoint: Path) -> int | None:
+    """Return how many tokens the tokenizer has, as kept next to the checkpoint; None if it is not.
+
+    Raises:
+        InvalidArgument: the file is damaged.
+    """
+    value = _generation_value(checkpoint, "vocab_size")
+    return value[0] if isinstance(value, list) else value
+
+
+def _generation_value(checkpoint: Path, key: str) -> int | list[int] | None:
+    """Return a number or numbers of ``generation_config.json``; None without the file or the key."""
+    path = companion(checkpoint, GENERATION_FILE)
+    if not path.is_file():
+        return None
+    try:
+        value = json.loads(path.read_text()).get(key)
+    except (ValueError, AttributeError) as cause:
+        raise InvalidArgument(f"{path} is damaged: {cause!r}") from cause
+    numbers = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(isinstance(number, int) and number >= 0 for number in numbers) or value == []:
+        raise InvalidArgument(f"{path}: {key} is {value!r}; legal: a token's number, or a list of them")
+    return value  # type: ignore[no-any-return]

@@ -1,0 +1,113 @@
+"""Decoders by family: what sizes and configurations are refused, and that the table is whole."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rdukit.errors import InvalidArgument
+from rdukit_modelbox.contract.box import find_box_file, load_box
+from rdukit_zoo.checkpoints.folder import models_of
+from rdukit_zoo.language.families import FAMILIES
+from rdukit_zoo.language.family_configs import config_of_sizes, sizes_of_config
+from rdukit_zoo.language.family_sizes import FamilySizes
+from rdukit_zoo.language.family_variants import VARIANTS
+from support import shows
+
+pytestmark = shows("decoder", "zoo", "huggingface")
+
+CONFIG: dict[str, Any] = {
+    "architectures": ["Qwen2ForCausalLM"], "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "intermediate_size": 48, "vocab_size": 90, "max_position_embeddings": 64,
+}  # fmt: skip
+LONG = {"rope_type": "longrope", "original_max_position_embeddings": 64}
+
+
+def test_the_box_has_each_family_and_each_has_a_published_size() -> None:
+    (parameter,) = [each for each in load_box(find_box_file("decoder")).parameters if each.name == "family"]
+    assert parameter.legal is not None
+    assert parameter.legal.enum == tuple(FAMILIES)
+    shown = {str(variant.sizes["family"]) for variant in VARIANTS.values()}
+    assert set(FAMILIES) - shown == {"llama", "mistral", "qwen3_moe"}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ({"family": "qwen9"}, "family is 'qwen9'; expected one of 'llama'"),
+        ({"family": "mixtral"}, "experts is 0 with family 'mixtral'; expected 1 or more"),
+        ({"experts": 4}, "expected 0: this family has none"),
+        ({"family": "mixtral", "experts": 2, "experts_per_token": 3}, "expected 1 <= x <= 2"),
+        ({"window_layers": "1"}, "window_layers is '1'; expected '' or 2 digits"),
+        ({"biases": "qkv,norms"}, "expected 'family', or some of qkv,output,feed_forward,head"),
+        ({"head_norms": "some"}, "head_norms is 'some'; expected one of 'family', 'none'"),
+        ({"family": "phi", "rotary_share": 0.3, "head_width": 10}, "3 of a head's 10 elements are rotated"),
+        ({"rotary_kind": "dynamic", "rotary_original_length": 64}, "context of 128 tokens .* expected at most 64"),
+        ({"family": "opt", "positions": 64}, r"context_length is 128; expected at most 64 \(positions\)"),
+        ({"heads": 3, "width": 48}, "heads 3 is no multiple of key_value_heads 2"),
+    ],
+)
+def test_sizes_that_do_not_fit_together_are_refused(sizes: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        FamilySizes(**sizes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"layer_types": ["linear_attention"] * 4}, "layer_types has linear_attention; expected full_attention only"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5; this model has 1.0 only"),
+        ({"architectures": ["GemmaForCausalLM"], "use_bidirectional_attention": "all"}, "this model has None only"),
+        (
+            {"architectures": ["Gemma3ForCausalLM"], "rope_parameters": {
+                "sliding_attention": {"rope_type": "linear", "factor": 2.0}, "full_attention": {},
+            }},
+            "the windows' rope_type is 'linear'",
+        ),
+        ({"hidden_act": "tanh"}, "activation is 'tanh'; expected one of '', 'silu'"),
+    ],
+)  # fmt: skip
+def test_what_a_configuration_asks_for_and_is_not_computed_is_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        sizes_of_config({**CONFIG, **changes})
+
+
+def test_windows_by_layer_are_those_of_the_family() -> None:
+    def marks(architecture: str, **changes: Any) -> object:
+        found = sizes_of_config({**CONFIG, "architectures": [architecture], "sliding_window": 8, **changes})
+        return found["window"], found["window_layers"]
+
+    assert marks("Qwen2ForCausalLM") == (0, "")
+    assert marks("Qwen2ForCausalLM", use_sliding_window=True, max_window_layers=3) == (8, "0001")
+    assert marks("Gemma2ForCausalLM") == (8, "1010")
+    assert marks("Gemma3ForCausalLM", sliding_window_pattern=3) == (8, "1101")
+    assert marks("Phi3ForCausalLM") == (8, "")
+
+
+def test_long_contexts_take_the_long_divisors() -> None:
+    sizes = {"rotary_kind": "longrope", "rotary_original_length": 64, "rotary_short": "1,2", "rotary_long": "3,4"}
+    sizes |= {"width": 16, "heads": 4, "family": "phi3"}
+    for context, divisors in ((64, [1.0, 2.0]), (65, [3.0, 4.0])):
+        scaling = FamilySizes(**sizes, context_length=context).rotary_scaling()  # type: ignore[arg-type]
+        assert scaling._divisors(2, context).tolist() == divisors
+    with pytest.raises(InvalidArgument, match="expected 8 positive numbers"):
+        scaling._divisors(8, 64)
+
+
+def test_a_size_that_the_familys_configurations_cannot_say_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="family 'qwen3' cannot say logit_cap 5.0; expected the family's"):
+        config_of_sizes({"logit_cap": 5.0})
+
+
+@pytest.mark.parametrize(
+    ("asked", "nearest"),
+    [
+        ("Qwen3NextForCausalLM", "Qwen3ForCausalLM"),
+        ("GraniteMoeForCausalLM", "GraniteForCausalLM"),
+        ("Olmo3ForCausalLM", "Olmo2ForCausalLM"),
+        ("Gemma3ForConditionalGeneration", "Gemma3ForCausalLM"),
+    ],
+)
+def test_an_architecture_that_is_not_covered_is_answered_with_the_nearest(asked: str, nearest: str) -> None:
+    with pytest.raises(InvalidArgument, match=rf"the nearest that one has is {nearest}; expected one of"):
+        models_of([asked], Path("config.json"))
