@@ -16,8 +16,9 @@ from rdukit_modelbox.preprocessing.columns import Floats, RowBlock, RowPreproces
 from rdukit_modelbox.preprocessing.external_shuffle import Assignment
 from rdukit_modelbox.preprocessing.progress import KILOBYTE, ProgressReporter, WorkFolder
 from rdukit_modelbox.preprocessing.sources import Format, RowErrors, SourceFile
-from rdukit_modelbox.preprocessing.table_rows import TableLayout, find_layout, read_table
+from rdukit_modelbox.preprocessing.table_rows import find_layout, read_table
 from rdukit_modelbox.verbs.context import VerbContext
+from rdukit_serving.tables.layout import TableLayout
 
 TABLES: Final = (Format.CSV, Format.JSONL, Format.PARQUET)
 SPLITS: Final = ("train", "test")
