@@ -111,6 +111,17 @@ def test_the_id_is_reported_before_the_training_and_left_out_afterwards(journey:
     assert float(str(journey.trained.figures["accuracy"])) > max(0.85, majority)
 
 
+def test_simple_models_stand_next_to_ours(journey: Journey) -> None:
+    given = {"pef": journey.pefs["train"], "dataset": Path(journey.data.outputs["dataset"])}
+    found = run_verb("mlp", "evaluate", journey.folder / "judged", {**given, "checkpoint": journey.checkpoint}).figures
+    names = ("baseline_accuracy", "logistic_regression_accuracy", "gradient_boosting_accuracy")
+    most, logistic, boosting = (float(str(found[name])) for name in names)
+    assert most < 0.6
+    assert logistic > 0.8
+    assert boosting > 0.8
+    assert float(str(found["accuracy"])) > max(logistic, boosting) - 0.03
+
+
 def test_rows_by_name_have_the_same_answers_on_each_way(journey: Journey, box: RunningBox, http: httpx.Client) -> None:
     rows = journey.rows(100)
     batch = run_verb(

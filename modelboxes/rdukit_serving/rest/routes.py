@@ -121,8 +121,8 @@ class OpenInferenceApp:
                 body = await self._body(receive)
                 found = await self._models.ensure(name, parts[3] if len(parts) == 5 else "")
                 answered = await self._models.predict(_rows(body), found)
-                value = {"model_name": name, "model_version": found.version}
-                await _answer(send, 200, orjson.dumps(value | {"predictions": [each.to_json() for each in answered]}))
+                said = {"model_name": name, "model_version": found.version}
+                await _answer(send, 200, orjson.dumps({**said, "predictions": [each.to_json() for each in answered]}))
                 return
             case ["models", name, "ready"] | ["models", name, "versions", _, "ready"]:
                 _require(method, "GET")

@@ -163,11 +163,9 @@ class TablePreprocessing:
                     f"{where} is of version {value['version']}; expected {VERSION}; preprocess and train again"
                 )
             columns, label = value["columns"], value["label"]
-            layout = TableLayout(
-                *(tuple(map(str, columns[kind])) for kind in (NUMBER, CATEGORY, DATE)),
-                label=str(label["column"]),
-                others=tuple(map(str, value["others"])),
-            )
+            numeric, categorical, dates = (tuple(map(str, columns[kind])) for kind in (NUMBER, CATEGORY, DATE))
+            others = tuple(map(str, value["others"]))
+            layout = TableLayout(numeric, categorical, dates, str(label["column"]), others)
             found = cls(layout, FeatureEncoding.from_json(value["encoding"]), tuple(map(str, label["classes"])))
             if found.encoding.features != value["features"] or len(found.encoding.mean_C) != len(layout.numbers):
                 raise ValueError("its figures are of other columns")
