@@ -28,7 +28,7 @@ from support import shows
 from support.boxes import run_verb
 from support.platform.warm import start_box
 
-pytestmark = shows("tables", "page", "inference")
+pytestmark = shows("tables", "inference")
 
 PAGE = Path(__file__).parents[2] / "docs" / "tables.md"
 

@@ -40,6 +40,7 @@ from rdukit_zoo.checkpoints.folder import (
     identity_of,
     open_hub_folder,
     read_tensors,
+    shared_names,
     weight_files,
 )
 from rdukit_zoo.registry import ModelEntry, SizeValue
@@ -96,7 +97,7 @@ def prepare_hub_folder(
         unfinished = Path(name)
         tell = status.update if talk.is_terminal else talk.print
         tell(f"converting {entry.name}'s weights")
-        _convert(hub, sizes, unfinished / "checkpoint")
+        write_checkpoint(hub, sizes, unfinished / "checkpoint")
         tell(f"compiling {entry.name}")
         box = box_of(entry)
         takes_texts = generates or (entry.text_serving is not None and (folder / TOKENIZER_FILE).is_file())
@@ -165,13 +166,25 @@ def _digest(folder: Path, sizes: dict[str, SizeValue], precision: str) -> str:
     return hashlib.sha256(about.encode()).hexdigest()[:24]
 
 
-def _convert(hub: HubFolder, sizes: dict[str, SizeValue], target: Path) -> None:
-    """Write the weights under the model's names, the pointer that boxes read, and what serving needs beside them."""
+def write_checkpoint(hub: HubFolder, sizes: Mapping[str, SizeValue], target: Path, *, keeps_tied: bool = False) -> None:
+    """Write the weights under the model's names, the pointer that boxes read, and what serving needs beside them.
+
+    Args:
+        sizes: the folder's, as ``limited_sizes`` gives them.
+        target: the folder to create.
+        keeps_tied: write a tensor under each of its names, as a training takes them; serving needs one.
+    Raises:
+        NotFound, InvalidArgument: there are no weights, or they are damaged or of another model.
+    """
     target.mkdir()
     with torch.device("meta"):
         model = hub.entry.build(**sizes)
     # Mapped from the source files: only what is stored the other way round is copied.
     tensors = {name: tensor.contiguous() for name, tensor in read_tensors(hub, model)}
+    if keeps_tied:
+        for name, other in shared_names(model, hub.hub).items():
+            first, second = (name, other) if name in tensors else (other, name)
+            tensors[second] = tensors[first].clone()
     tables = {name for name in model.state_dict() if hub.hub.is_table(name)}
     if tables:
         with drawing_nothing():

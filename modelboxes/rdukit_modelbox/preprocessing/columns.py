@@ -92,8 +92,8 @@ class RowPreprocessRequest:
 
 #: Parameters that may not name the same column.
 _DISTINCT: Final = (
-    ("label_column", "columns"), ("label_column", "categorical"), ("label_column", "dates"), ("label_column", "exclude"),
-    ("exclude", "columns"), ("exclude", "categorical"), ("exclude", "dates"), ("categorical", "dates"),
+    ("label_column", "columns"), ("label_column", "categorical"), ("label_column", "dates"),
+    ("label_column", "exclude"), ("exclude", "columns"), ("exclude", "categorical"), ("exclude", "dates"), ("categorical", "dates"),
 )  # fmt: skip
 
 

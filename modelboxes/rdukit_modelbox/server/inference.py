@@ -21,9 +21,9 @@ FindVersion = Callable[[Mapping[str, str]], Awaitable[ModelVersion]]
 
 @dataclass(frozen=True, slots=True)
 class InferCall:
-    """A request to infer: rows, tensors or a table, exactly one of them; ``inputs`` may name ``pef`` and ``checkpoint``.
+    """A request to infer: rows, tensors or a table, exactly one of them.
 
-    ``outputs`` restricts the answer's tensors; empty: all.
+    ``inputs`` may name ``pef`` and ``checkpoint``; ``outputs`` restricts the answer's tensors; empty: all.
     """
 
     rows: Sequence[Sequence[float]] = ()

@@ -389,7 +389,8 @@ def _read_rows(file: str) -> list[Any]:
     kinds = {type(row) for row in value} if isinstance(value, list) else set()
     if kinds not in ({list}, {dict}):
         raise click.UsageError("--rows: expected a JSON list of rows, each a list of numbers, or each an object.")
-    return value
+    rows: list[Any] = value
+    return rows
 
 
 def _tensor(model: Mapping[str, Any], rows: list[list[float]]) -> dict[str, Any]:

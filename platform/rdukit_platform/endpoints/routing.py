@@ -35,7 +35,8 @@ _NO_NAMES: Final = frozenset(
     ("config", "ready", "stats", "infer", "rows", "load", "unload", "versions", "trace", "generate")
 )
 _LEGAL: Final = (
-    "legal: v2/models/MODEL[/versions/V]/infer, v2/models/MODEL[/versions/V]/rows, v2/models/MODEL[/config|/ready|/stats], v2, v2/health/ready, "
+    "legal: v2/models/MODEL[/versions/V]/infer, the same with /rows, v2/models/MODEL[/config|/ready|/stats], v2, "
+    "v2/health/ready, "
     f"v1/models[/MODEL], {', '.join(f'v1/{each}' for each in _TEXT)}, "
     "api[/v2]/predict/generic[/stream]/PROJECT/MODEL"
 )
