@@ -6,7 +6,7 @@ Losses in f32 differ by sums in another order, 1e-3 over all steps; logits of th
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -99,10 +99,10 @@ def write_data(folder: Path, count: int = 60) -> Path:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("RDUKIT_KERNELS", "portable")
     monkeypatch.setenv("RDUKIT_HOME", str(tmp_path / "home"))
-    yield tmp_path
+    return tmp_path
 
 
 def losses_of_transformers(model: Any, output: Path, lr: float, parameters: Callable[[Any], Any]) -> list[float]:

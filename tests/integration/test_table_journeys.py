@@ -22,7 +22,7 @@ import torch
 
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_serving.device.parameters import load_parameters
-from rdukit_serving.tables.preprocessing import find_preprocessing, read_features
+from rdukit_serving.raw_inputs.preprocessing import find_preprocessing, read_features
 from rdukit_zoo.registry import get_model
 from support import shows
 from support.boxes import run_verb

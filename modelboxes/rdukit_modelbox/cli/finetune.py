@@ -43,7 +43,7 @@ def finetune(
     folder: Path, data: Path, output: Path, lora: int, lora_alpha: float, context: int, batch: int, epochs: int,
     max_steps: int, lr: float, warmup: int, held_out: float, seed: int, as_json: bool,
 ) -> None:  # fmt: skip
-    """Train the model of a Hugging Face folder on texts, prompts with completions, or chats.
+    """Train the model of a Hugging Face folder on texts, prompts with completions, chats, or labelled data.
 
     OUTPUT becomes a folder that transformers and rdukit serve read. Ctrl-C stops; the same command goes on.
 

@@ -16,6 +16,17 @@ from rdukit_modelbox.artifacts.hub_folder import box_of, limited_sizes, write_ch
 from rdukit_modelbox.contract.box import Verb, find_box_file
 from rdukit_modelbox.contract.check_parameters import check_parameters
 from rdukit_modelbox.contract.models import model_name_of
+from rdukit_modelbox.finetune.classes import (
+    CLASSES,
+    LABEL_COLUMN,
+    PICTURES,
+    TEXT_COLUMN,
+    TEXTS,
+    ChosenClasses,
+    choose_classes,
+    new_head,
+    picture_parameters,
+)
 from rdukit_modelbox.finetune.examples import PAIRS, TEXT, PreparedData, prepare_examples
 from rdukit_modelbox.finetune.export import export_folder
 from rdukit_modelbox.tasks.program import ModelProgram
@@ -31,6 +42,8 @@ from rdukit_zoo.registry import SizeValue
 WORK: Final = ".finetune"
 #: File of the output that says what was asked for and reached.
 REPORT: Final = "finetune.json"
+#: Tasks whose models are trained here.
+TASKS: Final = (LANGUAGE_MODELLING, TEXTS, PICTURES)
 #: Learning rates where none is given. Source: ours; the usual ones of open recipes.
 FULL_LR: Final = 5e-5
 LORA_LR: Final = 2e-4
@@ -79,25 +92,39 @@ def finetune(folder: Path, data: Path, output: Path, options: FinetuneOptions, c
         Cancelled: between two steps; the same call goes on.
     """
     hub = open_model(folder)
+    is_language = hub.entry.task == LANGUAGE_MODELLING
+    classes = None if is_language else choose_classes(hub, data)
+    _check_options(options, classes)
     work = _begin(output, {"folder": _stamp(folder), "data": str(data.resolve()), **asdict(options)})
     sizes = limited_sizes(hub.entry, hub.sizes, options.context)
+    if classes is not None:
+        sizes[CLASSES] = classes.count
     tell = context.log
     tell(f"{hub.entry.name}: {', '.join(f'{name} {value}' for name, value in sizes.items())}")
     checkpoint = work / "base"
     if not checkpoint.exists():
-        write_checkpoint(hub, sizes, _fresh(work / "base.unfinished"), keeps_tied=True)
+        head = new_head(hub, sizes, options.seed) if classes is not None and classes.replaces_head else None
+        if head:
+            tell(f"the head is new, as the data have other classes than the folder: {', '.join(sorted(head))}")
+        write_checkpoint(hub, sizes, _fresh(work / "base.unfinished"), keeps_tied=True, head=head)
         (work / "base.unfinished").rename(checkpoint)
-    examples = prepare_examples(data, folder, _end_of_text(folder), work / "examples.jsonl")
+    if is_language:
+        examples = prepare_examples(data, folder, _end_of_text(folder), work / "examples.jsonl")
+    else:
+        examples = PreparedData(data, hub.entry.task)
     made = _preprocess(context, hub, examples, sizes, options, work)
-    batch_size = min(options.batch_size, int(str(made.figures["train_sequences"])))
+    samples = int(str(made.figures["train_sequences" if is_language else "train_samples"]))
+    batch_size = min(options.batch_size, samples)
     if batch_size < options.batch_size:
-        tell(f"batches of {batch_size}: the data are {batch_size} sequences of {sizes['context_length']} tokens")
+        tell(f"batches of {batch_size}, as there are {samples} samples to train on")
     pef = _compile(context, hub, sizes, batch_size, options, work)
     inputs = {"pef": pef, "dataset": made.outputs["dataset"], "checkpoint": checkpoint}
-    before = _judge(context, inputs, work / "before") if options.dev_ratio else {}
+    judged = ("held_out_loss", "perplexity" if is_language else "accuracy")
+    before = _judge(context, inputs, work / "before", judged) if options.dev_ratio else {}
     trained = _call(context, Verb.TRAIN, work / "train", inputs, _training(options))
     after = {name: float(str(trained.figures[name])) for name in before if name in trained.figures}
-    adapter = export_folder(hub, sizes, trained.outputs["checkpoint"], output, lora_alpha=options.lora_alpha)
+    names = None if classes is None else classes.names
+    adapter = export_folder(hub, sizes, trained.outputs["checkpoint"], output, names, lora_alpha=options.lora_alpha)
     curve = output / "curve.svg"
     shutil.copyfile(trained.outputs["report"], curve)
     shutil.copyfile(trained.outputs["metrics"], output / "metrics.jsonl")
@@ -121,12 +148,12 @@ def open_model(folder: Path) -> HubFolder:
             f"{folder}/config.json has auto_map: the model needs code of its own, which is not run here; expected a "
             "folder of one of transformers' own classes"
         )
-    if hub.entry.task != LANGUAGE_MODELLING:
+    if hub.entry.task not in TASKS:
         raise InvalidArgument(
-            f"{folder} is of {hub.entry.name}, which generates no texts; expected a model that does, or train it by "
-            f"its box: rdukit box describe {box_of(hub.entry)}"
+            f"{folder} is of {hub.entry.name}, which neither generates texts nor classifies; expected a model that "
+            f"does, or train it by its box: rdukit box describe {box_of(hub.entry)}"
         )
-    if not (folder / TOKENIZER_FILE).is_file():
+    if hub.entry.task != PICTURES and not (folder / TOKENIZER_FILE).is_file():
         raise InvalidArgument(
             f"{folder} has no {TOKENIZER_FILE}; save the tokenizer into it: "
             "AutoTokenizer.from_pretrained(…).save_pretrained(…)"
@@ -170,6 +197,8 @@ def _preprocess(
     context: VerbContext, hub: HubFolder, examples: PreparedData, sizes: Mapping[str, SizeValue],
     options: FinetuneOptions, work: Path,
 ) -> VerbResult:  # fmt: skip
+    if examples.kind in {TEXTS, PICTURES}:
+        return _preprocess_classes(context, hub, examples, sizes, options, work)
     packing = "full" if examples.kind == TEXT else "greedy::truncate_right"
     parameters: dict[str, object] = {
         "max_seq_length": sizes["context_length"], "input_packing_config": packing, "seed": options.seed,
@@ -178,6 +207,33 @@ def _preprocess(
     }  # fmt: skip
     inputs = {"data": examples.path, "tokenizer": hub.path}
     return _call(context, Verb.PREPROCESS, work / "data", inputs, parameters)
+
+
+def _preprocess_classes(
+    context: VerbContext, hub: HubFolder, examples: PreparedData, sizes: Mapping[str, SizeValue],
+    options: FinetuneOptions, work: Path,
+) -> VerbResult:  # fmt: skip
+    known = {p.name: sizes[p.name] for p in context.box.parameters_of(Verb.PREPROCESS) if p.size and p.name in sizes}
+    parameters: dict[str, object] = {**known, "seed": options.seed, "test_ratio": options.dev_ratio}
+    inputs = {"data": examples.path}
+    if examples.kind == TEXTS:
+        parameters |= {"text_column": TEXT_COLUMN, "label_column": LABEL_COLUMN}
+        inputs["tokenizer"] = hub.path
+    else:
+        parameters |= picture_parameters(hub.path)
+    return _call(context, Verb.PREPROCESS, work / "data", inputs, parameters)
+
+
+def _check_options(options: FinetuneOptions, classes: ChosenClasses | None) -> None:
+    if classes is None:
+        return
+    if options.lora and classes.replaces_head:
+        raise InvalidArgument(
+            "--lora trains no head, and the data have other classes than the folder, so that the head is new; train "
+            "all weights, or bring data of the folder's classes"
+        )
+    if not options.dev_ratio:
+        raise InvalidArgument("--held-out is 0; expected more for a classifier, which is judged on what it did not see")
 
 
 def _compile(
@@ -208,9 +264,9 @@ def _training(options: FinetuneOptions) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _judge(context: VerbContext, inputs: Mapping[str, Path], output: Path) -> dict[str, float]:
+def _judge(context: VerbContext, inputs: Mapping[str, Path], output: Path, names: tuple[str, ...]) -> dict[str, float]:
     figures = _call(context, Verb.EVALUATE, output, inputs, {}).figures
-    return {name: float(str(figures[name])) for name in ("held_out_loss", "perplexity")}
+    return {name: float(str(figures[name])) for name in names}
 
 
 def _call(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rdukit.errors import IllegalValue, InvalidArgument
 from rdukit_modelbox.contract.allowed_values import ParameterValue
-from rdukit_serving.tables.encoding import OTHER, FeatureEncoding
+from rdukit_serving.raw_inputs.encoding import OTHER, FeatureEncoding
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,8 @@ class RowPreprocessRequest:
 #: Parameters that may not name the same column.
 _DISTINCT: Final = (
     ("label_column", "columns"), ("label_column", "categorical"), ("label_column", "dates"),
-    ("label_column", "exclude"), ("exclude", "columns"), ("exclude", "categorical"), ("exclude", "dates"), ("categorical", "dates"),
+    ("label_column", "exclude"), ("exclude", "columns"), ("exclude", "categorical"), ("exclude", "dates"),
+    ("categorical", "dates"),
 )  # fmt: skip
 
 

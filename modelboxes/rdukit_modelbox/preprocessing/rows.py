@@ -39,8 +39,8 @@ from rdukit_modelbox.preprocessing.row_run import (
 from rdukit_modelbox.preprocessing.sources import Format, RowErrors, find_sources
 from rdukit_modelbox.preprocessing.table_audit import TableAudit
 from rdukit_modelbox.verbs.context import VerbContext, VerbResult
-from rdukit_serving.tables.encoding import FeatureEncoding
-from rdukit_serving.tables.preprocessing import TablePreprocessing, write_preprocessing
+from rdukit_serving.raw_inputs.encoding import FeatureEncoding
+from rdukit_serving.raw_inputs.preprocessing import TablePreprocessing, write_preprocessing
 
 ROW_FORMATS: Final = (*TABLES, Format.NPZ, Format.HDF5, Format.IMAGES)
 

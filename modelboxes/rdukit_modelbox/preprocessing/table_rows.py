@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.preprocessing.columns import RowBlock, RowPreprocessRequest
 from rdukit_modelbox.preprocessing.sources import LONGEST_LINE, Format, RowErrors, SourceFile, read_line_blocks
-from rdukit_serving.tables.layout import (
+from rdukit_serving.raw_inputs.layout import (
     CATEGORY,
     DATE,
     NUMBER,
@@ -28,7 +28,7 @@ from rdukit_serving.tables.layout import (
     find_kind,
     read_label,
 )
-from rdukit_serving.tables.legal_values import plain_numbers
+from rdukit_serving.raw_inputs.legal_values import plain_numbers
 
 BLOCK_ROWS: Final = 2048
 #: A row's line or number, and its values by column.

@@ -43,7 +43,7 @@ from rdukit_serving.models.served import Answer, ServedModels
 from rdukit_serving.models.version import ModelVersion
 
 if TYPE_CHECKING:
-    from rdukit_serving.tables.preprocessing import TablePrediction
+    from rdukit_serving.raw_inputs.answers import ClassPrediction
 
 logger = logging.getLogger(__name__)
 
@@ -181,7 +181,7 @@ class BoxService:
 
     async def predict(
         self, rows: Sequence[Mapping[str, object]], inputs: Mapping[str, str]
-    ) -> "Sequence[TablePrediction]":
+    ) -> "Sequence[ClassPrediction]":
         """Labels with their probabilities for rows by column name, at once; ``inputs`` as of ``infer_rows``.
 
         Raises:

@@ -21,9 +21,10 @@ from rdukit_modelbox.tasks.base import measured
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
 from rdukit_serving.device.parameters import load_parameters
+from rdukit_serving.raw_inputs.answers import ClassPrediction
+from rdukit_serving.raw_inputs.layout import ColumnFault
+from rdukit_serving.raw_inputs.preprocessing import TablePreprocessing, open_preprocessing
 from rdukit_serving.shape import Shape
-from rdukit_serving.tables.layout import ColumnFault
-from rdukit_serving.tables.preprocessing import TablePrediction, TablePreprocessing, open_preprocessing
 
 #: Name of the file that is written.
 PREDICTIONS: Final = "predictions.csv"
@@ -88,7 +89,7 @@ def _check_columns(
 def _predictions(
     context: VerbContext, program: ModelProgram, table: TablePreprocessing, sources: tuple[SourceFile, ...],
     names: Set[str],
-) -> Iterator[tuple[list[NumberedRow], list[TablePrediction]]]:  # fmt: skip
+) -> Iterator[tuple[list[NumberedRow], list[ClassPrediction]]]:  # fmt: skip
     size = program.shape.batch_size
     total, before = sum(source.bytes for source in sources), 0
     for source in sources:
@@ -110,7 +111,7 @@ def _predictions(
                     f"{source.name}:{line}, column {fault.column!r}: {fault.reason}; expected {fault.legal}",
                     file=source.name, line=line, column=fault.column,
                 ) from None  # fmt: skip
-            found: list[TablePrediction] = []
+            found: list[ClassPrediction] = []
             for at in range(0, len(features_NF), size):
                 found += table.predictions(program.logits_of(features_NF[at : at + size]))
             yield rows, found

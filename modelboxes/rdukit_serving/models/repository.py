@@ -288,6 +288,7 @@ def model_metadata(repository: Repository, version: ModelVersion) -> dict[str, o
         "outputs": [spec.metadata() for spec in signature.outputs],
         "properties": dict(signature.properties),
         **({"table": version.table.describe()} if version.table else {}),
+        **({"pictures": version.pictures.describe()} if version.pictures else {}),
     }
 
 

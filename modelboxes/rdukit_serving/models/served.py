@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rdukit.errors import InvalidArgument, NotFound, RdukitError, Unavailable
 from rdukit.files.atomic import sha256_of
-from rdukit.pef.checkpoint_files import LATEST, TABLE_FILE
+from rdukit.pef.checkpoint_files import LATEST, PICTURE_FILE, TABLE_FILE
 from rdukit.settings import resolve
 from rdukit_serving.models.repository import BringFile, Repository
 from rdukit_serving.models.version import ModelVersion, VersionState
@@ -22,8 +22,8 @@ from rdukit_serving.signature import InferRequest, RawTensor
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from rdukit_serving.raw_inputs.answers import ClassPrediction
     from rdukit_serving.router.decision import NamedRouter
-    from rdukit_serving.tables.preprocessing import TablePrediction
 
 logger = logging.getLogger(__name__)
 
@@ -157,7 +157,7 @@ class ServedModels:
         logits_NC = await _run(version, rows_NF)
         return logits_NC.tolist(), logits_NC.argmax(axis=1).tolist()
 
-    async def predict(self, rows: Sequence[Mapping[str, object]], version: ModelVersion) -> "list[TablePrediction]":
+    async def predict(self, rows: Sequence[Mapping[str, object]], version: ModelVersion) -> "list[ClassPrediction]":
         """Return the answers for rows by column name, of a model that was trained on a table.
 
         Raises:
@@ -169,7 +169,7 @@ class ServedModels:
                 f"{self.repository.name} takes no rows by column name, as no {TABLE_FILE} lies with its checkpoint; "
                 f"send tensors to /v2/models/{self.repository.name}/infer"
             )
-        from rdukit_serving.tables.preprocessing import read_features  # numpy: 13 MB
+        from rdukit_serving.raw_inputs.preprocessing import read_features  # numpy: 13 MB
 
         if not rows:
             raise InvalidArgument("there is no row; expected one at least", field="rows")
@@ -178,6 +178,23 @@ class ServedModels:
             await asyncio.to_thread(read_features, table, rows) if len(rows) > _FEW else read_features(table, rows)
         )
         return table.predictions(await _run(version, rows_NF))
+
+    async def classify(self, pictures: Sequence[bytes], version: ModelVersion) -> "list[ClassPrediction]":
+        """Return the answers for pictures, each the bytes of a file, of a model that was trained on pictures.
+
+        Raises:
+            InvalidArgument: the model was trained on no pictures, or one cannot be used; names its number.
+        """
+        known = version.pictures
+        if known is None:
+            raise InvalidArgument(
+                f"{self.repository.name} takes no pictures, as no {PICTURE_FILE} lies with its checkpoint; send "
+                f"tensors to /v2/models/{self.repository.name}/infer"
+            )
+        from rdukit_serving.raw_inputs.pictures import read_pictures
+
+        shape = version.signature.inputs[0].row_shape
+        return known.predictions(await _run(version, await asyncio.to_thread(read_pictures, known, pictures, shape)))
 
     async def release_found(self) -> None:
         """Unload what nobody asked for by name: its tiles are needed."""

@@ -7,10 +7,10 @@ import time
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rdukit.errors import InvalidArgument, RdukitError, Unavailable
-from rdukit.pef.checkpoint_files import table_file
+from rdukit.pef.checkpoint_files import picture_file, table_file
 from rdukit.settings import resolve
 from rdukit_serving.batching import Batcher
 from rdukit_serving.checks import check_classes, check_indices, check_request
@@ -28,9 +28,14 @@ from rdukit_serving.text.prompt_tokens import tokens_of
 from rdukit_serving.text.queue import GenerationRequest, TextQueue
 
 if TYPE_CHECKING:
-    from rdukit_serving.tables.preprocessing import TablePreprocessing
+    from rdukit_serving.raw_inputs.pictures import PicturePreprocessing
+    from rdukit_serving.raw_inputs.preprocessing import TablePreprocessing
 
 logger = logging.getLogger(__name__)
+
+
+#: Names of a classifier's output.
+_OF_CLASSES: Final = frozenset({"logits", "output"})
 
 
 class VersionState(StrEnum):
@@ -64,6 +69,8 @@ class ModelVersion:
         self.text: Mapping[str, int] | None = None
         #: How rows of a table become features, of a model that was trained on one.
         self.table: TablePreprocessing | None = None
+        #: How pictures become its input, of a model that was trained on pictures.
+        self.pictures: PicturePreprocessing | None = None
         self._client: DeviceClient | None = None
         self._restarting: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -80,7 +87,7 @@ class ModelVersion:
         began = time.perf_counter()
         try:
             await self._start()
-            self.table = self._find_table()
+            self._find_raw_inputs()
         except RdukitError as error:
             await self._stop_client()
             self.state, self.reason = VersionState.UNAVAILABLE, error.message
@@ -229,16 +236,26 @@ class ModelVersion:
         if client is not None:
             await client.stop()
 
-    def _find_table(self) -> "TablePreprocessing | None":
-        checkpoint = self.files.checkpoint
-        if checkpoint is None or self.text is not None or not table_file(checkpoint).is_file():
-            return None
-        if len(self.signature.inputs) != 1 or self.signature.outputs[0].name != "logits":
-            return None  # a model with a serving of its own: its inputs are not the table's features
-        from rdukit_serving.tables.preprocessing import open_preprocessing  # numpy: 13 MB
+    def _find_raw_inputs(self) -> None:
+        """Read what lies with the checkpoint of how rows of a table, or pictures, become the model's input.
 
-        features, classes = self.signature.inputs[0].row_elements, self.signature.outputs[0].row_elements
-        return open_preprocessing(checkpoint, features, classes)
+        Raises:
+            InvalidArgument: a file is damaged. PefMismatch: it is of another model.
+        """
+        checkpoint = self.files.checkpoint
+        if checkpoint is None or self.text is not None:
+            return
+        if len(self.signature.inputs) != 1 or self.signature.outputs[0].name not in _OF_CLASSES:
+            return  # a model with a serving of its own: its inputs are not what was preprocessed
+        values, classes = self.signature.inputs[0].row_elements, self.signature.outputs[0].row_elements
+        if table_file(checkpoint).is_file():
+            from rdukit_serving.raw_inputs.preprocessing import open_preprocessing  # numpy: 13 MB
+
+            self.table = open_preprocessing(checkpoint, values, classes)
+        if picture_file(checkpoint).is_file():
+            from rdukit_serving.raw_inputs.pictures import open_picture_preprocessing
+
+            self.pictures = open_picture_preprocessing(checkpoint, values, classes)
 
     async def _start(self) -> None:
         client = await DeviceClient.start(self.files, self._log_file, resolve(LOAD_TIMEOUT_S))

@@ -42,7 +42,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 #: Extensions that clients ask for and that have no meaning here.
 _NOT_SERVED: Final = frozenset({"systemsharedmemory", "cudasharedmemory", "trace", "logging"})
 #: What may follow a model's name in a path.
-_OF_MODELS: Final = frozenset({"infer", "ready", "stats", "config", "load", "unload", "rows"})
+_OF_MODELS: Final = frozenset({"infer", "ready", "stats", "config", "load", "unload", "rows", "images"})
 
 
 class OpenInferenceApp:
@@ -123,6 +123,16 @@ class OpenInferenceApp:
                 answered = await self._models.predict(_rows(body), found)
                 said = {"model_name": name, "model_version": found.version}
                 await _answer(send, 200, orjson.dumps({**said, "predictions": [each.to_json() for each in answered]}))
+                return
+            case ["models", name, "images"] | ["models", name, "versions", _, "images"]:
+                _require(method, "POST")
+                body = await self._body(receive)
+                found = await self._models.ensure(name, parts[3] if len(parts) == 5 else "")
+                pictures = _pictures(dict(scope["headers"]).get(b"content-type", b""), body)
+                answered = await self._models.classify(pictures, found)
+                said = {"model_name": name, "model_version": found.version}
+                tops = [each.to_top_json() for each in answered]
+                await _answer(send, 200, orjson.dumps({**said, "predictions": tops}))
                 return
             case ["models", name, "ready"] | ["models", name, "versions", _, "ready"]:
                 _require(method, "GET")
@@ -249,6 +259,18 @@ def _object(body: bytes, legal: str) -> Mapping[str, Any]:
     if unknown is not None:
         raise InvalidArgument(f"the request has no field {unknown[:80]!r}; legal: {legal}")
     return value
+
+
+def _pictures(content_type: bytes, body: bytes) -> list[bytes]:
+    """Return the pictures of a request: its body, or what its JSON has in base64."""
+    if content_type.lower().startswith((b"image/", b"application/octet-stream")):
+        return [body]
+    from rdukit_serving.raw_inputs.pictures import decode_pictures
+
+    try:
+        return decode_pictures(read_json(body))
+    except (ValueError, RecursionError) as cause:
+        raise InvalidArgument(f"the request is not JSON: {cause}; or send Content-Type: image/…") from cause
 
 
 def _rows(body: bytes) -> list[Any]:

@@ -17,10 +17,10 @@ import pytest
 
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.preprocessing.array_rows import read_hdf5, read_npz
-from rdukit_modelbox.preprocessing.columns import ColumnFigures, RowBlock, RowPreprocessRequest, encoding_of
+from rdukit_modelbox.preprocessing.columns import ColumnFigures, RowPreprocessRequest, encoding_of
 from rdukit_modelbox.preprocessing.sources import Format, RowErrors, SourceFile
 from rdukit_modelbox.preprocessing.table_rows import find_layout, read_table
-from rdukit_serving.tables.legal_values import NotLegal, name_of, number_of, plain_numbers
+from rdukit_serving.raw_inputs.legal_values import NotLegal, name_of, number_of, plain_numbers
 from support import shows
 
 pytestmark = shows("preprocess")

@@ -14,7 +14,7 @@ from rdukit_modelbox.contract.box import find_box_file, load_box
 from rdukit_modelbox.preprocessing.datasets import load_dataset
 from rdukit_modelbox.preprocessing.rows import preprocess_rows
 from rdukit_modelbox.verbs.context import VerbResult
-from rdukit_serving.tables.preprocessing import (
+from rdukit_serving.raw_inputs.preprocessing import (
     TablePreprocessing,
     find_preprocessing,
     open_preprocessing,
@@ -33,7 +33,8 @@ def preprocess(folder: Path, lines: list[str], **changed: Any) -> VerbResult:
     (folder / "in.csv").write_text("\n".join(lines) + "\n")
     context = RecordingContext(load_box(find_box_file("mlp")))
     parameters = {
-        "normalize": "standard", "limit": 0, "test_ratio": 0.0, "columns": "", "categorical": "", "label_column": "label"
+        "normalize": "standard", "limit": 0, "test_ratio": 0.0, "columns": "", "categorical": "",
+        "label_column": "label",
     }  # fmt: skip
     return preprocess_rows(context, {**parameters, **changed}, {"data": folder / "in.csv"}, folder)
 

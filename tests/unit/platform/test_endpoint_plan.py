@@ -235,6 +235,7 @@ def test_a_replica_that_has_ended_has_no_events() -> None:
         ("POST", "v2/models/logreg/versions/1/infer", "/v2/models/logreg/versions/1/infer"),
         ("POST", "v2/models/read/rows", "/v2/models/logreg/rows"),
         ("POST", "v2/models/logreg/versions/1/rows", "/v2/models/logreg/versions/1/rows"),
+        ("POST", "v2/models/read/images", "/v2/models/logreg/images"),
         ("GET", "v2/models/read", "/v2/models/logreg"),
         ("POST", "v1/chat/completions", "/v1/chat/completions"),
         ("POST", "v1/embeddings", "/v1/embeddings"),
@@ -260,7 +261,8 @@ def test_inference_is_passed_on(method: str, path: str, at_box: str) -> None:
         ("POST", "v2/repository/models/logreg/load"), ("POST", "train"), ("GET", "v2/models/../../operations"),
         ("POST", "v2/models/a?b/infer"), ("POST", "v2//models/a/infer"), ("POST", "v1/operations/x/cancel"),
         ("GET", "metrics"), ("POST", "v2/models/a%2F/infer"), ("GET", "v2/models/a/load"),
-        ("POST", "v2/models/a/generate/infer"), ("POST", "v2/models/infer"), ("POST", "v2/models/rows"), ("POST", "v2/models/a/rows/infer"), ("POST", "api/v2/predict/generic/p"),
+        ("POST", "v2/models/a/generate/infer"), ("POST", "v2/models/infer"), ("POST", "api/v2/predict/generic/p"),
+        ("POST", "v2/models/rows"), ("POST", "v2/models/a/rows/infer"), ("GET", "v2/models/a/images"),
         ("POST", "v1/messages/batches"), ("GET", "v1/responses/r"),
     ],
 )  # fmt: skip

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rdukit.errors import IllegalValue
-from rdukit_serving.tables.layout import ColumnFault
+from rdukit_serving.raw_inputs.layout import ColumnFault
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]

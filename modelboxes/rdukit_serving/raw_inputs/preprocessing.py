@@ -16,28 +16,12 @@ from rdukit.errors import InvalidArgument, NotFound, PefMismatch
 from rdukit.files.atomic import write_json_atomic
 from rdukit.pef.checkpoint_files import TABLE_FILE, read_identity, table_file
 from rdukit.pef.identity import ModelIdentity
-from rdukit_serving.tables.encoding import FeatureEncoding, Floats
-from rdukit_serving.tables.layout import CATEGORY, DATE, NUMBER, UNFILLED, ColumnFault, TableLayout, TableRow
+from rdukit_serving.raw_inputs.answers import ClassPrediction, predictions_of
+from rdukit_serving.raw_inputs.encoding import FeatureEncoding, Floats
+from rdukit_serving.raw_inputs.layout import CATEGORY, DATE, NUMBER, UNFILLED, ColumnFault, TableLayout, TableRow
 
 #: Version of the file's form; another one is refused.
 VERSION: Final = 1
-
-
-@dataclass(frozen=True, slots=True)
-class TablePrediction:
-    """Answer for a row: the name of the likeliest class, and the probability of each class by its name."""
-
-    label: str
-    probabilities: Mapping[str, float]
-
-    @property
-    def probability(self) -> float:
-        """Return the probability of ``label``."""
-        return self.probabilities[self.label]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the label, its probability, and all probabilities."""
-        return {"label": self.label, "probability": self.probability, "probabilities": dict(self.probabilities)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,15 +79,9 @@ class TablePreprocessing:
                 f"column {others[0]!r} was not in the training table; expected {self._expected()}", column=others[0]
             )
 
-    def predictions(self, logits_NC: NDArray[Any]) -> list[TablePrediction]:
+    def predictions(self, logits_NC: NDArray[Any]) -> list[ClassPrediction]:
         """Return the answer for each row of a classifier's outputs [N, C], before their softmax."""
-        wide_NC = logits_NC.astype(np.float64)
-        powers_NC = np.exp(wide_NC - wide_NC.max(axis=1, keepdims=True))
-        shares_NC = powers_NC / powers_NC.sum(axis=1, keepdims=True)
-        return [
-            TablePrediction(self.classes[best], dict(zip(self.classes, shares, strict=True)))
-            for best, shares in zip(logits_NC.argmax(axis=1).tolist(), shares_NC.tolist(), strict=True)
-        ]
+        return predictions_of(self.classes, logits_NC)
 
     def check_model(self, features: int, classes: int, identity: ModelIdentity | None, where: str) -> None:
         """Compare with a model's widths, and with the columns and classes that a checkpoint says.

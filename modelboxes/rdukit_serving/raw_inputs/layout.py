@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from rdukit_serving.tables.legal_values import (
+from rdukit_serving.raw_inputs.legal_values import (
     DATE_FEATURES,
     LEGAL_RANGE,
     MISSING,

@@ -1,1 +1,0 @@
-"""Tables: rows by column name become features, and outputs become labels; the same at training and at serving."""
