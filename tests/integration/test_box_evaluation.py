@@ -248,7 +248,7 @@ def test_a_training_steps_loss_and_statistics_are_torchs_on_whole_batches(own: O
     """One epoch's first step with nothing dropped out, from the seed's parameters."""
     from rdukit_modelbox.tasks.classification import RowData
 
-    rows = RowData(load_dataset(own.data))
+    rows = RowData(load_dataset(own.data), own.data)
     batches = list(rows.batches(BATCH, 0, 0, 0))
     assert len(batches) == TRAIN_SAMPLES // BATCH
     assert all(len(features) == BATCH for features, _ in batches)

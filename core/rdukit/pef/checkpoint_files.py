@@ -26,6 +26,10 @@ PREFIX: Final = "parameter/"
 TRAINING_KEY: Final = "rdukit"
 #: What a linear layer has beside its weight where it was trained by an update of low rank.
 ADAPTER_PARTS: Final = (".lora_A", ".lora_B", ".lora_scale")
+#: Name of the file that says how rows of a table become features, in a data set and beside a checkpoint.
+TABLE_FILE: Final = "preprocessing.json"
+#: Name of the file that says how a picture becomes an array, at the same places.
+PICTURE_FILE: Final = "picture_preprocessing.json"
 #: Bytes of a header at most, as the safetensors library has it.
 MAX_HEADER_BYTES: Final = 100_000_000
 
@@ -113,6 +117,16 @@ def find_checkpoint_file(folder: Path, which: str, *, verify: bool = True) -> Pa
     if not path.is_file() or (verify and sha256_of_file(path) != digest):
         raise InvalidArgument(f"{path} is missing or does not match {pointer}; train into another folder")
     return path
+
+
+def table_file(checkpoint: Path) -> Path:
+    """Return the place of a checkpoint's preprocessing of tables: in its folder, or beside a safetensors file."""
+    return (checkpoint if checkpoint.is_dir() else checkpoint.parent) / TABLE_FILE
+
+
+def picture_file(checkpoint: Path) -> Path:
+    """Return the place of a checkpoint's preprocessing of pictures: in its folder, or beside a safetensors file."""
+    return (checkpoint if checkpoint.is_dir() else checkpoint.parent) / PICTURE_FILE
 
 
 def read_identity(checkpoint: Path, which: str = "newest") -> ModelIdentity | None:

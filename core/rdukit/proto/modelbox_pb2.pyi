@@ -273,7 +273,7 @@ class Progress(_message.Message):
     def __init__(self, stage: _Optional[str] = ..., step: _Optional[int] = ..., total: _Optional[int] = ..., loss: _Optional[float] = ..., throughput: _Optional[float] = ..., eta_s: _Optional[float] = ...) -> None: ...
 
 class InferRequest(_message.Message):
-    __slots__ = ("id", "rows", "tensors", "dataset", "inputs", "outputs")
+    __slots__ = ("id", "rows", "tensors", "dataset", "table", "inputs", "outputs")
     class InputsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -285,15 +285,17 @@ class InferRequest(_message.Message):
     ROWS_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
     DATASET_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     id: str
     rows: Rows
     tensors: Tensors
     dataset: VerbRequest
+    table: Table
     inputs: _containers.ScalarMap[str, str]
     outputs: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, id: _Optional[str] = ..., rows: _Optional[_Union[Rows, _Mapping]] = ..., tensors: _Optional[_Union[Tensors, _Mapping]] = ..., dataset: _Optional[_Union[VerbRequest, _Mapping]] = ..., inputs: _Optional[_Mapping[str, str]] = ..., outputs: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., rows: _Optional[_Union[Rows, _Mapping]] = ..., tensors: _Optional[_Union[Tensors, _Mapping]] = ..., dataset: _Optional[_Union[VerbRequest, _Mapping]] = ..., table: _Optional[_Union[Table, _Mapping]] = ..., inputs: _Optional[_Mapping[str, str]] = ..., outputs: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class InferResponse(_message.Message):
     __slots__ = ("id", "answer", "operation")
@@ -316,7 +318,7 @@ class InferStreamResponse(_message.Message):
     def __init__(self, id: _Optional[str] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
 
 class Answer(_message.Message):
-    __slots__ = ("outputs", "labels", "tensors", "timing_us")
+    __slots__ = ("outputs", "labels", "tensors", "timing_us", "predictions")
     class TimingUsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -328,11 +330,30 @@ class Answer(_message.Message):
     LABELS_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
     TIMING_US_FIELD_NUMBER: _ClassVar[int]
+    PREDICTIONS_FIELD_NUMBER: _ClassVar[int]
     outputs: _containers.RepeatedCompositeFieldContainer[Row]
     labels: _containers.RepeatedScalarFieldContainer[int]
     tensors: _containers.RepeatedCompositeFieldContainer[Tensor]
     timing_us: _containers.ScalarMap[str, int]
-    def __init__(self, outputs: _Optional[_Iterable[_Union[Row, _Mapping]]] = ..., labels: _Optional[_Iterable[int]] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., timing_us: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    predictions: _containers.RepeatedCompositeFieldContainer[Prediction]
+    def __init__(self, outputs: _Optional[_Iterable[_Union[Row, _Mapping]]] = ..., labels: _Optional[_Iterable[int]] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., timing_us: _Optional[_Mapping[str, int]] = ..., predictions: _Optional[_Iterable[_Union[Prediction, _Mapping]]] = ...) -> None: ...
+
+class Prediction(_message.Message):
+    __slots__ = ("label", "probability", "probabilities")
+    class ProbabilitiesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    LABEL_FIELD_NUMBER: _ClassVar[int]
+    PROBABILITY_FIELD_NUMBER: _ClassVar[int]
+    PROBABILITIES_FIELD_NUMBER: _ClassVar[int]
+    label: str
+    probability: float
+    probabilities: _containers.ScalarMap[str, float]
+    def __init__(self, label: _Optional[str] = ..., probability: _Optional[float] = ..., probabilities: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Error(_message.Message):
     __slots__ = ("code", "message", "detail", "status")
@@ -345,6 +366,12 @@ class Error(_message.Message):
     detail: _struct_pb2.Struct
     status: int
     def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., detail: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., status: _Optional[int] = ...) -> None: ...
+
+class Table(_message.Message):
+    __slots__ = ("rows",)
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    rows: _containers.RepeatedCompositeFieldContainer[_struct_pb2.Struct]
+    def __init__(self, rows: _Optional[_Iterable[_Union[_struct_pb2.Struct, _Mapping]]] = ...) -> None: ...
 
 class Rows(_message.Message):
     __slots__ = ("rows",)

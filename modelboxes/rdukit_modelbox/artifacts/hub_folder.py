@@ -27,7 +27,7 @@ from tokenizers import Tokenizer
 import rdukit
 from rdukit.cli import exit_on_error
 from rdukit.files.atomic import sha256_of_file, write_json_atomic
-from rdukit.pef.checkpoint_files import LATEST
+from rdukit.pef.checkpoint_files import LATEST, PICTURE_FILE
 from rdukit.pef.identity import metadata_of
 from rdukit.system.process import end_group_with_parent
 from rdukit_modelbox.contract.box import box_names, find_box_file, load_box
@@ -43,6 +43,7 @@ from rdukit_zoo.checkpoints.folder import (
     identity_of,
     open_hub_folder,
     read_tensors,
+    shared_names,
     weight_files,
 )
 from rdukit_zoo.registry import ModelEntry, SizeValue
@@ -59,7 +60,7 @@ CACHE_BYTES: Final = 1 << 30
 #: Names of models that are also names of folders.
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 #: Files beside the weights that serving reads.
-COMPANIONS: Final = (TOKENIZER_FILE, *TEMPLATE_FILES)
+COMPANIONS: Final = (TOKENIZER_FILE, *TEMPLATE_FILES, PICTURE_FILE)
 
 
 def prepare_hub_folder(
@@ -92,7 +93,7 @@ def prepare_hub_folder(
         unfinished = Path(name)
         tell = status.update if talk.is_terminal else talk.print
         tell(f"converting {entry.name}'s weights")
-        _convert(hub, sizes, unfinished / "checkpoint")
+        write_checkpoint(hub, sizes, unfinished / "checkpoint")
         tell(f"compiling {entry.name}")
         box = box_of(entry)
         takes_texts = generates or (entry.text_serving is not None and (folder / TOKENIZER_FILE).is_file())
@@ -168,19 +169,40 @@ def _digest(folder: Path, sizes: dict[str, SizeValue], precision: str) -> str:
     return hashlib.sha256(about.encode()).hexdigest()[:24]
 
 
-def _convert(hub: HubFolder, sizes: dict[str, SizeValue], target: Path) -> None:
-    """Write the weights under the model's names, the pointer that boxes read, and what serving needs beside them."""
+def write_checkpoint(
+    hub: HubFolder, sizes: Mapping[str, SizeValue], target: Path, *, keeps_tied: bool = False,
+    head: Mapping[str, torch.Tensor] | None = None,
+) -> None:  # fmt: skip
+    """Write the weights under the model's names, the pointer that boxes read, and what serving needs beside them.
+
+    Args:
+        sizes: the folder's, as ``limited_sizes`` gives them.
+        target: the folder to create.
+        keeps_tied: write a tensor under each of its names, as a training takes them; serving needs one.
+        head: tensors in place of the folder's, of a classifier with other classes.
+    Raises:
+        NotFound, InvalidArgument: there are no weights, or they are damaged or of another model.
+    """
     target.mkdir()
+    stored = {**sizes, "num_classes": hub.sizes["num_classes"]} if head else sizes
     with torch.device("meta"):
-        model = hub.entry.build(**sizes)
+        model = hub.entry.build(**stored)
     # Mapped from the source files: only what is stored the other way round is copied.
     tensors = {name: tensor.contiguous() for name, tensor in read_tensors(hub, model)}
+    if keeps_tied:
+        for name, other in shared_names(model, hub.hub).items():
+            first, second = (name, other) if name in tensors else (other, name)
+            tensors[second] = tensors[first].clone()
     tables = {name for name in model.state_dict() if hub.hub.is_table(name)}
     if tables:
         with drawing_nothing():
             whole = hub.entry.build(**sizes)
         tensors |= {name: value.clone() for name, value in whole.state_dict().items() if name in tables}
-    metadata = metadata_of(replace(identity_of(hub), sizes=hub.entry.identity(sizes).sizes))
+    identity = replace(identity_of(hub), sizes=hub.entry.identity(sizes).sizes)
+    if head:
+        tensors |= head
+        identity = replace(identity, classes=())
+    metadata = metadata_of(identity)
     save_file(tensors, target / WEIGHTS, metadata=metadata)
     named = {"format": 1, "step": 0, "file": WEIGHTS, "sha256": sha256_of_file(target / WEIGHTS), "previous": None}
     write_json_atomic(target / LATEST, named)

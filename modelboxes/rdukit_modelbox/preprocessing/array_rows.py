@@ -17,8 +17,8 @@ from PIL import Image, UnidentifiedImageError
 
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.preprocessing.columns import RowBlock, RowPreprocessRequest
-from rdukit_modelbox.preprocessing.legal_values import LEGAL_RANGE, NotLegal, as_float32, name_of
 from rdukit_modelbox.preprocessing.sources import RowErrors, SourceFile
+from rdukit_serving.raw_inputs.legal_values import LEGAL_RANGE, NotLegal, as_float32, name_of
 
 #: About the bytes of a block of features.
 BLOCK_BYTES: Final = 4 << 20

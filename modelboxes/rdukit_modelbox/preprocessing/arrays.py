@@ -16,15 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rdukit.errors import InvalidArgument, NotFound
-from rdukit.files.atomic import atomic_target, sha256_of, write_json_atomic
+from rdukit.files.atomic import atomic_target, sha256_of, write_atomic, write_json_atomic
+from rdukit.pef.checkpoint_files import PICTURE_FILE
 from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.contract.models import chosen_sizes, entry_of
 from rdukit_modelbox.preprocessing.data_rules import ValueLimit, check_values
 from rdukit_modelbox.preprocessing.datasets import FORMAT, MANIFEST, SPLITS, read_manifest
+from rdukit_modelbox.preprocessing.picture_folders import chosen_splits, is_picture_folder, read_picture_folder
 from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
+from rdukit_serving.raw_inputs.pictures import write_picture_file
 from rdukit_zoo.registry import WITHOUT_TARGET, ModelEntry, SizeValue
 
 KIND: Final = "arrays"
+#: Task of the models that take pictures.
+PICTURES: Final = "image-classification"
 #: Size that says how many classes there are.
 CLASSES: Final = "num_classes"
 Arrays = Mapping[str, NDArray[Any]]
@@ -100,6 +105,7 @@ class ArrayDataset:
         self.classes: tuple[str, ...] = tuple(str(name) for name in manifest.get("classes", ()))
         self.columns: tuple[str, ...] = ()
         self.tokenizer = str(manifest.get("tokenizer", ""))
+        self._folder = folder
         self._arrays = {
             split: {name: np.load(folder / split / f"{name}.npy", mmap_mode="r") for name in self.names}
             for split in SPLITS
@@ -139,7 +145,10 @@ class ArrayDataset:
                     check_values(f"the {split} split's {form.name}", arrays[form.name], form.limit)
 
     def keep_with(self, checkpoint: Path) -> None:
-        """Keep nothing: arrays are served as they come."""
+        """Copy how pictures became arrays, where they were pictures; other arrays are served as they come."""
+        path = self._folder / PICTURE_FILE
+        if path.is_file():
+            write_atomic(checkpoint / PICTURE_FILE, path.read_bytes())
 
 
 def open_arrays(folder: Path, forms: Sequence[ArrayForm]) -> ArrayDataset:
@@ -175,8 +184,14 @@ def preprocess_arrays(
     forms = array_forms(entry, sizes)
     seed, ratio = int(parameters["seed"]), float(parameters["test_ratio"])
     said: Names = {}
+    (output / "dataset" / PICTURE_FILE).unlink(missing_ok=True)
     context.progress(Progress("read", 0, 2))
-    if "data" in inputs:
+    if "data" in inputs and entry.task == PICTURES and is_picture_folder(inputs["data"]):
+        read = read_picture_folder(context, inputs["data"], forms[0].shape, int(sizes[CLASSES]), parameters)
+        splits: Mapping[str, Arrays] = chosen_splits(read, [form.name for form in forms], seed, ratio)
+        source, said = inputs["data"].name, {"classes": list(read.preprocessing.classes)}
+        write_picture_file(output / "dataset", read.preprocessing)
+    elif "data" in inputs:
         arrays, said = _read_data(entry, sizes, forms, parameters, inputs)
         source = inputs["data"].name
         order = np.random.default_rng(seed).permutation(len(next(iter(arrays.values()))))

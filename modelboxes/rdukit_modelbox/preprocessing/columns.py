@@ -1,6 +1,6 @@
-"""Columns of rows: the request for them, their figures in one pass, and their encoding as features. Pure.
+"""Columns of rows: the request for them, their figures in one pass, and what their encoding is made from. Pure.
 
-Axes: N rows of a block, C numeric columns, K categorical columns, F features.
+Axes: N rows of a block, C numbers of a row, K categorical columns.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from rdukit.errors import IllegalValue, InvalidArgument
 from rdukit_modelbox.contract.allowed_values import ParameterValue
+from rdukit_serving.raw_inputs.encoding import OTHER, FeatureEncoding
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +22,15 @@ class RowPreprocessRequest:
     #: Columns of tables, or the array, that are features; empty is all but the label.
     columns: tuple[str, ...] = ()
     label_column: str = "label"
-    #: Columns whose values are names.
+    #: Columns whose values are names, and dates.
     categorical: tuple[str, ...] = ()
+    dates: tuple[str, ...] = ()
+    #: Columns that are no features.
+    exclude: tuple[str, ...] = ()
+    #: Whether the first rows say the kind of a column that is neither in ``categorical`` nor in ``dates``.
+    finds_kinds: bool = False
+    #: Categories of fewer rows are one; 0 keeps all.
+    rare_below: int = 0
     #: ``one_hot`` or ``ordinal``.
     encoding: str = "one_hot"
     #: ``error``, ``drop``, ``zero`` or ``mean``.
@@ -46,13 +54,17 @@ class RowPreprocessRequest:
         """Make a request from checked parameters.
 
         Raises:
-            IllegalValue: the label is also a feature, or a categorical column is not one.
+            IllegalValue: a column has two roles that exclude each other, or a categorical one is no feature.
         """
         base = cls()
         request = cls(
             columns=_names(parameters.get("columns", "")),
             label_column=str(parameters.get("label_column", base.label_column)),
             categorical=_names(parameters.get("categorical", "")),
+            dates=_names(parameters.get("dates", "")),
+            exclude=_names(parameters.get("exclude", "")),
+            finds_kinds="categorical" in parameters,
+            rare_below=int(parameters.get("rare_below", 0)),
             encoding=str(parameters.get("encoding", base.encoding)),
             missing=str(parameters.get("missing", base.missing)),
             normalize=str(parameters.get("normalize", base.normalize)),
@@ -63,13 +75,27 @@ class RowPreprocessRequest:
             image_size=int(parameters.get("image_size", base.image_size)),
             image_mode=str(parameters.get("image_mode", base.image_mode)),
         )
-        if request.label_column in (*request.columns, *request.categorical):
-            raise IllegalValue(f"label_column {request.label_column!r} is also a feature; legal: another column")
-        if request.columns and (extra := set(request.categorical) - set(request.columns)):
-            raise IllegalValue(
-                f"categorical names {', '.join(sorted(extra))}, not in columns; legal: {', '.join(request.columns)}"
-            )
+        roles = {
+            "label_column": (request.label_column,), "columns": request.columns, "categorical": request.categorical,
+            "dates": request.dates, "exclude": request.exclude,
+        }  # fmt: skip
+        for one, other in _DISTINCT:
+            if twice := [name for name in roles[one] if name in roles[other]]:
+                raise IllegalValue(f"column {twice[0]!r} is in {one} and in {other}; expected in one of them")
+        for role in ("categorical", "dates"):
+            if request.columns and (extra := set(roles[role]) - set(request.columns)):
+                raise IllegalValue(
+                    f"{role} names {', '.join(sorted(extra))}, not in columns; legal: {', '.join(request.columns)}"
+                )
         return request
+
+
+#: Parameters that may not name the same column.
+_DISTINCT: Final = (
+    ("label_column", "columns"), ("label_column", "categorical"), ("label_column", "dates"),
+    ("label_column", "exclude"), ("exclude", "columns"), ("exclude", "categorical"), ("exclude", "dates"),
+    ("categorical", "dates"),
+)  # fmt: skip
 
 
 def _names(value: ParameterValue) -> tuple[str, ...]:
@@ -77,9 +103,6 @@ def _names(value: ParameterValue) -> tuple[str, ...]:
 
 
 Floats = NDArray[np.float32]
-#: Mean and standard deviation of MNIST's training images on the scale 0..1, as everybody uses them.
-MNIST_MEAN: Final = np.float32(0.1307)
-MNIST_DEVIATION: Final = np.float32(0.3081)
 #: More names than this in a column, or classes, are refused: they are not categories.
 MAX_CATEGORIES: Final = 10_000
 
@@ -182,62 +205,20 @@ class NameCounts:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Encoder:
-    """Turns blocks into features [N, F] float32."""
+def encoding_of(
+    request: RowPreprocessRequest, figures: ColumnFigures, categories: Sequence[tuple[str, ...]]
+) -> FeatureEncoding:
+    """Return the encoding that a request asks for, with the figures and categories of the training rows."""
+    return FeatureEncoding(
+        request.normalize, request.missing, request.encoding, figures.mean_C, figures.deviation_C, figures.least_C,
+        figures.most_C, tuple(categories),
+    )  # fmt: skip
 
-    request: RowPreprocessRequest
-    figures: ColumnFigures
-    #: Names of each categorical column, in the order of their codes.
-    categories: tuple[tuple[str, ...], ...]
 
-    @property
-    def features(self) -> int:
-        """Features of a row."""
-        each = [len(names) if self.request.encoding == "one_hot" else 1 for names in self.categories]
-        return len(self.figures.mean_C) + sum(each)
-
-    def encode(self, block: RowBlock) -> Floats:
-        """Features [N, F]: the numeric columns, then the categorical ones, in their order.
-
-        Raises:
-            IllegalValue: unknown normalisation.
-        """
-        parts = [self._normalised(self._filled(block.numbers_NC))]
-        for names, values in zip(self.categories, block.names_KN, strict=True):
-            code = {name: index for index, name in enumerate(names)}
-            codes_N = np.array([code[value] for value in values], np.int64)
-            if self.request.encoding == "one_hot":
-                parts.append((codes_N[:, None] == np.arange(len(names))).astype(np.float32))
-            else:
-                parts.append(codes_N[:, None].astype(np.float32))
-        return np.ascontiguousarray(np.concatenate(parts, axis=1)) if len(parts) > 1 else parts[0]
-
-    def _filled(self, numbers_NC: NDArray[np.float64] | Floats) -> NDArray[np.float64] | Floats:
-        if self.request.missing not in {"zero", "mean"} or not np.isnan(numbers_NC).any():
-            return numbers_NC
-        instead_C = self.figures.mean_C if self.request.missing == "mean" else np.zeros_like(self.figures.mean_C)
-        return np.where(np.isnan(numbers_NC), instead_C, numbers_NC)
-
-    def _normalised(self, numbers_NC: NDArray[np.float64] | Floats) -> Floats:
-        match self.request.normalize:
-            case "as_is":
-                return np.ascontiguousarray(numbers_NC, np.float32)
-            case "none" | "mnist":
-                rows: Floats = numbers_NC.astype(np.float32) / np.float32(255)
-                return rows if self.request.normalize == "none" else (rows - MNIST_MEAN) / MNIST_DEVIATION
-            case "standard":
-                low_C, width_C = self.figures.mean_C, self.figures.deviation_C
-            case "min_max":
-                low_C, width_C = self.figures.least_C, self.figures.most_C - self.figures.least_C
-            case other:
-                raise IllegalValue(
-                    f"normalize {other!r} is not legal; legal: as_is, none, mnist, standard, min_max",
-                    parameter="normalize",
-                )
-        # A column of one value alone carries nothing: it becomes 0.
-        scaled: Floats = ((numbers_NC - low_C) / np.where(width_C > 0, width_C, 1.0)).astype(np.float32)
-        return scaled
+def known_names(counts: Mapping[str, int], rare_below: int) -> tuple[str, ...]:
+    """Return a column's categories, sorted; with ``rare_below`` those that are rarer are one, ``OTHER``, at the end."""
+    common = sorted(name for name, count in counts.items() if count >= rare_below and name != OTHER)
+    return (*common, OTHER) if len(common) < len(counts) else tuple(common)
 
 
 def classes_of(labels: Sequence[str]) -> dict[str, int]:

@@ -64,7 +64,7 @@ class Dataset:
     digest: str
     #: Names of the classes in their order; empty where they are numbers.
     names: tuple[str, ...] = ()
-    #: Features in their order, of a table: names of numeric columns, then each value of each categorical one.
+    #: Features in their order, of a table: names of numbers, then each value of each categorical column.
     columns: tuple[str, ...] = ()
 
     def split(self, name: str) -> Samples:
@@ -181,8 +181,10 @@ def class_names(labels: Mapping[str, int]) -> tuple[str, ...]:
 
 def _column_names(manifest: Mapping[str, Any]) -> tuple[str, ...]:
     numeric = (manifest.get("columns") or {}).get("numeric") or ()
-    named = [f"{column}={value}" for column, values in (manifest.get("categories") or {}).items() for value in values]
-    return (*numeric, *named)
+    categories = manifest.get("categories") or {}
+    if manifest.get("encoding", "one_hot") == "ordinal":
+        return (*numeric, *categories)
+    return (*numeric, *(f"{column}={value}" for column, values in categories.items() for value in values))
 
 
 def read_manifest(folder: Path, kind: str = "rows") -> dict[str, Any]:

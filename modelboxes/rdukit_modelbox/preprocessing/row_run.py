@@ -16,8 +16,9 @@ from rdukit_modelbox.preprocessing.columns import Floats, RowBlock, RowPreproces
 from rdukit_modelbox.preprocessing.external_shuffle import Assignment
 from rdukit_modelbox.preprocessing.progress import KILOBYTE, ProgressReporter, WorkFolder
 from rdukit_modelbox.preprocessing.sources import Format, RowErrors, SourceFile
-from rdukit_modelbox.preprocessing.table_rows import TableLayout, find_layout, read_table
+from rdukit_modelbox.preprocessing.table_rows import find_layout, read_table
 from rdukit_modelbox.verbs.context import VerbContext
+from rdukit_serving.raw_inputs.layout import TableLayout
 
 TABLES: Final = (Format.CSV, Format.JSONL, Format.PARQUET)
 SPLITS: Final = ("train", "test")
@@ -46,7 +47,7 @@ class RowRun:
             InvalidArgument: it has no row, or not the columns that the request names.
         """
         layout = find_layout(sources[0], request) if sources[0].format in TABLES else None
-        return cls(context, request, sources, _given_splits(sources), layout, work)
+        return cls(context, request, sources, given_splits(sources), layout, work)
 
     def blocks(self, bad: RowErrors, stage: str) -> Iterator[tuple[RowBlock, NDArray[np.int64], NDArray[np.int64]]]:
         """Yield each block, and its rows' splits and random numbers for buckets, the same in each reading."""
@@ -93,8 +94,8 @@ def within_limit(limit: int, counts: list[int], splits_N: NDArray[np.int64]) -> 
     return kept_N
 
 
-def _given_splits(sources: Sequence[SourceFile]) -> dict[str, int] | None:
-    """Read the split of each file from its first folder or its name; None unless all say one and one says train."""
+def given_splits(sources: Sequence[SourceFile]) -> dict[str, int] | None:
+    """Return the split of each file from its first folder or its name; None unless all say one and one says train."""
     found = {}
     for source in sources:
         path = PurePosixPath(source.name)

@@ -17,11 +17,12 @@ from rdukit.files.atomic import sha256_of
 from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.preprocessing.columns import (
     ColumnFigures,
-    Encoder,
     NameCounts,
     RowBlock,
     RowPreprocessRequest,
     classes_of,
+    encoding_of,
+    known_names,
 )
 from rdukit_modelbox.preprocessing.datasets import load_dataset, read_manifest, write_dataset
 from rdukit_modelbox.preprocessing.progress import WorkFolder, digests_meanwhile, identity_of
@@ -36,7 +37,10 @@ from rdukit_modelbox.preprocessing.row_run import (
     within_limit,
 )
 from rdukit_modelbox.preprocessing.sources import Format, RowErrors, find_sources
+from rdukit_modelbox.preprocessing.table_audit import TableAudit
 from rdukit_modelbox.verbs.context import VerbContext, VerbResult
+from rdukit_serving.raw_inputs.encoding import FeatureEncoding
+from rdukit_serving.raw_inputs.preprocessing import TablePreprocessing, write_preprocessing
 
 ROW_FORMATS: Final = (*TABLES, Format.NPZ, Format.HDF5, Format.IMAGES)
 
@@ -67,11 +71,12 @@ def preprocess_rows(
         return VerbResult(figures, {"dataset": folder})
     run = RowRun.begin(context, request, sources, WorkFolder(work_folder, identity))
     found = run.work.find("figures") or gather_figures(run)
-    encoder = Encoder(
-        request, ColumnFigures.from_json(found["columns"]), tuple(tuple(sorted(names)) for names in found["categories"])
-    )
-    _check_model(context, encoder.features, found)
-    figures = write_rows(run, encoder, found, encode_rows(run, encoder, found))
+    for finding in found["findings"]:
+        context.log(finding)
+    names = [known_names(counts, request.rare_below) for counts in found["categories"]]
+    encoding = encoding_of(request, ColumnFigures.from_json(found["columns"]), names)
+    _check_model(context, encoding.features, found)
+    figures = write_rows(run, encoding, found, encode_rows(run, encoding, found))
     run.work.hand_over("dataset", folder)
     context.log(
         f"{figures['train_samples']} rows to train, {figures['test_samples']} to test, {figures['features']} features"
@@ -124,9 +129,12 @@ def gather_figures(run: RowRun) -> dict[str, Any]:
         raise InvalidArgument(f"no row can be used for training in {', '.join(s.name for s in run.sources[:5])}")
     if bad.count or bad.dropped:
         run.context.log(f"left out {bad.count} bad rows and {bad.dropped} with missing values: {bad.examples[:3]}")
+    columns = tally.figures.to_json()
+    counts = [column.counts for column in tally.names]
     note = {
-        "columns": tally.figures.to_json(),
-        "categories": [column.counts for column in tally.names],
+        "findings": tally.audit.findings(columns, counts) if tally.audit else [],
+        "columns": columns,
+        "categories": counts,
         "labels": tally.labels.counts,
         "class_counts": {kind: split.counts for kind, split in zip(SPLITS, tally.by_split, strict=True)},
         "rows": tally.rows,
@@ -147,6 +155,7 @@ class _Tally:
         #: Of the numeric columns; None before the first block.
         self.figures: ColumnFigures | None = None
         categorical = run.layout.categorical if run.layout else ()
+        self.audit = TableAudit(run.layout.numeric, categorical) if run.layout else None
         self.names = [NameCounts(f"column {name!r}") for name in categorical]
         self.labels = NameCounts(f"the label {run.request.label_column!r}")
         self.by_split = [NameCounts("a split's label") for _ in SPLITS]
@@ -165,6 +174,8 @@ class _Tally:
         if width != len(self.figures.count_C):
             raise InvalidArgument(f"rows have {len(self.figures.count_C)} and {width} numbers; legal: one width")
         kept_N = within_limit(self._limit, self.rows, splits_N)
+        if self.audit is not None:
+            self.audit.add(block)
         self.figures.add(block.numbers_NC[kept_N & (splits_N == 0)])
         for column, values in zip(self.names, block.names_KN, strict=True):
             column.add([value for value, kept in zip(values, kept_N.tolist(), strict=True) if kept])
@@ -174,18 +185,18 @@ class _Tally:
         self.labels.add([label for label, kept in zip(block.labels_N, kept_N.tolist(), strict=True) if kept])
 
 
-def encode_rows(run: RowRun, encoder: Encoder, found: Mapping[str, Any]) -> int:
+def encode_rows(run: RowRun, encoding: FeatureEncoding, found: Mapping[str, Any]) -> int:
     """Put the encoded rows on the disk; ``found`` is the first reading's note. Returns the buckets of each split.
 
     Raises:
         InvalidArgument: the input changed between the readings.
         Cancelled: between two blocks.
     """
-    largest = max(found["rows"]) * row_type(encoder.features).itemsize
+    largest = max(found["rows"]) * row_type(encoding.features).itemsize
     buckets = 1 if run.request.seed is None else max(1, -(-largest // BUCKET_BYTES))
     if run.work.find("rows") is None:
         classes = classes_of(list(found["labels"]))
-        spill = RowSpill(run.work.fresh("rows"), len(SPLITS), buckets, encoder.features)
+        spill = RowSpill(run.work.fresh("rows"), len(SPLITS), buckets, encoding.features)
         counts = [0, 0]
         for block, splits_N, random_N in run.blocks(RowErrors(skips=True), "encode"):
             kept_N = within_limit(run.request.limit, counts, splits_N)
@@ -193,7 +204,8 @@ def encode_rows(run: RowRun, encoder: Encoder, found: Mapping[str, Any]) -> int:
             if not kept_N.all():
                 chosen = tuple([v for v, kept in zip(c, kept_N.tolist(), strict=True) if kept] for c in block.names_KN)
                 block = RowBlock(block.numbers_NC[kept_N], chosen, [""] * len(labels_N), block.consumed)
-            spill.add(encoder.encode(block), labels_N, splits_N[kept_N], random_N[kept_N] % buckets)
+            features_NF = encoding.encode(block.numbers_NC, block.names_KN)
+            spill.add(features_NF, labels_N, splits_N[kept_N], random_N[kept_N] % buckets)
         spill.flush()
         if counts != found["rows"]:
             raise InvalidArgument("the input changed while it was read; preprocess again")
@@ -201,32 +213,36 @@ def encode_rows(run: RowRun, encoder: Encoder, found: Mapping[str, Any]) -> int:
     return buckets
 
 
-def write_rows(run: RowRun, encoder: Encoder, found: Mapping[str, Any], buckets: int) -> dict[str, Any]:
+def write_rows(run: RowRun, encoding: FeatureEncoding, found: Mapping[str, Any], buckets: int) -> dict[str, Any]:
     """Write the whole data set to the work folder's ``dataset``; ``found`` is the first reading's note.
 
     Returns:
         The figures for the verb's result, which the manifest holds too.
     """
     classes = classes_of(list(found["labels"]))
-    numeric = list(run.layout.numeric) if run.layout else None
-    categorical = list(run.layout.categorical) if run.layout else []
+    layout = run.layout
+    numbers = list(layout.numbers) if layout else None
+    categories = zip(layout.categorical, encoding.categories, strict=True) if layout else ()
     figures: dict[str, Any] = {
         "train_samples": found["rows"][0],
         "test_samples": found["rows"][1],
-        "features": encoder.features,
+        "features": encoding.features,
         "classes": max(classes.values()) + 1,
         "normalize": run.request.normalize,
         "source": ", ".join(source.name for source in run.sources[:3]) + (", …" if len(run.sources) > 3 else ""),
         "bad_rows": found["bad_rows"],
         "dropped_rows": found["dropped_rows"],
+        "majority_share": max(found["class_counts"]["train"].values()) / found["rows"][0],
+        **({"findings": found["findings"]} if found["findings"] else {}),
     }
     more = {
         "request": run.work.identity,
         "figures": figures,
         "labels": {label: classes[label] for label in sorted(classes)},
         "class_counts": found["class_counts"],
-        "columns": {"numeric": numeric, **found["columns"]} if len(found["columns"]["mean"]) <= 10_000 else None,
-        "categories": dict(zip(categorical, (sorted(names) for names in found["categories"]), strict=True)),
+        "columns": {"numeric": numbers, **found["columns"]} if len(found["columns"]["mean"]) <= 10_000 else None,
+        "categories": {name: list(names) for name, names in categories},
+        **({"encoding": run.request.encoding} if layout else {}),
         "source_files": [
             {"name": source.name, "bytes": source.bytes, "sha256": sha256}
             for source, sha256 in zip(run.sources, found["sha256"], strict=True)
@@ -234,11 +250,15 @@ def write_rows(run: RowRun, encoder: Encoder, found: Mapping[str, Any], buckets:
         "source_sha256": sha256_of(" ".join(found["sha256"]).encode()),
     }
     pieces = {
-        name: read_rows(run.work.folder / "rows", split, buckets, encoder.features, run.request.seed)
+        name: read_rows(run.work.folder / "rows", split, buckets, encoding.features, run.request.seed)
         for split, name in enumerate(SPLITS)
     }
-    write_dataset(
-        run.work.fresh("dataset"), pieces, dict(zip(SPLITS, found["rows"], strict=True)), encoder.features,
+    folder = write_dataset(
+        run.work.fresh("dataset"), pieces, dict(zip(SPLITS, found["rows"], strict=True)), encoding.features,
         classes=figures["classes"], normalize=run.request.normalize, source=figures["source"], more=more,
     )  # fmt: skip
+    if layout is not None:
+        names = {number: label for label, number in classes.items()}
+        every = tuple(names.get(number, str(number)) for number in range(figures["classes"]))
+        write_preprocessing(folder, TablePreprocessing(layout, encoding, every))
     return figures

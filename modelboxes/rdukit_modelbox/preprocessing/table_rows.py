@@ -1,14 +1,13 @@
 """Tables (CSV, JSON lines, Parquet) as blocks of rows, each value checked. Source of CSV: RFC 4180.
 
-Axes: N rows of a block, C numeric columns, K categorical columns.
+Axes: N rows of a block, C numbers of a row, K categorical columns.
 """
 
 import csv
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from itertools import islice
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -18,52 +17,76 @@ from numpy.typing import NDArray
 
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.preprocessing.columns import RowBlock, RowPreprocessRequest
-from rdukit_modelbox.preprocessing.legal_values import NotLegal, name_of, number_of, plain_numbers
 from rdukit_modelbox.preprocessing.sources import LONGEST_LINE, Format, RowErrors, SourceFile, read_line_blocks
+from rdukit_serving.raw_inputs.layout import (
+    CATEGORY,
+    DATE,
+    NUMBER,
+    ColumnFault,
+    TableLayout,
+    TableRow,
+    find_kind,
+    read_label,
+)
+from rdukit_serving.raw_inputs.legal_values import plain_numbers
 
 BLOCK_ROWS: Final = 2048
 #: A row's line or number, and its values by column.
-Row = tuple[int, Mapping[str, object]]
-
-
-@dataclass(frozen=True, slots=True)
-class TableLayout:
-    """A table's columns: those that are numbers and those that are names."""
-
-    numeric: tuple[str, ...]
-    categorical: tuple[str, ...]
-    label: str
-
-    @classmethod
-    def of(cls, source: SourceFile, columns: Sequence[str], request: RowPreprocessRequest) -> "TableLayout":
-        """Make a layout from the first file's columns.
-
-        Raises:
-            InvalidArgument: a column that the request names is not there, or nothing is left as features.
-        """
-        chosen = request.columns or tuple(name for name in columns if name != request.label_column)
-        for name in (request.label_column, *chosen, *request.categorical):
-            if name not in columns:
-                raise InvalidArgument(
-                    f"{source.name} has no column {name!r}; there: {', '.join(columns) or 'none'}",
-                    file=source.name, column=name,
-                )  # fmt: skip
-        if not chosen:
-            raise InvalidArgument(f"{source.name} has no column besides the label {request.label_column!r}")
-        numeric = tuple(name for name in chosen if name not in request.categorical)
-        return cls(numeric, tuple(name for name in chosen if name in request.categorical), request.label_column)
+NumberedRow = tuple[int, TableRow]
 
 
 def find_layout(source: SourceFile, request: RowPreprocessRequest) -> TableLayout:
-    """Return the layout that the first rows of ``source`` have."""
+    """Return the layout that the first rows of ``source`` have, ``BLOCK_ROWS`` at most.
+
+    Raises:
+        InvalidArgument: a column that the request names is not there, or nothing is left as features.
+    """
+    bad = RowErrors(skips=True)
+    first = [row for _, row in islice(rows_of(source, bad, [0]), BLOCK_ROWS if request.finds_kinds else 1)]
     if source.format == Format.PARQUET:
         with _open_parquet(source) as file:
-            return TableLayout.of(source, file.schema_arrow.names, request)
-    bad = RowErrors(skips=True)
-    for _, values in rows_of(source, bad, [0]):
-        return TableLayout.of(source, list(values), request)
+            return _layout_of(source, file.schema_arrow.names, first, request)
+    if first:
+        return _layout_of(source, list(first[0]), first, request)
     why = f" that can be used; {bad.examples[0]}" if bad.examples else ""
     raise InvalidArgument(f"{source.name} has no row{why}", file=source.name)
+
+
+def column_names(source: SourceFile) -> tuple[str, ...]:
+    """Return the columns of a table: the header's, or those of the first row.
+
+    Raises:
+        InvalidArgument: it has no row.
+    """
+    if source.format == Format.PARQUET:
+        with _open_parquet(source) as file:
+            return tuple(file.schema_arrow.names)
+    for _, row in rows_of(source, RowErrors(skips=False), [0]):
+        return tuple(row)
+    raise InvalidArgument(f"{source.name} has no row", file=source.name)
+
+
+def _layout_of(
+    source: SourceFile, columns: Sequence[str], first: Sequence[TableRow], request: RowPreprocessRequest
+) -> TableLayout:
+    left_out = {request.label_column, *request.exclude}
+    chosen = request.columns or tuple(name for name in columns if name not in left_out)
+    for name in (request.label_column, *chosen, *request.categorical, *request.dates, *request.exclude):
+        if name not in columns:
+            raise InvalidArgument(
+                f"{source.name} has no column {name!r}; there: {', '.join(columns) or 'none'}",
+                file=source.name, column=name,
+            )  # fmt: skip
+    if not chosen:
+        raise InvalidArgument(f"{source.name} has no column besides the label {request.label_column!r}")
+    named = {**dict.fromkeys(request.categorical, CATEGORY), **dict.fromkeys(request.dates, DATE)}
+    if request.finds_kinds:
+        named |= {name: find_kind([row.get(name) for row in first]) for name in chosen if name not in named}
+    numeric, categorical, dates = (
+        tuple(name for name in chosen if named.get(name, NUMBER) == kind) for kind in (NUMBER, CATEGORY, DATE)
+    )
+    others = tuple(name for name in columns if name not in {*chosen, request.label_column})
+    return TableLayout(numeric, categorical, dates, request.label_column, others)
 
 
 def read_table(
@@ -75,7 +98,7 @@ def read_table(
         InvalidArgument: a row that cannot be used and ``bad`` refuses, or a damaged file.
     """
     consumed = [0]
-    block: list[Row] = []
+    block: list[NumberedRow] = []
     for row in rows_of(source, bad, consumed):
         block.append(row)
         if len(block) == BLOCK_ROWS:
@@ -84,7 +107,7 @@ def read_table(
     yield _checked(source, block, layout, request, bad, source.bytes)
 
 
-def rows_of(source: SourceFile, bad: RowErrors, consumed: list[int]) -> Iterator[Row]:
+def rows_of(source: SourceFile, bad: RowErrors, consumed: list[int]) -> Iterator[NumberedRow]:
     """Yield number and values by column of each row; ``consumed[0]`` is how many bytes of the file are read.
 
     Raises:
@@ -99,14 +122,14 @@ def rows_of(source: SourceFile, bad: RowErrors, consumed: list[int]) -> Iterator
             return _parquet_rows(source, consumed)
 
 
-def _csv_rows(source: SourceFile, bad: RowErrors, consumed: list[int]) -> Iterator[Row]:
+def _csv_rows(source: SourceFile, bad: RowErrors, consumed: list[int]) -> Iterator[NumberedRow]:
     with open_csv(source, bad) as file:
         for line, fields in file.rows():
             consumed[0] = file.consumed
             yield line, dict(zip(file.header, fields, strict=True))
 
 
-def _json_rows(source: SourceFile, bad: RowErrors, consumed: list[int]) -> Iterator[Row]:
+def _json_rows(source: SourceFile, bad: RowErrors, consumed: list[int]) -> Iterator[NumberedRow]:
     decode = msgspec.json.Decoder(dict[str, str | int | float | bool | None]).decode
     for block in read_line_blocks(source):
         consumed[0] = block.consumed
@@ -118,7 +141,7 @@ def _json_rows(source: SourceFile, bad: RowErrors, consumed: list[int]) -> Itera
                     bad.add(source.name, number, str(cause), "an object of numbers and texts")
 
 
-def _parquet_rows(source: SourceFile, consumed: list[int]) -> Iterator[Row]:
+def _parquet_rows(source: SourceFile, consumed: list[int]) -> Iterator[NumberedRow]:
     with _open_parquet(source) as file:
         number, total = 0, max(file.metadata.num_rows, 1)
         try:
@@ -140,7 +163,7 @@ def _open_parquet(source: SourceFile) -> Any:
 
 def _checked(
     source: SourceFile,
-    rows: list[Row],
+    rows: list[NumberedRow],
     layout: TableLayout,
     request: RowPreprocessRequest,
     bad: RowErrors,
@@ -150,8 +173,9 @@ def _checked(
     plain = _find_plain_numbers(rows, layout)
     for index, (line, values) in enumerate(rows):
         try:
-            found = _row(values, layout, request, None if plain is None else plain[index])
-        except _Fault as fault:
+            label = read_label(values, layout.label)
+            found = layout.read(values, request.missing, None if plain is None else plain[index])
+        except ColumnFault as fault:
             if fault.is_missing and request.missing == "drop":
                 bad.dropped += 1
             else:
@@ -159,47 +183,15 @@ def _checked(
             continue
         numbers.append(found[0])
         names.append(found[1])
-        labels.append(found[2])
-    numbers_NC: NDArray[np.float64] = np.array(numbers, np.float64).reshape(len(numbers), len(layout.numeric))
+        labels.append(label)
+    numbers_NC: NDArray[np.float64] = np.array(numbers, np.float64).reshape(len(numbers), len(layout.numbers))
     columns = tuple([name[index] for name in names] for index in range(len(layout.categorical)))
     return RowBlock(numbers_NC, columns, labels, consumed)
 
 
-def _find_plain_numbers(rows: list[Row], layout: TableLayout) -> list[list[float]] | None:
+def _find_plain_numbers(rows: list[NumberedRow], layout: TableLayout) -> list[list[float]] | None:
     """Return the numbers of all rows, if each is there and finite, as in most blocks; else None, for a look at each."""
     return plain_numbers([[values.get(name) for name in layout.numeric] for _, values in rows])
-
-
-class _Fault(Exception):
-    def __init__(self, column: str, reason: str, legal: str, *, is_missing: bool = False) -> None:
-        self.column, self.reason, self.legal, self.is_missing = column, reason, legal, is_missing
-
-
-def _row(
-    values: Mapping[str, object], layout: TableLayout, request: RowPreprocessRequest, plain: list[float] | None
-) -> tuple[list[float], list[str], str]:
-    """Return numbers, names and label. A value that is not legal is told before one that is missing."""
-    label = _read(name_of, layout.label, values)
-    if label is None:
-        raise _Fault(layout.label, "no label", "a class")
-    numbers = plain or [_read(number_of, column, values) for column in layout.numeric]
-    names = [_read(name_of, column, values) for column in layout.categorical]
-    if request.missing in {"error", "drop"}:
-        missing = [column for column, number in zip(layout.numeric, numbers, strict=True) if math.isnan(number)]
-        missing += [column for column, name in zip(layout.categorical, names, strict=True) if name is None]
-        if missing:
-            raise _Fault(missing[0], "no value", "a value, or missing=drop, zero or mean", is_missing=True)
-    return numbers, [name or "" for name in names], label
-
-
-T = TypeVar("T")
-
-
-def _read(read: Callable[[object], T], column: str, values: Mapping[str, object]) -> T:
-    try:
-        return read(values.get(column))
-    except NotLegal as fault:
-        raise _Fault(column, fault.reason, fault.legal) from None
 
 
 LEGAL_FIELDS: Final = "fields as in RFC 4180"

@@ -12,7 +12,7 @@ from rdukit.strict_json import read_json
 from rdukit.telemetry.spans import TRACEPARENT, current_context, find_traceparent, within
 from rdukit_modelbox.contract.box import Verb
 from rdukit_modelbox.rest.routes_operations import EVENTS_CONTENT, answer_events
-from rdukit_modelbox.rest.schemas import InferBody, OperationResponse, RowsResponse, VerbBody, errors
+from rdukit_modelbox.rest.schemas import InferBody, OperationResponse, RowsResponse, TableBody, VerbBody, errors
 from rdukit_modelbox.server.service import BoxService
 from rdukit_serving.rest.web import JsonAnswer, while_connected
 
@@ -32,6 +32,10 @@ _EXAMPLES: Final[dict[str, Any]] = {
 }  # fmt: skip
 _INFER_EXAMPLES: Final[dict[str, Any]] = {
     "rows": {"summary": "answered at once", "value": {"rows": [[0.0, 1.0]]}},
+    "table": {
+        "summary": "rows by column name, answered at once",
+        "value": {"rows": [{"age": 41, "city": "Oslo", "since": "2024-03-01", "income": None}]},
+    },
     "data set": {
         "summary": "answered with an operation",
         "value": {"inputs": {"pef": "out.pef", "dataset": "data", "checkpoint": "trained/checkpoint"}},
@@ -87,6 +91,9 @@ def verb_routes(service: BoxService) -> APIRouter:
         if isinstance(body, VerbBody):
             return submit(Verb.INFER, body, accept)
         answer = await while_connected(request, service.inferencer.infer(body.to_call()))
+        if isinstance(body, TableBody):
+            predictions = [each.to_json() for each in answer.predictions]
+            return JsonAnswer({"predictions": predictions, "timing_us": dict(answer.timing_us)})
         return JsonAnswer({"outputs": answer.rows, "labels": list(answer.labels), "timing_us": dict(answer.timing_us)})
 
     return router

@@ -36,7 +36,7 @@ class ArtifactBody(_Asked):
 
 
 #: The forms that a body or an input may have; in brackets, so that no field is called so.
-ROWS, VERB, PATH, ARTIFACT = "[rows]", "[verb]", "[path]", "[artifact]"
+ROWS, TABLE, VERB, PATH, ARTIFACT = "[rows]", "[table]", "[verb]", "[path]", "[artifact]"
 
 
 def _form_of_input(given: object) -> str:
@@ -91,11 +91,30 @@ class RowsBody(_Asked):
         return InferCall(rows=self.rows, inputs=self.inputs)
 
 
+class TableBody(_Asked):
+    """Rows of a table to answer at once."""
+
+    rows: list[dict[str, str | int | Finite | bool | None]] = Field(
+        min_length=1, description="Values by column name, as in the training table; null where one is not known."
+    )
+    inputs: dict[str, str] = Field(default_factory=dict, description="pef and checkpoint; none: the newest model.")
+
+    def to_call(self) -> InferCall:
+        """Return the inferencer's form."""
+        return InferCall(table=self.rows, inputs=self.inputs)
+
+
 def _kind_of_infer(body: object) -> str:
-    return ROWS if isinstance(body, RowsBody) or (isinstance(body, dict) and "rows" in body) else VERB
+    if isinstance(body, dict) and "rows" in body:
+        rows = body["rows"]
+        return TABLE if isinstance(rows, list) and rows and isinstance(rows[0], dict) else ROWS
+    return TABLE if isinstance(body, TableBody) else ROWS if isinstance(body, RowsBody) else VERB
 
 
-InferBody = Annotated[Annotated[RowsBody, Tag(ROWS)] | Annotated[VerbBody, Tag(VERB)], Discriminator(_kind_of_infer)]
+InferBody = Annotated[
+    Annotated[RowsBody, Tag(ROWS)] | Annotated[TableBody, Tag(TABLE)] | Annotated[VerbBody, Tag(VERB)],
+    Discriminator(_kind_of_infer),
+]
 
 
 class BoxErrorDetail(BaseModel):
@@ -191,11 +210,20 @@ class OperationsResponse(BaseModel):
     next_cursor: str = Field(description="For the next part; empty at the end.")
 
 
-class RowsResponse(BaseModel):
-    """Outputs and the class with the highest, row by row."""
+class Predicted(BaseModel):
+    """The likeliest class of a row by its name, and the probability of each class."""
 
-    outputs: list[list[Number]]
-    labels: list[int]
+    label: str
+    probability: float
+    probabilities: dict[str, float]
+
+
+class RowsResponse(BaseModel):
+    """Outputs and the class with the highest, row by row; for rows by column name ``predictions`` in their place."""
+
+    outputs: list[list[Number]] | None = None
+    labels: list[int] | None = None
+    predictions: list[Predicted] | None = None
     timing_us: dict[str, int] = Field(description="Where the time went.")
 
 

@@ -45,10 +45,13 @@ def infer_call_from(request: pb.InferRequest) -> InferCall:
         case "tensors":
             tensors = [RawTensor(t.name, t.datatype, tuple(t.shape), t.data) for t in request.tensors.tensors]
             return InferCall(tensors=tensors, inputs=dict(request.inputs), outputs=list(request.outputs))
+        case "table":
+            table = [from_struct(row) for row in request.table.rows]
+            return InferCall(table=table, inputs=dict(request.inputs), outputs=list(request.outputs))
         case "dataset":
             message = "a data set is not legal in a stream; call Infer, which answers with an operation"
             raise InvalidArgument(message, field="dataset")
-    raise InvalidArgument("the request has nothing to infer; legal: rows, tensors or dataset", field="rows")
+    raise InvalidArgument("the request has nothing to infer; legal: rows, tensors, table or dataset", field="rows")
 
 
 def filter_from(request: pb.ListOperationsRequest) -> tuple[OperationState | None, Verb | None, int]:
@@ -87,6 +90,10 @@ def answer_message(answer: InferAnswer) -> pb.Answer:
             pb.Tensor(name=t.name, datatype=t.datatype, shape=t.shape, data=bytes(t.data)) for t in answer.tensors
         ],
         timing_us=answer.timing_us,
+        predictions=[
+            pb.Prediction(label=each.label, probability=each.probability, probabilities=each.probabilities)
+            for each in answer.predictions
+        ],
     )
 
 

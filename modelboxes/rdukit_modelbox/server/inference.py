@@ -3,38 +3,48 @@
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rdukit.errors import InvalidArgument
 from rdukit_serving.models.version import ModelVersion
 from rdukit_serving.signature import InferRequest, RawTensor
 
+if TYPE_CHECKING:
+    from rdukit_serving.raw_inputs.answers import ClassPrediction
+
 Rows = list[list[float]]
 RowsFunction = Callable[[Sequence[Sequence[float]], Mapping[str, str]], Awaitable[tuple[Rows, list[int]]]]
+TableRow = Mapping[str, object]
+PredictFunction = Callable[[Sequence[TableRow], Mapping[str, str]], "Awaitable[Sequence[ClassPrediction]]"]
 FindVersion = Callable[[Mapping[str, str]], Awaitable[ModelVersion]]
 
 
 @dataclass(frozen=True, slots=True)
 class InferCall:
-    """A request to infer: rows or tensors, exactly one of them; ``inputs`` may name ``pef`` and ``checkpoint``.
+    """A request to infer: rows, tensors or a table, exactly one of them.
 
-    ``outputs`` restricts the answer's tensors; empty: all.
+    ``inputs`` may name ``pef`` and ``checkpoint``; ``outputs`` restricts the answer's tensors; empty: all.
     """
 
     rows: Sequence[Sequence[float]] = ()
     tensors: Sequence[RawTensor] = ()
     inputs: Mapping[str, str] = field(default_factory=dict)
     outputs: Sequence[str] = ()
+    #: Rows by column name, instead of rows or tensors.
+    table: Sequence[TableRow] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class InferAnswer:
-    """Rows [N][C] and labels [N] for rows, tensors for tensors; ``timing_us``: where the time went."""
+    """Rows [N][C] and labels [N] for rows, tensors for tensors, predictions for rows by column name; ``timing_us``:
+    where the time went.
+    """
 
     rows: Rows = field(default_factory=list)
     labels: Sequence[int] = ()
     tensors: Sequence[RawTensor] = ()
     timing_us: Mapping[str, int] = field(default_factory=dict)
+    predictions: "Sequence[ClassPrediction]" = ()
 
 
 class Inferencer(Protocol):
@@ -51,21 +61,29 @@ class Inferencer(Protocol):
 
 
 class ModelInferencer:
-    """Answers by the models that a box serves: rows by a function for them, tensors by their signature."""
+    """Answers by the models that a box serves: rows by functions for them, tensors by their signature."""
 
-    def __init__(self, infer_rows: RowsFunction, find_version: FindVersion) -> None:
+    def __init__(self, infer_rows: RowsFunction, predict: PredictFunction, find_version: FindVersion) -> None:
         """``find_version``: the model that ``inputs`` mean."""
         self._infer_rows = infer_rows
+        self._predict = predict
         self._find_version = find_version
 
     async def infer(self, call: InferCall) -> InferAnswer:
         """Infer as ``Inferencer.infer`` says."""
         check_one_kind(call)
         try:
+            if call.table:
+                return await self._table(call)
             return await (self._rows(call) if call.rows else self._tensors(call))
         except InvalidArgument as error:
-            error.detail.setdefault("field", "rows" if call.rows else "tensors")
+            error.detail.setdefault("field", "tensors" if call.tensors else "rows")
             raise
+
+    async def _table(self, call: InferCall) -> InferAnswer:
+        started = time.perf_counter()
+        predictions = await self._predict(call.table, call.inputs)
+        return InferAnswer(predictions=predictions, timing_us={"total": _microseconds_since(started)})
 
     async def _rows(self, call: InferCall) -> InferAnswer:
         started = time.perf_counter()
@@ -86,9 +104,9 @@ class ModelInferencer:
 
 
 def check_one_kind(call: InferCall) -> None:
-    """Raise ``InvalidArgument`` unless there are rows or tensors, and not both."""
-    if bool(call.rows) == bool(call.tensors):
-        what = "both rows and tensors" if call.rows else "neither rows nor tensors"
+    """Raise ``InvalidArgument`` unless there are rows, by position or by name, or tensors, and no two of them."""
+    if sum(map(bool, (call.rows, call.tensors, call.table))) != 1:
+        what = "both rows and tensors" if call.tensors else "neither rows nor tensors"
         raise InvalidArgument(f"the request has {what}; legal: one of them, not empty", field="rows")
 
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -40,6 +41,9 @@ from rdukit_modelbox.settings import MAX_OPERATIONS, MAX_ROWS
 from rdukit_serving.models.metrics import ServingCollector
 from rdukit_serving.models.served import Answer, ServedModels
 from rdukit_serving.models.version import ModelVersion
+
+if TYPE_CHECKING:
+    from rdukit_serving.raw_inputs.answers import ClassPrediction
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +83,7 @@ class BoxService:
         self.models = self._make_models(mounted)
         self.metrics.add_models(self.models)
         #: What answers ``Infer`` and ``InferStream`` on both wires.
-        self.inferencer: Inferencer = ModelInferencer(self.infer_rows, self._find_version)
+        self.inferencer: Inferencer = ModelInferencer(self.infer_rows, self.predict, self._find_version)
         self._announcer = WebhookDispatcher(lambda: self.operations, self.box.name, clock)
         self.operations = OperationTable(clock, OperationJournal(self._state.journal), self._announcer.look)
         self._runner = OperationRunner(
@@ -173,13 +177,24 @@ class BoxService:
             NoResources: another operation holds the tiles.
             Unavailable: the inference process died, or the box is stopping.
         """
-        self._check_open()
-        limit = resolve(MAX_ROWS)
-        if len(rows) > limit:
-            raise InvalidArgument(f"{len(rows)} rows in one request; legal: at most {limit}; or use a data set")
-        paths = self._rows_inputs(inputs)
+        paths = self._inputs_of_rows(len(rows), inputs)
         started = time.perf_counter()
         answer = await self.models.rows(rows, paths)
+        self.metrics.count_rows(len(rows), time.perf_counter() - started)
+        return answer
+
+    async def predict(
+        self, rows: Sequence[Mapping[str, object]], inputs: Mapping[str, str]
+    ) -> "Sequence[ClassPrediction]":
+        """Labels with their probabilities for rows by column name, at once; ``inputs`` as of ``infer_rows``.
+
+        Raises:
+            InvalidArgument: too many rows, the model was trained on no table, or a row cannot be used.
+            NoResources, Unavailable: as ``infer_rows``.
+        """
+        paths = self._inputs_of_rows(len(rows), inputs)
+        started = time.perf_counter()
+        answer = await self.models.predict(rows, await self.models.version_of(paths))
         self.metrics.count_rows(len(rows), time.perf_counter() - started)
         return answer
 
@@ -226,6 +241,14 @@ class BoxService:
     def _check_open(self) -> None:
         if self._is_closing:
             raise Unavailable("the box is stopping; send the request to another one")
+
+    def _inputs_of_rows(self, count: int, inputs: Mapping[str, str]) -> tuple[Path, Path] | None:
+        """Check that ``count`` rows can be answered; return the files of the model that ``inputs`` mean."""
+        self._check_open()
+        limit = resolve(MAX_ROWS)
+        if count > limit:
+            raise InvalidArgument(f"{count} rows in one request; legal: at most {limit}; or use a data set")
+        return self._rows_inputs(inputs)
 
     def _rows_inputs(self, inputs: Mapping[str, str]) -> tuple[Path, Path] | None:
         """PEF and checkpoint that ``inputs`` name; None: whatever the box serves, or the newest."""

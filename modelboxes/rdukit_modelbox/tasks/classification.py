@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from rdukit.errors import InvalidArgument
 from rdukit.files.atomic import write_atomic, write_json_atomic
+from rdukit.pef.checkpoint_files import TABLE_FILE
 from rdukit.strict_json import json_text
 from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.contract.models import entry_of
@@ -83,8 +85,9 @@ class RowData:
 
     tokens_per_sample = 0
 
-    def __init__(self, dataset: Dataset) -> None:
+    def __init__(self, dataset: Dataset, folder: Path) -> None:
         self.dataset = dataset
+        self._folder = folder
         self.digest = dataset.digest
         self.classes, self.columns = dataset.names, dataset.columns
         self.tokenizer = ""
@@ -107,7 +110,10 @@ class RowData:
             yield samples.features_NF[chosen_B], samples.labels_N[chosen_B]
 
     def keep_with(self, checkpoint: Path) -> None:
-        """Keep nothing: rows are served as they come."""
+        """Copy the preprocessing, of a table; other rows are served as they come."""
+        path = self._folder / TABLE_FILE
+        if path.is_file():
+            write_atomic(checkpoint / TABLE_FILE, path.read_bytes())
 
 
 class Classification:
@@ -120,7 +126,7 @@ class Classification:
         limit = ValueLimit(shape.classes, "num_classes")
         for split in SPLITS:
             check_values(f"the {split} split's label", dataset.split(split).labels_N, limit)
-        return RowData(dataset)
+        return RowData(dataset, folder)
 
     def evaluate(self, program: ModelProgram, data: TaskData, split: str, context: VerbContext, stage: str) -> Scores:
         """Cross entropy and accuracy."""
@@ -134,7 +140,17 @@ class Classification:
         self, context: VerbContext, shape: Shape, parameters: Mapping[str, ParameterValue],
         inputs: Mapping[str, Path], output: Path,
     ) -> VerbResult:  # fmt: skip
-        """Write ``<output>/predictions.jsonl`` and ``<output>/report.json``."""
+        """Write ``<output>/predictions.jsonl`` and ``<output>/report.json``; for a table as ``predict_table`` does.
+
+        Raises:
+            InvalidArgument: there is neither a data set nor a table, or both.
+        """
+        if ("table" in inputs) == ("dataset" in inputs):
+            raise InvalidArgument("infer takes the input dataset or the input table, and one of them", field="inputs")
+        if "table" in inputs:
+            from rdukit_modelbox.tasks.table_prediction import predict_table  # pyarrow
+
+            return predict_table(context, shape, parameters, inputs, output)
         entry = entry_of(context.box)
         data = self.open_data(entry, shape, inputs["dataset"])
         step, kept = load_parameters(

@@ -10,6 +10,7 @@ from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.contract.models import entry_of, read_shape
 from rdukit_modelbox.tasks import task_of
 from rdukit_modelbox.tasks.base import TaskData, evaluation_split, measured, require_samples, with_names
+from rdukit_modelbox.tasks.baselines import baselines_of
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.verbs.context import VerbContext, VerbResult
 from rdukit_serving.device.parameters import load_parameters
@@ -48,9 +49,17 @@ def run_evaluate(
         spent = measured(program.report())
     finally:
         program.close()
-    figures = {"split": split, **scores.figures(), "samples": scores.samples, "checkpoint_step": step, **spent}
+    simple = baselines_of(context.box, data, split)
+    figures = {
+        "split": split,
+        **scores.figures(),
+        **simple,
+        "samples": scores.samples,
+        "checkpoint_step": step,
+        **spent,
+    }
     write_json_atomic(output / "report.json", {"box": context.box.name, **figures})
-    words = ", ".join(f"{name} {plain(value)}" for name, value in scores.figures().items())
+    words = ", ".join(f"{name} {plain(value)}" for name, value in {**scores.figures(), **simple}.items())
     context.log(f"{words} on {scores.samples} {split} samples")
     return VerbResult(figures, {"report": output / "report.json"})
 

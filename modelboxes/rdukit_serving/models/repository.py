@@ -287,6 +287,8 @@ def model_metadata(repository: Repository, version: ModelVersion) -> dict[str, o
         "inputs": [spec.metadata() for spec in signature.inputs],
         "outputs": [spec.metadata() for spec in signature.outputs],
         "properties": dict(signature.properties),
+        **({"table": version.table.describe()} if version.table else {}),
+        **({"pictures": version.pictures.describe()} if version.pictures else {}),
     }
 
 

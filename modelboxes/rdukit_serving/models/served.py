@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rdukit.errors import InvalidArgument, NotFound, RdukitError, Unavailable
 from rdukit.files.atomic import sha256_of
-from rdukit.pef.checkpoint_files import LATEST
+from rdukit.pef.checkpoint_files import LATEST, PICTURE_FILE, TABLE_FILE
 from rdukit.settings import resolve
 from rdukit_serving.models.repository import BringFile, Repository
 from rdukit_serving.models.version import ModelVersion, VersionState
@@ -20,6 +20,9 @@ from rdukit_serving.settings import ROWS_IDLE_S
 from rdukit_serving.signature import InferRequest, RawTensor
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from rdukit_serving.raw_inputs.answers import ClassPrediction
     from rdukit_serving.router.decision import NamedRouter
 
 logger = logging.getLogger(__name__)
@@ -151,15 +154,47 @@ class ServedModels:
             raise InvalidArgument(
                 f"row {row}, value {column}: {value!r} is not finite as {spec.datatype}; legal: finite numbers"
             )
-        waiting = []
-        for at in range(0, len(rows), signature.max_batch):
-            part = rows_NF[at : at + signature.max_batch]
-            tensor = RawTensor(spec.name, spec.datatype, (len(part), *spec.row_shape), part.tobytes())
-            waiting.append(version.submit(InferRequest([tensor], [output.name])))
-        answers = await asyncio.gather(*waiting)
-        data = b"".join(answer.outputs[0] for answer in answers)
-        logits_NC = np.frombuffer(data, _NUMPY[output.datatype]).reshape(len(rows), -1)
+        logits_NC = await _run(version, rows_NF)
         return logits_NC.tolist(), logits_NC.argmax(axis=1).tolist()
+
+    async def predict(self, rows: Sequence[Mapping[str, object]], version: ModelVersion) -> "list[ClassPrediction]":
+        """Return the answers for rows by column name, of a model that was trained on a table.
+
+        Raises:
+            InvalidArgument: the model was trained on no table, or a row cannot be used; names row and column.
+        """
+        table = version.table
+        if table is None:
+            raise InvalidArgument(
+                f"{self.repository.name} takes no rows by column name, as no {TABLE_FILE} lies with its checkpoint; "
+                f"send tensors to /v2/models/{self.repository.name}/infer"
+            )
+        from rdukit_serving.raw_inputs.preprocessing import read_features  # numpy: 13 MB
+
+        if not rows:
+            raise InvalidArgument("there is no row; expected one at least", field="rows")
+        # A row takes some microseconds a column.
+        rows_NF = (
+            await asyncio.to_thread(read_features, table, rows) if len(rows) > _FEW else read_features(table, rows)
+        )
+        return table.predictions(await _run(version, rows_NF))
+
+    async def classify(self, pictures: Sequence[bytes], version: ModelVersion) -> "list[ClassPrediction]":
+        """Return the answers for pictures, each the bytes of a file, of a model that was trained on pictures.
+
+        Raises:
+            InvalidArgument: the model was trained on no pictures, or one cannot be used; names its number.
+        """
+        known = version.pictures
+        if known is None:
+            raise InvalidArgument(
+                f"{self.repository.name} takes no pictures, as no {PICTURE_FILE} lies with its checkpoint; send "
+                f"tensors to /v2/models/{self.repository.name}/infer"
+            )
+        from rdukit_serving.raw_inputs.pictures import read_pictures
+
+        shape = version.signature.inputs[0].row_shape
+        return known.predictions(await _run(version, await asyncio.to_thread(read_pictures, known, pictures, shape)))
 
     async def release_found(self) -> None:
         """Unload what nobody asked for by name: its tiles are needed."""
@@ -241,6 +276,24 @@ class ServedModels:
         self.repository.versions.pop(version, None)
 
 
+async def _run(version: ModelVersion, rows_NF: "NDArray[Any]") -> "NDArray[Any]":
+    """Return the first output [N, C] of a model with one input, for rows of its datatype; in batches as they fit."""
+    import numpy as np
+
+    signature = version.signature
+    spec, output = signature.inputs[0], signature.outputs[0]
+    waiting = []
+    for at in range(0, len(rows_NF), signature.max_batch):
+        part = rows_NF[at : at + signature.max_batch]
+        tensor = RawTensor(spec.name, spec.datatype, (len(part), *spec.row_shape), part.tobytes())
+        waiting.append(version.submit(InferRequest([tensor], [output.name])))
+    answers = await asyncio.gather(*waiting)
+    data = b"".join(answer.outputs[0] for answer in answers)
+    return np.frombuffer(data, _NUMPY[output.datatype]).reshape(len(rows_NF), -1)
+
+
+#: Up to so many rows by column name are read at once, without a thread.
+_FEW: Final = 16
 _NUMPY: Final = {"FP32": "<f4", "FP64": "<f8", "FP16": "<f2"}
 
 

@@ -7,8 +7,10 @@ import time
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from rdukit.errors import InvalidArgument, RdukitError, Unavailable
+from rdukit.pef.checkpoint_files import picture_file, table_file
 from rdukit.settings import resolve
 from rdukit_serving.batching import Batcher
 from rdukit_serving.checks import check_classes, check_indices, check_request
@@ -25,7 +27,15 @@ from rdukit_serving.signature import InferRequest, InferResponse, RawTensor, Rep
 from rdukit_serving.text.prompt_tokens import tokens_of
 from rdukit_serving.text.queue import GenerationRequest, TextQueue
 
+if TYPE_CHECKING:
+    from rdukit_serving.raw_inputs.pictures import PicturePreprocessing
+    from rdukit_serving.raw_inputs.preprocessing import TablePreprocessing
+
 logger = logging.getLogger(__name__)
+
+
+#: Names of a classifier's output.
+_OF_CLASSES: Final = frozenset({"logits", "output"})
 
 
 class VersionState(StrEnum):
@@ -57,6 +67,10 @@ class ModelVersion:
         self.texts = TextQueue(max_queue, self.statistics, tokens_of=self.prompt_tokens)
         #: Of a text model: context, prompt and vocabulary in tokens, and whether it generates.
         self.text: Mapping[str, int] | None = None
+        #: How rows of a table become features, of a model that was trained on one.
+        self.table: TablePreprocessing | None = None
+        #: How pictures become its input, of a model that was trained on pictures.
+        self.pictures: PicturePreprocessing | None = None
         self._client: DeviceClient | None = None
         self._restarting: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -73,7 +87,9 @@ class ModelVersion:
         began = time.perf_counter()
         try:
             await self._start()
+            self._find_raw_inputs()
         except RdukitError as error:
+            await self._stop_client()
             self.state, self.reason = VersionState.UNAVAILABLE, error.message
             raise
         self.load_seconds = time.perf_counter() - began
@@ -213,9 +229,33 @@ class ModelVersion:
                 task.cancel()
         self.state, self.reason = VersionState.UNAVAILABLE, "unloaded"
         self._refuse(Unavailable(f"version {self.version} was unloaded"))
+        await self._stop_client()
+
+    async def _stop_client(self) -> None:
         client, self._client = self._client, None
         if client is not None:
             await client.stop()
+
+    def _find_raw_inputs(self) -> None:
+        """Read what lies with the checkpoint of how rows of a table, or pictures, become the model's input.
+
+        Raises:
+            InvalidArgument: a file is damaged. PefMismatch: it is of another model.
+        """
+        checkpoint = self.files.checkpoint
+        if checkpoint is None or self.text is not None:
+            return
+        if len(self.signature.inputs) != 1 or self.signature.outputs[0].name not in _OF_CLASSES:
+            return  # a model with a serving of its own: its inputs are not what was preprocessed
+        values, classes = self.signature.inputs[0].row_elements, self.signature.outputs[0].row_elements
+        if table_file(checkpoint).is_file():
+            from rdukit_serving.raw_inputs.preprocessing import open_preprocessing  # numpy: 13 MB
+
+            self.table = open_preprocessing(checkpoint, values, classes)
+        if picture_file(checkpoint).is_file():
+            from rdukit_serving.raw_inputs.pictures import open_picture_preprocessing
+
+            self.pictures = open_picture_preprocessing(checkpoint, values, classes)
 
     async def _start(self) -> None:
         client = await DeviceClient.start(self.files, self._log_file, resolve(LOAD_TIMEOUT_S))

@@ -37,6 +37,10 @@ _REQUEST: Final = _object(
     outputs={"type": "array", "items": _object(("name",), name=_TEXT, parameters=_parameters(OUTPUT_PARAMETERS))},
     parameters=_parameters(REQUEST_PARAMETERS),
 )  # fmt: skip
+_ROWS: Final = _object(
+    ("rows",), rows={"type": "array", "items": _ANY, "description": "Values by column name; null where not known."}
+)
+_PICTURES: Final = _object(("images",), images={"type": "array", "items": _TEXT, "description": "In base64."})
 _ERROR: Final = _object(("error",), error=_TEXT)
 _LOAD: Final = _object(
     (), parameters=_object((), pef=_TEXT, checkpoint=_TEXT, version=_TEXT, keep_others={"type": "boolean"})
@@ -72,6 +76,8 @@ def inference_paths() -> dict[str, Any]:
         paths[f"{base}/ready"] = {"get": _operation("An inference goes through its device.", _ANY, None, names)}
         paths[f"{base}/config"] = {"get": _operation("Configuration, in Triton's words.", _ANY, None, names)}
         paths[f"{base}/stats"] = {"get": _operation("Counts and durations.", _ANY, None, names)}
+        paths[f"{base}/images"] = {"post": _operation("Labels for pictures.", _ANY, _PICTURES, names)}
+        paths[f"{base}/rows"] = {"post": _operation("Labels for rows of a table.", _ANY, _ROWS, names)}
         paths[f"{base}/infer"] = {"post": _operation("One inference.", _ANY, _REQUEST, names)}
     return paths
 

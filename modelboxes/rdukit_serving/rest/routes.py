@@ -17,7 +17,7 @@ from typing import Any, Final
 import orjson
 
 from rdukit.errors import InvalidArgument, NotFound, RdukitError, Unauthenticated, Unavailable
-from rdukit.strict_json import refuse_duplicates
+from rdukit.strict_json import read_json, refuse_duplicates
 from rdukit_serving.access import Access, AccessLog
 from rdukit_serving.models.repository import (
     Repository,
@@ -42,7 +42,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 #: Extensions that clients ask for and that have no meaning here.
 _NOT_SERVED: Final = frozenset({"systemsharedmemory", "cudasharedmemory", "trace", "logging"})
 #: What may follow a model's name in a path.
-_OF_MODELS: Final = frozenset({"infer", "ready", "stats", "config", "load", "unload"})
+_OF_MODELS: Final = frozenset({"infer", "ready", "stats", "config", "load", "unload", "rows", "images"})
 
 
 class OpenInferenceApp:
@@ -115,6 +115,24 @@ class OpenInferenceApp:
                 version = parts[3] if len(parts) == 5 else ""
                 await self._infer(scope, receive, send, name, version)
                 self.fast_path.remember(scope["raw_path"], name, version)
+                return
+            case ["models", name, "rows"] | ["models", name, "versions", _, "rows"]:
+                _require(method, "POST")
+                body = await self._body(receive)
+                found = await self._models.ensure(name, parts[3] if len(parts) == 5 else "")
+                answered = await self._models.predict(_rows(body), found)
+                said = {"model_name": name, "model_version": found.version}
+                await _answer(send, 200, orjson.dumps({**said, "predictions": [each.to_json() for each in answered]}))
+                return
+            case ["models", name, "images"] | ["models", name, "versions", _, "images"]:
+                _require(method, "POST")
+                body = await self._body(receive)
+                found = await self._models.ensure(name, parts[3] if len(parts) == 5 else "")
+                pictures = _pictures(dict(scope["headers"]).get(b"content-type", b""), body)
+                answered = await self._models.classify(pictures, found)
+                said = {"model_name": name, "model_version": found.version}
+                tops = [each.to_top_json() for each in answered]
+                await _answer(send, 200, orjson.dumps({**said, "predictions": tops}))
                 return
             case ["models", name, "ready"] | ["models", name, "versions", _, "ready"]:
                 _require(method, "GET")
@@ -241,6 +259,30 @@ def _object(body: bytes, legal: str) -> Mapping[str, Any]:
     if unknown is not None:
         raise InvalidArgument(f"the request has no field {unknown[:80]!r}; legal: {legal}")
     return value
+
+
+def _pictures(content_type: bytes, body: bytes) -> list[bytes]:
+    """Return the pictures of a request: its body, or what its JSON has in base64."""
+    if content_type.lower().startswith((b"image/", b"application/octet-stream")):
+        return [body]
+    from rdukit_serving.raw_inputs.pictures import decode_pictures
+
+    try:
+        return decode_pictures(read_json(body))
+    except (ValueError, RecursionError) as cause:
+        raise InvalidArgument(f"the request is not JSON: {cause}; or send Content-Type: image/…") from cause
+
+
+def _rows(body: bytes) -> list[Any]:
+    """Return the rows of a request, whose only field they are; what each must be, the model's table says."""
+    try:
+        value = read_json(body)
+    except (ValueError, RecursionError) as cause:
+        raise InvalidArgument(f"the request is not JSON: {cause}") from cause
+    rows = value.get("rows") if isinstance(value, dict) else None
+    if not isinstance(rows, list) or len(value) != 1:
+        raise InvalidArgument('the request must be {"rows": [{"COLUMN": value, …}, …]}, without other fields')
+    return rows
 
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]

@@ -124,9 +124,11 @@ class ChatRenderer:
 
     async def render(
         self, template: ChatTemplate, messages: Sequence[Mapping[str, Any]],
-        values: Mapping[str, Any] | None = None,
+        values: Mapping[str, Any] | None = None, *, is_turn_next: bool = True,
     ) -> str:  # fmt: skip
         """Return the prompt after which the assistant speaks; ``values`` are more variables of the template.
+
+        ``is_turn_next`` off: the chat ends with its last message.
 
         Raises:
             InvalidArgument: the template refuses these messages, fails, or takes too long.
@@ -134,7 +136,7 @@ class ChatRenderer:
         seconds = resolve(TEMPLATE_S)
         variables = {
             "bos_token": "", "eos_token": "", **template.tokens, **(values or {}), "messages": list(messages),
-            "add_generation_prompt": True,
+            "add_generation_prompt": is_turn_next,
         }  # fmt: skip
         line = json.dumps({"template": template.text, "values": variables, "seconds": seconds}).encode() + b"\n"
         async with self._lock:

@@ -290,7 +290,12 @@ def delete(name: str, as_json: bool) -> None:
 @endpoint.command()
 @click.argument("name", metavar="NAME", shell_complete=ENDPOINTS)
 @click.option("--prompt", default=None, help="Text for /v1/chat/completions; the answer is printed whole.")
-@click.option("--rows", default=None, metavar="FILE", help="JSON file with a list of rows, - for stdin.")
+@click.option(
+    "--rows",
+    default=None,
+    metavar="FILE",
+    help="JSON file with a list of rows, - for stdin: numbers, or values by column name.",
+)
 @click.option("--model", default=None, help="Expert of a bundle that answers the prompt [default: its first].")
 @click.option("--max-tokens", type=click.IntRange(1), default=64, show_default=True, help="Longest answer to a prompt.")
 @click.option(
@@ -310,7 +315,7 @@ def call(
     temperature: float | None,
     as_json: bool,
 ) -> None:
-    """Call an endpoint with a text, or with rows of numbers.
+    """Call an endpoint with a text, or with rows of numbers or of a table.
 
     Example: rdukit endpoint call digits --rows rows.json
     """
@@ -336,11 +341,17 @@ def call(
                 click.echo(answer["choices"][0]["message"]["content"])
             return
         model_path = f"{_path(name)}/v2/models/{quote(name, safe='')}"
-        answer = client.post(
-            f"{model_path}/infer", {"inputs": [_tensor(client.get(model_path), _read_rows(str(rows)))]}
-        )
+        given = _read_rows(str(rows))
+        if isinstance(given[0], dict):
+            answer = client.post(f"{model_path}/rows", {"rows": given})
+        else:
+            answer = client.post(f"{model_path}/infer", {"inputs": [_tensor(client.get(model_path), given)]})
     if as_json:
         show.print_json(answer)
+        return
+    if "predictions" in answer:
+        predictions = answer["predictions"]
+        show.print_table(("LABEL", "PROBABILITY"), [(p["label"], f"{p['probability']:.4f}") for p in predictions])
         return
     for output in answer["outputs"]:
         click.echo(f"{output['name']}  {output['datatype']} {output['shape']}")
@@ -368,16 +379,18 @@ def _added(client: Any, bundle: str | None) -> Iterator[str | None]:
         raise
 
 
-def _read_rows(file: str) -> list[list[float]]:
+def _read_rows(file: str) -> list[Any]:
     try:
         value = json.loads(sys.stdin.read() if file == "-" else Path(file).read_text())
     except OSError as cause:
         raise click.UsageError(f"--rows: {file} cannot be read: {cause.strerror}") from cause
     except ValueError as cause:
         raise click.UsageError(f"--rows: {file} is not JSON: {cause}") from cause
-    if not (isinstance(value, list) and value and all(isinstance(row, list) for row in value)):
-        raise click.UsageError("--rows: legal is a JSON list of rows, each a list of numbers.")
-    return value
+    kinds = {type(row) for row in value} if isinstance(value, list) else set()
+    if kinds not in ({list}, {dict}):
+        raise click.UsageError("--rows: expected a JSON list of rows, each a list of numbers, or each an object.")
+    rows: list[Any] = value
+    return rows
 
 
 def _tensor(model: Mapping[str, Any], rows: list[list[float]]) -> dict[str, Any]:

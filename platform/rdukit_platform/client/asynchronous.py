@@ -227,6 +227,7 @@ class AsyncEndpoint(Lifted[ServedEndpoint]):
     refresh = lift(ServedEndpoint.refresh, _endpoint)
     wait = lift(ServedEndpoint.wait, _endpoint)
     infer = lift(ServedEndpoint.infer, as_is)
+    predict = lift(ServedEndpoint.predict, as_is)
     update = lift(ServedEndpoint.update, _endpoint)
     promote = lift(ServedEndpoint.promote, _endpoint)
     roll_back = lift(ServedEndpoint.roll_back, _endpoint)

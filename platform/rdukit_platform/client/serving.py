@@ -148,6 +148,21 @@ class ServedEndpoint:
         """
         return self._api.post(f"{self._route}/v2/models/{quote(self.name)}/infer", {"inputs": [*map(dict, inputs)]})
 
+    def predict(self, rows: Sequence[Mapping[str, object]]) -> list[dict[str, Any]]:
+        """Ask a model that was trained on a table about rows by column name.
+
+        Args:
+            rows: values by column, as in the training table; None where one is not known.
+        Returns:
+            For each row ``label``, its ``probability``, and ``probabilities`` of all labels by name.
+        Raises:
+            InvalidArgument: a row cannot be used; the message has row, column and what is expected.
+        """
+        asked = {"rows": [*map(dict, rows)]}
+        answer = self._api.post(f"{self._route}/v2/models/{quote(self.name)}/rows", asked)
+        predictions: list[dict[str, Any]] = answer["predictions"]
+        return predictions
+
     def update(self, /, **changes: object) -> "ServedEndpoint":
         """Want something else: ``expert``, ``bundle``, ``box``, ``pef``, ``checkpoint``, ``tiles``, ``replicas``,
         ``idle_s``, ``canary`` (the percentage of calls that a new revision gets). No request fails. Returns itself."""

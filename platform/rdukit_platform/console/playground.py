@@ -184,8 +184,13 @@ def _quoted(token: object) -> str:
 
 
 def example_rows(metadata: bytes) -> str:
-    """Return one row of zeros for the first input of a model, or nothing where its shape is not told."""
+    """Return a row to fill in: of a table by column name, else zeros for the first input; nothing where neither is
+    told.
+    """
     found = _parse(metadata)
+    columns = _columns(found)
+    if columns:
+        return json.dumps([dict(columns)], ensure_ascii=False)
     inputs = found.get("inputs")
     first = inputs[0] if isinstance(inputs, list) and inputs else None
     shape = first.get("shape") if isinstance(first, dict) else None
@@ -193,6 +198,33 @@ def example_rows(metadata: bytes) -> str:
         return ""
     count = math.prod(shape[1:])
     return json.dumps([[0] * count]) if count <= MAX_NUMBERS else ""
+
+
+def rows_body(metadata: bytes, rows: str) -> bytes | None:
+    """Return the body of a prediction for rows by column name; None where the model or the rows have none.
+
+    What a row must have, the model says.
+    """
+    try:
+        given = json.loads(rows)
+    except (ValueError, RecursionError):
+        return None
+    if not _columns(_parse(metadata)) or not isinstance(given, list) or not any(isinstance(row, dict) for row in given):
+        return None
+    return orjson.dumps({"rows": given})
+
+
+def _columns(metadata: Mapping[str, Any]) -> list[tuple[str, object]]:
+    """Return the columns of a model's table, each with an example: a category that is known, a date, or 0."""
+    table = metadata.get("table")
+    columns = table.get("columns") if isinstance(table, dict) else None
+    found: list[tuple[str, object]] = []
+    for column in columns if isinstance(columns, list) else ():
+        if isinstance(column, dict):
+            known = column.get("categories")
+            example = known[0] if isinstance(known, list) and known else 0
+            found.append((str(column.get("name")), "2025-01-01" if column.get("kind") == "date" else example))
+    return found
 
 
 def infer_body(metadata: bytes, rows: str) -> bytes:
@@ -237,6 +269,8 @@ def read_outputs(answer: bytes) -> list[ShownOutput]:
     """
     found = _parse(answer).get("outputs")
     shown = []
+    if predictions := _parse(answer).get("predictions"):
+        found = _as_outputs(predictions)
     try:
         for output in found or []:
             count = max(int(output["shape"][0]), 1)
@@ -252,6 +286,16 @@ def read_outputs(answer: bytes) -> list[ShownOutput]:
     if not shown:
         raise InvalidArgument("the endpoint's answer has no outputs")
     return shown
+
+
+def _as_outputs(predictions: object) -> list[dict[str, object]]:
+    """Return predictions for rows of a table as outputs of an inference: labels, and their probabilities."""
+    try:
+        rows = [(each["label"], each["probability"]) for each in predictions]  # type: ignore[attr-defined]
+    except (LookupError, TypeError) as cause:
+        raise InvalidArgument("the endpoint's answer has no predictions that can be shown") from cause
+    shape, data = [len(rows), 2], [value for row in rows for value in row]
+    return [{"name": "label and its probability", "datatype": "rows", "shape": shape, "data": data}]
 
 
 def _row(values: Sequence[object]) -> ShownRow:

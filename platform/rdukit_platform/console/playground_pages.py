@@ -31,6 +31,7 @@ from rdukit_platform.console.playground import (
     read_chat,
     read_history,
     read_outputs,
+    rows_body,
 )
 from rdukit_platform.endpoints.schemas import Endpoint
 from rdukit_platform.endpoints.service import get_endpoint, list_endpoints
@@ -146,9 +147,11 @@ async def _chat(
 async def _infer(request: Request, caller: Caller, place: Answerer, rows: str) -> Played:
     name, began = place.endpoint, perf_counter()
     try:
-        body = infer_body(await _metadata(request, caller, name), rows)
+        metadata = await _metadata(request, caller, name)
+        by_name = rows_body(metadata, rows)
+        verb, body = ("rows", by_name) if by_name is not None else ("infer", infer_body(metadata, rows))
         began = perf_counter()
-        outputs = read_outputs(await _call(request, caller, name, "POST", f"v2/models/{name}/infer", body))
+        outputs = read_outputs(await _call(request, caller, name, "POST", f"v2/models/{name}/{verb}", body))
     except RdukitError as error:
         return Played(place, perf_counter() - began, error=error.message)
     return Played(place, perf_counter() - began, outputs=tuple(outputs))

@@ -30,11 +30,14 @@ _TEXT: Final = (
 _GENERIC: Final = re.compile("(?P<route>(?:v2/)?predict/generic(?:/stream)?/[^/]+)/(?P<model>.+)")
 #: Of the Open Inference Protocol, behind ``v2/models``: what is read of a model, and what computes.
 _READ: Final = re.compile(r"(?P<model>.+?)(?P<rest>(?:/versions/[^/]+)?(?:/(?:config|ready|stats))?)")
-_INFER: Final = re.compile(r"(?P<model>.+?)(?P<rest>(?:/versions/[^/]+)?/infer)")
+_INFER: Final = re.compile(r"(?P<model>.+?)(?P<rest>(?:/versions/[^/]+)?/(?:infer|rows|images))")
 #: No parts of a model's name behind its first ``/``: they are, or could become, what a server does with a model.
-_NO_NAMES: Final = frozenset(("config", "ready", "stats", "infer", "load", "unload", "versions", "trace", "generate"))
+_NO_NAMES: Final = frozenset(
+    ("config", "ready", "stats", "infer", "rows", "images", "load", "unload", "versions", "trace", "generate")
+)
 _LEGAL: Final = (
-    "legal: v2/models/MODEL[/versions/V]/infer, v2/models/MODEL[/config|/ready|/stats], v2, v2/health/ready, "
+    "legal: v2/models/MODEL[/versions/V]/infer, the same with /rows or /images, "
+    "v2/models/MODEL[/config|/ready|/stats], v2, v2/health/ready, "
     f"v1/models[/MODEL], {', '.join(f'v1/{each}' for each in _TEXT)}, "
     "api[/v2]/predict/generic[/stream]/PROJECT/MODEL"
 )

@@ -79,6 +79,8 @@ def read_use(status: int, head: bytes, tail: bytes, *, header_bytes: int | None 
             kind: sum(int(count) for each, count in counted if each == kind) for kind in (b"prompt", b"completion")
         }
         return _tokens({"prompt_tokens": totals[b"prompt"], "completion_tokens": totals[b"completion"]})
+    if isinstance(predictions := answer.get("predictions"), list):
+        return Use(1, rows=_count(len(predictions)))
     outputs = answer.get("outputs")
     first = outputs[0] if isinstance(outputs, list) and outputs else None
     shape = first.get("shape") if isinstance(first, dict) else None

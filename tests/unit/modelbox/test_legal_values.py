@@ -17,10 +17,10 @@ import pytest
 
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.preprocessing.array_rows import read_hdf5, read_npz
-from rdukit_modelbox.preprocessing.columns import ColumnFigures, Encoder, RowBlock, RowPreprocessRequest
-from rdukit_modelbox.preprocessing.legal_values import NotLegal, name_of, number_of, plain_numbers
+from rdukit_modelbox.preprocessing.columns import ColumnFigures, RowPreprocessRequest, encoding_of
 from rdukit_modelbox.preprocessing.sources import Format, RowErrors, SourceFile
 from rdukit_modelbox.preprocessing.table_rows import find_layout, read_table
+from rdukit_serving.raw_inputs.legal_values import NotLegal, name_of, number_of, plain_numbers
 from support import shows
 
 pytestmark = shows("preprocess")
@@ -150,8 +150,7 @@ def read(path: Path, format: Format, missing: str, *, skips: bool) -> tuple[obje
         return ("refused",)
     numbers = np.concatenate([np.asarray(block.numbers_NC, np.float64) for block in blocks])
     labels = [label for block in blocks for label in block.labels_N]
-    encoder = Encoder(request, ColumnFigures.of(len(COLUMNS)), ())
-    features = encoder.encode(RowBlock(numbers, (), labels, 0))
+    features = encoding_of(request, ColumnFigures.of(len(COLUMNS)), ()).encode(numbers, ())
     return features.tobytes(), tuple(labels), bad.count, bad.dropped
 
 

@@ -235,6 +235,9 @@ def test_a_replica_that_has_ended_has_no_events() -> None:
     [
         ("POST", "v2/models/read/infer", "/v2/models/logreg/infer"),
         ("POST", "v2/models/logreg/versions/1/infer", "/v2/models/logreg/versions/1/infer"),
+        ("POST", "v2/models/read/rows", "/v2/models/logreg/rows"),
+        ("POST", "v2/models/logreg/versions/1/rows", "/v2/models/logreg/versions/1/rows"),
+        ("POST", "v2/models/read/images", "/v2/models/logreg/images"),
         ("GET", "v2/models/read", "/v2/models/logreg"),
         ("POST", "v1/chat/completions", "/v1/chat/completions"),
         ("POST", "v1/embeddings", "/v1/embeddings"),
@@ -261,6 +264,7 @@ def test_inference_is_passed_on(method: str, path: str, at_box: str) -> None:
         ("POST", "v2/models/a?b/infer"), ("POST", "v2//models/a/infer"), ("POST", "v1/operations/x/cancel"),
         ("GET", "metrics"), ("POST", "v2/models/a%2F/infer"), ("GET", "v2/models/a/load"),
         ("POST", "v2/models/a/generate/infer"), ("POST", "v2/models/infer"), ("POST", "api/v2/predict/generic/p"),
+        ("POST", "v2/models/rows"), ("POST", "v2/models/a/rows/infer"), ("GET", "v2/models/a/images"),
         ("POST", "v1/messages/batches"), ("GET", "v1/responses/r"),
     ],
 )  # fmt: skip
@@ -348,6 +352,7 @@ def test_rows_and_tokens_are_those_that_the_answer_tells() -> None:
     item = b'{"completion":"\\"prompt_tokens_count\\":9","prompt_tokens_count":2,"completion_tokens_count":3}'
     assert read_use(200, b'{"items":[' + item + b"," + item + b"]}", b"") == tokens
     assert read_use(200, b'{"stream_token":"a"}\n' + item + b"\n" + item, b"") == tokens
+    assert read_use(200, b'{"predictions": [{"label": "a"}, {"label": "b"}]}', b"") == Use(1, rows=2)
     assert read_use(400, b'{"error": "no"}', b"") == Use(1)
     assert read_use(500, b'{"error": "no"}', b"") == Use(1, 1)
     for strange in (b"", b"[]", b'{"outputs": [7]}', b'{"usage": 3}', b'{"usage": {"prompt_tokens": -1}}'):

@@ -15,6 +15,7 @@ from rdukit_platform.console.playground import (
     read_chat,
     read_history,
     read_outputs,
+    rows_body,
 )
 from support import shows
 
@@ -83,6 +84,24 @@ def test_rows_become_the_models_first_input() -> None:
     assert tensor == {"name": "x", "datatype": "FP32", "shape": [2, 2, 2], "data": [1, 2, 3, 4, 5, 6, 7, 8.5]}
     assert example_rows(METADATA) == "[[0, 0, 0, 0]]"
     assert example_rows(b"{}") == ""
+
+
+def test_a_model_of_a_table_has_a_row_to_fill_in_and_answers_labels() -> None:
+    columns = [
+        {"name": "fee", "kind": "number"}, {"name": "since", "kind": "date"},
+        {"name": "city", "kind": "category", "categories": ["Oslo", "Rome"]},
+    ]  # fmt: skip
+    table = json.dumps({**json.loads(METADATA), "table": {"columns": columns}}).encode()
+    row = example_rows(table)
+    assert json.loads(row) == [{"fee": 0, "since": "2025-01-01", "city": "Oslo"}]
+    assert json.loads(rows_body(table, row) or b"") == {"rows": json.loads(row)}
+    assert rows_body(METADATA, row) is None
+    assert rows_body(table, "[[1, 2, 3, 4]]") is None
+    assert rows_body(table, "x") is None
+    (output,) = read_outputs(b'{"predictions": [{"label": "yes", "probability": 0.75, "probabilities": {}}]}')
+    assert output.rows[0].values == ("yes", "0.75")
+    with pytest.raises(InvalidArgument, match="no predictions"):
+        read_outputs(b'{"predictions": [3]}')
 
 
 @pytest.mark.parametrize(

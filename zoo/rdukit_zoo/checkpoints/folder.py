@@ -184,7 +184,7 @@ def load_hub_folder(
     with drawing_nothing():
         model = (build or folder.entry.build)(**folder.sizes)
     model.load_state_dict(dict(read_tensors(folder, model)), assign=True, strict=False)
-    _tie_again(model, folder)
+    tie_again(model, folder)
     exact = {name: table for name, table in model.state_dict().items() if folder.hub.is_table(name)}
     model.to(_dtype_of(folder, model))
     if not rounds_tables:
@@ -224,7 +224,7 @@ def read_tensors(folder: HubFolder, model: torch.nn.Module) -> Iterator[tuple[st
     state = model.state_dict()
     wanted = {name: tuple(tensor.shape) for name, tensor in state.items() if not folder.hub.is_table(name)}
     missing, left_over = set(wanted), []
-    shared = _shared_names(model, folder.hub)
+    shared = shared_names(model, folder.hub)
     with open_weights(folder.path) as stored:
         for stored_name, read in stored:
             name = folder.hub.name_of(stored_name, wanted)
@@ -317,7 +317,7 @@ def save_hub_folder(
         raise InvalidArgument(f"model {entry.name!r} has no Hugging Face format")
     path.mkdir(parents=True, exist_ok=True)
     hub = entry.hub.of_sizes(sizes)
-    shared = _shared_names(model, hub)
+    shared = shared_names(model, hub)
     tensors = {
         hub.stored_name(name): hub.convert(name, tensor.detach()).contiguous()
         for name, tensor in model.state_dict().items()
@@ -355,16 +355,16 @@ class drawing_nothing(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-def _shared_names(model: torch.nn.Module, hub: HubFormat) -> dict[str, str]:
+def shared_names(model: torch.nn.Module, hub: HubFormat) -> dict[str, str]:
     """Return which names of the model share another's tensor; none where the sizes do not tie them."""
     state = model.state_dict(keep_vars=True)
     return {name: other for name, other in hub.tied.items() if name in state and state[name] is state.get(other)}
 
 
-def _tie_again(model: torch.nn.Module, folder: HubFolder) -> None:
+def tie_again(model: torch.nn.Module, folder: HubFolder) -> None:
     """Let tied names share one parameter again, after each got a tensor of its own."""
     with torch.device("meta"):
-        fresh = _shared_names(folder.entry.build(**folder.sizes), folder.hub) if folder.hub.tied else {}
+        fresh = shared_names(folder.entry.build(**folder.sizes), folder.hub) if folder.hub.tied else {}
     for name, other in fresh.items():
         place, _, attribute = name.rpartition(".")
         setattr(model.get_submodule(place), attribute, model.get_parameter(other))

@@ -2,7 +2,8 @@
 
 A number is finite as float32, since features are float32. Text says a number as JSON does, with spaces around;
 ``1_000``, digits of other scripts and hexadecimal are texts. Booleans are numbers as features and names as labels. A
-name is text, or a number's shortest form: ``2.0`` is ``2``. Texts that mean no value are missing, in every column.
+name is text, or a number's shortest form: ``2.0`` is ``2``. A date is ISO 8601, so that no two readers understand it
+differently. Texts that mean no value are missing, in every column.
 """
 
 import datetime
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 MISSING: Final = frozenset({"", "na", "n/a", "nan", "null", "none"})
 LEGAL_NUMBER: Final = "a number, or name the column in categorical"
+LEGAL_DATE: Final = "a date such as 2025-04-03 or 2025-04-03T12:30:00, or name the column in categorical"
 LEGAL_RANGE: Final = "a finite number up to 3.4e38, as float32 has it"
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _INFINITE: Final = re.compile(r"[+-]?inf(inity)?", re.ASCII | re.IGNORECASE)
@@ -23,6 +25,10 @@ _WHOLE: Final = re.compile(r"(-?\d+)\.0+", re.ASCII)
 _BOOLEANS: Final = {"true": 1.0, "false": 0.0}
 #: Characters of texts that ``float`` reads exactly where they are numbers, so that a look at each is not needed.
 _PLAIN: Final = re.compile(r"[0-9+\-.eE ]*", re.ASCII)
+#: A text that means a date in some form, and one in the form that has one meaning only.
+_LIKE_DATE: Final = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([T ].*)?", re.ASCII)
+_DATE: Final = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?(Z|[+-]\d{2}:\d{2})?)?", re.ASCII)
+_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _NAMED: Final = (str, bool, int, float, decimal.Decimal, datetime.date)
 
 
@@ -97,6 +103,48 @@ def name_of(value: object) -> str | None:
         raise NotLegal(f"{value!r} is not finite", "a text or a finite number")
     whole = _WHOLE.fullmatch(text)
     return str(int(whole[1])) if whole and len(whole[1]) < 400 else text
+
+
+def is_like_date(value: object) -> bool:
+    """Return whether a value is a date, or a text that somebody may mean as one."""
+    return isinstance(value, datetime.date) or (
+        isinstance(value, str) and _LIKE_DATE.fullmatch(value.strip()) is not None
+    )
+
+
+def date_of(value: object) -> datetime.datetime | None:
+    """Return a date with its time in UTC; one without a time zone is taken as UTC. ``None`` where it is missing.
+
+    Raises:
+        NotLegal: it is no date, or its form leaves open which.
+    """
+    if value is None or (isinstance(value, str) and value.strip().lower() in MISSING):
+        return None
+    if isinstance(value, str) and _DATE.fullmatch(value.strip()):
+        try:
+            value = datetime.datetime.fromisoformat(value.strip())
+        except ValueError as cause:
+            raise NotLegal(f"{value!r} is not a date: {cause}", LEGAL_DATE) from None
+    if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
+        value = datetime.datetime.combine(value, datetime.time())
+    if not isinstance(value, datetime.datetime):
+        raise NotLegal(f"{_short(value)} is not a date", LEGAL_DATE)
+    try:
+        return value.replace(tzinfo=value.tzinfo or datetime.UTC).astimezone(datetime.UTC)
+    except OverflowError:
+        raise NotLegal(f"{_short(value)} is before the year 1 or after 9999 in UTC", LEGAL_DATE) from None
+
+
+#: Features of a date, in their order: calendar year, month from 1, weekday from 0 (Monday), days since 1970-01-01.
+DATE_FEATURES: Final = ("year", "month", "weekday", "days")
+
+
+def date_features(value: datetime.datetime | None) -> list[float]:
+    """Return ``DATE_FEATURES`` of a date in UTC, days with their fraction; NaN each where it is missing."""
+    if value is None:
+        return [math.nan] * len(DATE_FEATURES)
+    days = (value - _EPOCH) / datetime.timedelta(days=1)
+    return [float(value.year), float(value.month), float(value.weekday()), days]
 
 
 def as_float32(values: NDArray[Any]) -> NDArray[np.float32]:

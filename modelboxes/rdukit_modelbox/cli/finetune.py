@@ -1,0 +1,103 @@
+"""``rdukit finetune``: a Hugging Face folder and data in, a trained folder out."""
+
+import json
+import signal
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from rdukit.cli.commands import JSON_OPTION
+from rdukit.errors import Cancelled
+from rdukit.units import plain
+
+if TYPE_CHECKING:
+    from rdukit_modelbox.cli.call import ProgressBars
+    from rdukit_modelbox.contract.box import Box
+    from rdukit_modelbox.verbs.context import Progress
+
+_FOLDER: Final = click.Path(path_type=Path, exists=True, file_okay=False)
+
+
+@click.command()
+@click.argument("folder", metavar="FOLDER", type=_FOLDER)
+@click.argument("data", metavar="DATA", type=click.Path(path_type=Path, exists=True))
+@click.option("--output", type=click.Path(path_type=Path), required=True, help="Folder for the trained model.")
+@click.option("--lora", type=click.IntRange(0, 1024), default=0, metavar="RANK",
+              help="Train updates of this rank beside frozen weights [default: 0, all weights].")  # fmt: skip
+@click.option("--lora-alpha", type=click.FloatRange(0, min_open=True), default=16.0, show_default=True,
+              help="What the updates are multiplied by, over their rank.")  # fmt: skip
+@click.option("--context", type=click.IntRange(2), default=512, show_default=True, help="Tokens of a sequence at most.")
+@click.option("--batch", type=click.IntRange(1, 1024), default=8, show_default=True, help="Sequences of a step.")
+@click.option("--epochs", type=click.IntRange(1, 100), default=1, show_default=True, help="Passes over the data.")
+@click.option("--max-steps", type=click.IntRange(0), default=0, help="Stop after so many steps [default: all epochs].")
+@click.option("--lr", type=click.FloatRange(0, 1), default=0.0,
+              help="Learning rate, which falls to 0 in a line [default: 5e-5, with --lora 2e-4].")  # fmt: skip
+@click.option("--warmup", type=click.IntRange(0), default=0, help="Steps in which the learning rate rises.")
+@click.option("--held-out", type=click.FloatRange(0, 0.5), default=0.05, show_default=True,
+              help="Share of the records that the model is judged on, before and after.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Seed of all orders.")
+@JSON_OPTION
+def finetune(
+    folder: Path, data: Path, output: Path, lora: int, lora_alpha: float, context: int, batch: int, epochs: int,
+    max_steps: int, lr: float, warmup: int, held_out: float, seed: int, as_json: bool,
+) -> None:  # fmt: skip
+    """Train the model of a Hugging Face folder on texts, prompts with completions, chats, or labelled data.
+
+    OUTPUT becomes a folder that transformers and rdukit serve read. Ctrl-C stops; the same command goes on.
+
+    Example: rdukit finetune ~/models/my-llama talks.jsonl --output ~/models/my-llama-talks
+
+    Example: rdukit finetune ~/models/my-llama talks.jsonl --lora 8 --output ~/models/my-llama-talks
+    """
+    from rdukit_modelbox.cli.call import ProgressBars
+    from rdukit_modelbox.contract.box import load_box
+    from rdukit_modelbox.finetune.run import FinetuneOptions, box_file_of
+    from rdukit_modelbox.finetune.run import finetune as run
+
+    options = FinetuneOptions(lora, lora_alpha, context, batch, epochs, max_steps, lr, warmup, held_out, seed)
+    with ProgressBars(is_quiet=as_json) as bars:
+        made = run(folder, data, output, options, TerminalContext(load_box(box_file_of(folder)), bars))
+    if as_json:
+        click.echo(json.dumps({**asdict(made), "folder": str(made.folder)}, default=str, indent=2))
+        return
+    rows = [("steps", f"{made.steps:,}"), ("trained parameters", f"{made.trained_parameters:,}")]
+    rows += [(name, f"{plain(value)} before, {plain(made.after[name])} after") for name, value in made.before.items()]
+    rows += [("folder", str(made.folder)), *([("adapter", str(made.adapter))] if made.adapter else [])]
+    rows += [("curve", str(made.curve)), ("serve it", f"rdukit box run --checkpoint {made.folder}")]
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        click.echo(f"{name:<{width}}  {value}")
+
+
+class TerminalContext:
+    """Context of verbs that run in the terminal's own process; SIGINT and SIGTERM stop them between two steps."""
+
+    def __init__(self, box: "Box", bars: "ProgressBars") -> None:
+        """Take over both signals for the rest of the process."""
+        self._box, self._bars = box, bars
+        self._is_cancelled = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: self._cancel())
+
+    @property
+    def box(self) -> "Box":
+        """The box whose verbs run."""
+        return self._box
+
+    def progress(self, progress: "Progress") -> None:
+        """Show how far it is."""
+        self._bars.tell(progress.to_json())
+
+    def log(self, text: str) -> None:
+        """Print a line above the bars."""
+        self._bars.log(text)
+
+    def check_cancelled(self) -> None:
+        """Raise ``Cancelled`` after a signal."""
+        if self._is_cancelled:
+            raise Cancelled("stopped; the same command goes on from the last checkpoint")
+
+    def _cancel(self) -> None:
+        self._is_cancelled = True

@@ -1,0 +1,100 @@
+"""Classes of a classifier's data next to those of its folder, and how the data become arrays.
+
+A head whose classes are others than those of the data is replaced; the rest of the model keeps its weights.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from rdukit.errors import InvalidArgument
+from rdukit_modelbox.preprocessing.picture_folders import NORMALISATIONS, picture_classes
+from rdukit_modelbox.preprocessing.row_run import TABLES
+from rdukit_modelbox.preprocessing.sources import RowErrors, find_sources
+from rdukit_modelbox.preprocessing.table_rows import rows_of
+from rdukit_zoo.checkpoints.folder import HubFolder, identity_of
+from rdukit_zoo.registry import SizeValue
+
+TEXTS: Final = "sequence-classification"
+PICTURES: Final = "image-classification"
+CLASSES: Final = "num_classes"
+TEXT_COLUMN, LABEL_COLUMN = "text", "label"
+PROCESSOR: Final = "preprocessor_config.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenClasses:
+    """Classes of the data: how many, their names in order, none where they are numbers; and whether the head is new."""
+
+    count: int
+    names: tuple[str, ...]
+    replaces_head: bool
+
+
+def choose_classes(hub: HubFolder, data: Path) -> ChosenClasses:
+    """Compare the classes of the data with those of a classifier's folder.
+
+    Raises:
+        NotFound, InvalidArgument: there are no data, or a row has no class; names file and line.
+    """
+    found = picture_classes(data) if hub.entry.task == PICTURES else _text_classes(data)
+    is_numbered = all(name.isdecimal() for name in found)
+    count = int(max(found, key=int)) + 1 if is_numbered else len(found)
+    names = () if is_numbered else found
+    known = identity_of(hub).classes
+    is_same = count == hub.sizes[CLASSES] and (not names or not known or names == known)
+    if count < 2:
+        raise InvalidArgument(f"{data.name} has the class {found[0]} only; expected two or more")
+    return ChosenClasses(count, names or (known if is_same else ()), not is_same)
+
+
+def _text_classes(data: Path) -> tuple[str, ...]:
+    found: set[str] = set()
+    for source in find_sources(data, "**/*", "auto", TABLES):
+        for line, row in rows_of(source, RowErrors(skips=False), [0]):
+            for column in (TEXT_COLUMN, LABEL_COLUMN):
+                if row.get(column) is None or not str(row[column]).strip():
+                    raise InvalidArgument(
+                        f"{source.name}:{line}: no {column}; expected {TEXT_COLUMN} and {LABEL_COLUMN} in each row",
+                        file=source.name, line=line, column=column,
+                    )  # fmt: skip
+            found.add(str(row[LABEL_COLUMN]))
+    if not found:
+        raise InvalidArgument(f"{data.name} has no row; expected some with {TEXT_COLUMN} and {LABEL_COLUMN}")
+    return tuple(sorted(found))
+
+
+def new_head(hub: HubFolder, sizes: Mapping[str, SizeValue], seed: int) -> dict[str, torch.Tensor]:
+    """Return the tensors of a model that depend on the number of classes, newly drawn."""
+    other = {**sizes, CLASSES: int(sizes[CLASSES]) + 1}
+    with torch.device("meta"):
+        shapes = {name: tensor.shape for name, tensor in hub.entry.build(**other).state_dict().items()}
+    torch.manual_seed(seed)
+    made = hub.entry.build(**sizes).state_dict()
+    return {name: tensor.clone() for name, tensor in made.items() if tensor.shape != shapes[name]}
+
+
+def picture_parameters(folder: Path) -> dict[str, str]:
+    """Return how the folder's ``preprocessor_config.json`` makes arrays of pictures, as parameters of preprocess.
+
+    Raises:
+        InvalidArgument: it asks for another normalisation than there is.
+    """
+    path = folder / PROCESSOR
+    said: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    mean, deviation = said.get("image_mean", [0.5]), said.get("image_std", [0.5])
+    asked = (_each(mean), _each(deviation)) if said.get("do_normalize", True) else NORMALISATIONS["none"]
+    name = next((name for name, known in NORMALISATIONS.items() if known == asked), None)
+    if name is None:
+        legal = "; ".join(f"{name}: {mean}, {std}" for name, (mean, std) in NORMALISATIONS.items())
+        raise InvalidArgument(f"{path}: image_mean {mean} with image_std {deviation}; expected one of {legal}")
+    return {"image_normalize": name, "image_fit": "crop" if said.get("do_center_crop") else "squash"}
+
+
+def _each(values: object) -> tuple[float, ...]:
+    found = tuple(map(float, values)) if isinstance(values, list) else (float(str(values)),)
+    return found[:1] if len(set(found)) == 1 else found

@@ -1,0 +1,151 @@
+"""Data of a fine-tuning as records that preprocess reads: plain texts, prompts with completions, and chats.
+
+A chat becomes a record for each turn of the assistant: what its template writes before the turn is the prompt, which
+is not learnt, and what it writes for the turn is the completion.
+"""
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from rdukit.errors import InvalidArgument
+from rdukit.files.atomic import write_atomic
+from rdukit_modelbox.preprocessing.sources import Format, SourceFile, find_sources, read_line_blocks
+from rdukit_modelbox.preprocessing.text_records import TEXT_FORMATS
+from rdukit_serving.text.chat_template import ChatRenderer, ChatTemplate, find_chat_template
+
+TEXT, PAIRS, CHATS = "texts", "prompts with completions", "chats"
+#: Keys of a line that say what it is.
+_KINDS: Final = {"messages": CHATS, "completion": PAIRS, "text": TEXT}
+_EXPECTED: Final = (
+    'a text in quotes, {"text": …}, {"prompt": …, "completion": …} or {"messages": [{"role": …, "content": …}, …]}'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedData:
+    """Data as preprocess reads them: the file or folder, and what each record is."""
+
+    path: Path
+    kind: str
+
+
+def prepare_examples(data: Path, model: Path, end_of_text: str, target: Path) -> PreparedData:
+    """Return the data as they are, or written to ``target`` as JSON lines where preprocess does not read their form.
+
+    Args:
+        model: a Hugging Face folder; chats are written by its template.
+        end_of_text: its token at the end of a text, which preprocess adds: a template's own is left out; empty: none.
+    Raises:
+        NotFound, InvalidArgument: there are no data, a line is of another kind than the first, or the template refuses
+            it; names file, line and what is expected.
+    """
+    sources = find_sources(data, "**/*", "auto", TEXT_FORMATS)
+    if sources[0].format is not Format.JSONL:
+        return PreparedData(data, PAIRS if sources[0].format in {Format.CSV, Format.PARQUET} else TEXT)
+    kind = _kind_of(next(_lines(sources)))
+    if kind == PAIRS:
+        return PreparedData(data, kind)
+    if kind == TEXT:
+        records: Iterator[Any] = (_text_of(line) for line in _lines(sources))
+    else:
+        template = find_chat_template(model)
+        if template.is_ours:
+            raise InvalidArgument(
+                f"{model} has no chat template, so that chats have no form; expected chat_template.jinja or "
+                "chat_template in tokenizer_config.json, or lines with prompt and completion"
+            )
+        records = iter(asyncio.run(_chat_records(list(_lines(sources)), template, end_of_text)))
+    write_atomic(target, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode())
+    return PreparedData(target, kind)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line of the data, with its place."""
+
+    place: str
+    value: Any
+
+
+def _lines(sources: Sequence[SourceFile]) -> Iterator[_Line]:
+    found = False
+    for source in sources:
+        for block in read_line_blocks(source):
+            for number, text in enumerate(block.data.split(b"\n"), block.line):
+                if not text or text.isspace():
+                    continue
+                place, found = f"{source.name}:{number}", True
+                try:
+                    value = json.loads(text)
+                except (ValueError, RecursionError) as cause:
+                    raise InvalidArgument(f"{place}: not JSON: {cause}; expected {_EXPECTED}") from cause
+                yield _Line(place, value)
+    if not found:
+        raise InvalidArgument(f"{sources[0].name} has no line; expected {_EXPECTED}")
+
+
+def _kind_of(line: _Line) -> str:
+    value = line.value[0] if isinstance(line.value, list) and line.value else line.value
+    if isinstance(value, str):
+        return TEXT
+    kind = next((kind for key, kind in _KINDS.items() if isinstance(value, dict) and key in value), None)
+    if kind is None:
+        raise InvalidArgument(f"{line.place}: expected {_EXPECTED}")
+    return kind
+
+
+def _text_of(line: _Line) -> str:
+    text = line.value.get("text") if isinstance(line.value, dict) else line.value
+    if not isinstance(text, str) or not text:
+        raise InvalidArgument(f'{line.place}: expected a text, as {{"text": …}} or in quotes')
+    return text
+
+
+async def _chat_records(lines: Sequence[_Line], template: ChatTemplate, end_of_text: str) -> list[dict[str, str]]:
+    renderer = ChatRenderer()
+    try:
+        return [record for line in lines for record in await _turns(line, template, end_of_text, renderer)]
+    finally:
+        await renderer.close()
+
+
+async def _turns(line: _Line, template: ChatTemplate, end_of_text: str, renderer: ChatRenderer) -> list[dict[str, str]]:
+    messages = _messages(line)
+    found = []
+    try:
+        for index, message in enumerate(messages):
+            if message["role"] != "assistant":
+                continue
+            prompt = await renderer.render(template, messages[:index])
+            whole = await renderer.render(template, messages[: index + 1], is_turn_next=False)
+            if not whole.startswith(prompt):
+                raise InvalidArgument(
+                    f"{line.place}: the chat template writes the turns before message {index} otherwise once it is "
+                    "there, so that what is to be learnt has no beginning; expected a template that only adds, or "
+                    "lines with prompt and completion"
+                )
+            completion = whole.removeprefix(prompt)
+            if end_of_text:
+                completion = completion.rstrip("\n").removesuffix(end_of_text)
+            found.append({"prompt": prompt, "completion": completion})
+    except InvalidArgument as error:
+        words = error.message if error.message.startswith(line.place) else f"{line.place}: {error.message}"
+        raise InvalidArgument(words, **error.detail) from error
+    return found
+
+
+def _messages(line: _Line) -> list[dict[str, Any]]:
+    messages = line.value.get("messages") if isinstance(line.value, Mapping) else None
+    if not isinstance(messages, list) or not messages:
+        raise InvalidArgument(f'{line.place}: expected {{"messages": [{{"role": …, "content": …}}, …]}}')
+    for index, message in enumerate(messages):
+        is_whole = isinstance(message, dict) and all(isinstance(message.get(key), str) for key in ("role", "content"))
+        if not is_whole:
+            raise InvalidArgument(f"{line.place}: message {index} lacks role or content; expected both, as texts")
+    if not any(message["role"] == "assistant" for message in messages):
+        raise InvalidArgument(f"{line.place}: no message of the assistant; expected one, which is what is learnt")
+    return messages

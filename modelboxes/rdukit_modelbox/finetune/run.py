@@ -1,0 +1,285 @@
+"""A fine-tuning: verbs of the model's box, one after the other, each in a folder of its own. The same again goes on.
+
+Sizes, tokenizer and chat template come from the Hugging Face folder; its weights are what the training begins with.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from rdukit.errors import Conflict, InvalidArgument
+from rdukit.files.atomic import sha256_of, write_json_atomic
+from rdukit_modelbox.artifacts.hub_folder import box_of, limited_sizes, write_checkpoint
+from rdukit_modelbox.contract.box import Verb, find_box_file
+from rdukit_modelbox.contract.check_parameters import check_parameters
+from rdukit_modelbox.contract.models import model_name_of
+from rdukit_modelbox.finetune.classes import (
+    CLASSES,
+    LABEL_COLUMN,
+    PICTURES,
+    TEXT_COLUMN,
+    TEXTS,
+    ChosenClasses,
+    choose_classes,
+    new_head,
+    picture_parameters,
+)
+from rdukit_modelbox.finetune.examples import PAIRS, TEXT, PreparedData, prepare_examples
+from rdukit_modelbox.finetune.export import export_folder
+from rdukit_modelbox.tasks.program import ModelProgram
+from rdukit_modelbox.verbs import load_verb
+from rdukit_modelbox.verbs.compile import LANGUAGE_MODELLING
+from rdukit_modelbox.verbs.context import VerbContext, VerbResult
+from rdukit_serving.shape import TRAIN, Shape
+from rdukit_serving.text.chat_template import TOKENIZER_FILE
+from rdukit_zoo.checkpoints.folder import HubFolder, identity_of, open_hub_folder
+from rdukit_zoo.registry import SizeValue
+
+#: Name of the folder in the output that a later run goes on from.
+WORK: Final = ".finetune"
+#: File of the output that says what was asked for and reached.
+REPORT: Final = "finetune.json"
+#: Tasks whose models are trained here.
+TASKS: Final = (LANGUAGE_MODELLING, TEXTS, PICTURES)
+#: Learning rates where none is given. Source: ours; the usual ones of open recipes.
+FULL_LR: Final = 5e-5
+LORA_LR: Final = 2e-4
+
+
+@dataclass(frozen=True, slots=True)
+class FinetuneOptions:
+    """Choices of a fine-tuning; 0 of a count stands for the one that fits."""
+
+    #: Rank of the updates beside frozen weights; 0: all weights train.
+    lora: int = 0
+    lora_alpha: float = 16.0
+    #: Tokens of a sequence.
+    context: int = 512
+    batch_size: int = 8
+    epochs: int = 1
+    max_steps: int = 0
+    #: 0: ``FULL_LR`` or ``LORA_LR``.
+    lr: float = 0.0
+    warmup_steps: int = 0
+    #: Share of the records that the model is judged on.
+    dev_ratio: float = 0.05
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Finetuned:
+    """Result of a fine-tuning: figures before and after on the same held-out sequences, and the folders written."""
+
+    folder: Path
+    adapter: Path | None
+    before: Mapping[str, float]
+    after: Mapping[str, float]
+    steps: int
+    trained_parameters: int
+    curve: Path
+
+
+def finetune(folder: Path, data: Path, output: Path, options: FinetuneOptions, context: VerbContext) -> Finetuned:
+    """Train the model of a Hugging Face folder on data, and write such a folder.
+
+    Raises:
+        NotFound, InvalidArgument: the folder is of no model that is trained here, or the data cannot be used.
+        Conflict: ``output`` holds something else.
+        CompileError: the compiler refuses.
+        Cancelled: between two steps; the same call goes on.
+    """
+    hub = open_model(folder)
+    is_language = hub.entry.task == LANGUAGE_MODELLING
+    classes = None if is_language else choose_classes(hub, data)
+    _check_options(options, classes)
+    work = _begin(output, {"folder": _stamp(folder), "data": str(data.resolve()), **asdict(options)})
+    sizes = limited_sizes(hub.entry, hub.sizes, options.context)
+    if classes is not None:
+        sizes[CLASSES] = classes.count
+    tell = context.log
+    tell(f"{hub.entry.name}: {', '.join(f'{name} {value}' for name, value in sizes.items())}")
+    checkpoint = work / "base"
+    if not checkpoint.exists():
+        head = new_head(hub, sizes, options.seed) if classes is not None and classes.replaces_head else None
+        if head:
+            tell(f"the head is new, as the data have other classes than the folder: {', '.join(sorted(head))}")
+        write_checkpoint(hub, sizes, _fresh(work / "base.unfinished"), keeps_tied=True, head=head)
+        (work / "base.unfinished").rename(checkpoint)
+    if is_language:
+        examples = prepare_examples(data, folder, _end_of_text(folder), work / "examples.jsonl")
+    else:
+        examples = PreparedData(data, hub.entry.task)
+    made = _preprocess(context, hub, examples, sizes, options, work)
+    samples = int(str(made.figures["train_sequences" if is_language else "train_samples"]))
+    batch_size = min(options.batch_size, samples)
+    if batch_size < options.batch_size:
+        tell(f"batches of {batch_size}, as there are {samples} samples to train on")
+    pef = _compile(context, hub, sizes, batch_size, options, work)
+    inputs = {"pef": pef, "dataset": made.outputs["dataset"], "checkpoint": checkpoint}
+    judged = ("held_out_loss", "perplexity" if is_language else "accuracy")
+    before = _judge(context, inputs, work / "before", judged) if options.dev_ratio else {}
+    trained = _call(context, Verb.TRAIN, work / "train", inputs, _training(options))
+    after = {name: float(str(trained.figures[name])) for name in before if name in trained.figures}
+    names = None if classes is None else classes.names
+    adapter = export_folder(hub, sizes, trained.outputs["checkpoint"], output, names, lora_alpha=options.lora_alpha)
+    curve = output / "curve.svg"
+    shutil.copyfile(trained.outputs["report"], curve)
+    shutil.copyfile(trained.outputs["metrics"], output / "metrics.jsonl")
+    steps, parameters = (int(str(trained.figures[name])) for name in ("steps", "trained_parameters"))
+    asked = {**asdict(options), "data": data.name, "examples": examples.kind, "sizes": sizes, "batch_size": batch_size}
+    reached = {"before": before, "after": after, "steps": steps, "trained_parameters": parameters}
+    write_json_atomic(output / REPORT, {"asked": asked, "reached": reached})
+    return Finetuned(output, adapter, before, after, steps, parameters, curve)
+
+
+def open_model(folder: Path) -> HubFolder:
+    """Open a folder of a model that is trained here. No code in it runs.
+
+    Raises:
+        NotFound, InvalidArgument: as ``open_hub_folder``; it needs code of its own, generates no texts, or lacks a
+            tokenizer.
+    """
+    hub = open_hub_folder(folder)
+    if hub.config.get("auto_map"):
+        raise InvalidArgument(
+            f"{folder}/config.json has auto_map: the model needs code of its own, which is not run here; expected a "
+            "folder of one of transformers' own classes"
+        )
+    if hub.entry.task not in TASKS:
+        raise InvalidArgument(
+            f"{folder} is of {hub.entry.name}, which neither generates texts nor classifies; expected a model that "
+            f"does, or train it by its box: rdukit box describe {box_of(hub.entry)}"
+        )
+    if hub.entry.task != PICTURES and not (folder / TOKENIZER_FILE).is_file():
+        raise InvalidArgument(
+            f"{folder} has no {TOKENIZER_FILE}; save the tokenizer into it: "
+            "AutoTokenizer.from_pretrained(…).save_pretrained(…)"
+        )
+    identity_of(hub)
+    return hub
+
+
+def _begin(output: Path, asked: Mapping[str, object]) -> Path:
+    """Return the work folder of an output that is empty, or that the same request left unfinished."""
+    work, note = output / WORK, output / WORK / "asked.json"
+    digest = sha256_of(json.dumps(asked, sort_keys=True).encode())
+    if note.is_file() and json.loads(note.read_text()).get("digest") == digest:
+        return work
+    if output.exists() and any(output.iterdir()):
+        raise Conflict(f"{output} holds something else; name another folder with --output, or remove it")
+    work.mkdir(parents=True, exist_ok=True)
+    write_json_atomic(note, {"digest": digest})
+    return work
+
+
+def _stamp(folder: Path) -> list[list[object]]:
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    return [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in files]
+
+
+def _fresh(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    return folder
+
+
+def _end_of_text(folder: Path) -> str:
+    """Return the token at the end of a text, by the tokenizer's configuration; empty where it does not say."""
+    path = folder / "tokenizer_config.json"
+    value = json.loads(path.read_text()).get("eos_token") if path.is_file() else None
+    text = value.get("content") if isinstance(value, dict) else value
+    return text if isinstance(text, str) else ""
+
+
+def _preprocess(
+    context: VerbContext, hub: HubFolder, examples: PreparedData, sizes: Mapping[str, SizeValue],
+    options: FinetuneOptions, work: Path,
+) -> VerbResult:  # fmt: skip
+    if examples.kind in {TEXTS, PICTURES}:
+        return _preprocess_classes(context, hub, examples, sizes, options, work)
+    packing = "full" if examples.kind == TEXT else "greedy::truncate_right"
+    parameters: dict[str, object] = {
+        "max_seq_length": sizes["context_length"], "input_packing_config": packing, "seed": options.seed,
+        "dev_ratio": options.dev_ratio, "num_training_splits": 1,
+        "disable_space_separator": examples.kind != PAIRS,
+    }  # fmt: skip
+    inputs = {"data": examples.path, "tokenizer": hub.path}
+    return _call(context, Verb.PREPROCESS, work / "data", inputs, parameters)
+
+
+def _preprocess_classes(
+    context: VerbContext, hub: HubFolder, examples: PreparedData, sizes: Mapping[str, SizeValue],
+    options: FinetuneOptions, work: Path,
+) -> VerbResult:  # fmt: skip
+    known = {p.name: sizes[p.name] for p in context.box.parameters_of(Verb.PREPROCESS) if p.size and p.name in sizes}
+    parameters: dict[str, object] = {**known, "seed": options.seed, "test_ratio": options.dev_ratio}
+    inputs = {"data": examples.path}
+    if examples.kind == TEXTS:
+        parameters |= {"text_column": TEXT_COLUMN, "label_column": LABEL_COLUMN}
+        inputs["tokenizer"] = hub.path
+    else:
+        parameters |= picture_parameters(hub.path)
+    return _call(context, Verb.PREPROCESS, work / "data", inputs, parameters)
+
+
+def _check_options(options: FinetuneOptions, classes: ChosenClasses | None) -> None:
+    if classes is None:
+        return
+    if options.lora and classes.replaces_head:
+        raise InvalidArgument(
+            "--lora trains no head, and the data have other classes than the folder, so that the head is new; train "
+            "all weights, or bring data of the folder's classes"
+        )
+    if not options.dev_ratio:
+        raise InvalidArgument("--held-out is 0; expected more for a classifier, which is judged on what it did not see")
+
+
+def _compile(
+    context: VerbContext, hub: HubFolder, sizes: Mapping[str, SizeValue], batch_size: int, options: FinetuneOptions,
+    work: Path,
+) -> Path:  # fmt: skip
+    """Compile by the folder's sizes, which need not be those that a box's parameters allow."""
+    box = context.box
+    found = work / "pef" / box.name / f"{box.name}.pef"
+    if not (work / "pef.done").exists():
+        context.log(
+            f"compiling {hub.entry.name} to train" + (f" updates of rank {options.lora}" if options.lora else "")
+        )
+        shape = Shape(
+            model_name_of(box), sizes, batch_size, "f32", task=hub.entry.task, purpose=TRAIN, optimizer="adamw",
+            clips_gradients=True, lora_rank=options.lora, lora_alpha=options.lora_alpha,
+        )  # fmt: skip
+        found = ModelProgram(shape, entry=hub.entry).compile(box.name, work / "pef", "o3", "sn30", 1)
+        (work / "pef.done").touch()
+    return found
+
+
+def _training(options: FinetuneOptions) -> dict[str, object]:
+    return {
+        "epochs": options.epochs, "max_steps": options.max_steps, "seed": options.seed, "continue_as": "weights",
+        "lr": options.lr or (LORA_LR if options.lora else FULL_LR), "warmup_steps": options.warmup_steps,
+        "schedule": "linear", "final_lr_share": 0.0, "weight_decay": 0.0, "beta2": 0.999,
+    }  # fmt: skip
+
+
+def _judge(context: VerbContext, inputs: Mapping[str, Path], output: Path, names: tuple[str, ...]) -> dict[str, float]:
+    figures = _call(context, Verb.EVALUATE, output, inputs, {}).figures
+    return {name: float(str(figures[name])) for name in names}
+
+
+def _call(
+    context: VerbContext, verb: Verb, output: Path, inputs: Mapping[str, Path], parameters: Mapping[str, object]
+) -> VerbResult:
+    output.mkdir(parents=True, exist_ok=True)
+    return load_verb(verb)(context, check_parameters(context.box, verb, parameters), inputs, output)
+
+
+def box_file_of(folder: Path) -> Path:
+    """Return the file of the box whose verbs train the model of a folder.
+
+    Raises:
+        NotFound, InvalidArgument: as ``open_model``.
+    """
+    return find_box_file(box_of(open_model(folder).entry))

@@ -1,0 +1,145 @@
+"""Folders of pictures, a class a folder, as the arrays that a model of images takes.
+
+Axes: N pictures, C channels, Y, X pixels.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rdukit.errors import InvalidArgument
+from rdukit_modelbox.contract.allowed_values import ParameterValue
+from rdukit_modelbox.preprocessing.row_run import given_splits
+from rdukit_modelbox.preprocessing.sources import Format, SourceFile, find_sources
+from rdukit_modelbox.verbs.context import Progress, VerbContext
+from rdukit_serving.raw_inputs.pictures import BadPicture, PicturePreprocessing
+
+#: Mean and deviation of each channel on the scale 0..1: of ImageNet, as everybody uses them; and what makes -1..1.
+NORMALISATIONS: Final[Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]]] = {
+    "half": ((0.5,), (0.5,)),
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "none": ((0.0,), (1.0,)),
+}
+#: Colours of a picture by the channels of a model.
+_COLOURS: Final = {1: "grey", 3: "rgb"}
+#: Pictures between two looks for a cancellation.
+_STEP: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class PictureFolder:
+    """Pictures [N, C, Y, X] and the class of each [N], how they were made, and which are to test with, if names say."""
+
+    pictures_NCYX: NDArray[np.float32]
+    classes_N: NDArray[np.int64]
+    preprocessing: PicturePreprocessing
+    is_test_N: NDArray[np.bool_] | None
+
+
+def is_picture_folder(data: Path) -> bool:
+    """Return whether a folder has pictures and no arrays."""
+    if not data.is_dir() or any(data.glob("*.npy")):
+        return False
+    try:
+        return bool(find_sources(data, "**/*", "auto", (Format.IMAGES,)))
+    except InvalidArgument:
+        return False
+
+
+def read_picture_folder(
+    context: VerbContext, data: Path, shape: Sequence[int], num_classes: int,
+    parameters: Mapping[str, ParameterValue],
+) -> PictureFolder:  # fmt: skip
+    """Read all pictures of a folder, whose own folders are the classes.
+
+    Args:
+        shape: of an array, [C, Y, X].
+        num_classes: classes of the model.
+    Raises:
+        InvalidArgument: a picture is in no folder of a class or cannot be read, the folders are not as many as the
+            classes, or the model takes other channels; names the file and what is expected.
+        Cancelled: between two pictures.
+    """
+    sources = find_sources(data, "**/*", "auto", (Format.IMAGES,))
+    names = [_class_of(source) for source in sources]
+    classes = picture_classes(data)
+    if len(classes) != num_classes:
+        raise InvalidArgument(
+            f"{data.name} has {len(classes)} folders of pictures ({', '.join(classes[:5])}"
+            f"{', …' if len(classes) > 5 else ''}), the model has {num_classes} classes; expected as many: "
+            f"preprocess and compile with num_classes={len(classes)}"
+        )
+    made = preprocessing_of(shape, classes, parameters)
+    pictures_NCYX = np.empty((len(sources), *shape), np.float32)
+    for index, source in enumerate(sources):
+        if index % _STEP == 0:
+            context.check_cancelled()
+            context.progress(Progress("read", index, len(sources)))
+        try:
+            pictures_NCYX[index] = made.array_of(source.path.read_bytes())
+        except BadPicture as fault:
+            raise InvalidArgument(f"{source.name}: {fault}", file=source.name) from None
+    number = {name: index for index, name in enumerate(classes)}
+    splits = given_splits(sources)
+    is_test_N = None if splits is None else np.array([splits[source.name] == 1 for source in sources])
+    return PictureFolder(pictures_NCYX, np.array([number[name] for name in names], np.int64), made, is_test_N)
+
+
+def picture_classes(data: Path) -> tuple[str, ...]:
+    """Return the classes of a folder of pictures, in their order.
+
+    Raises:
+        NotFound, InvalidArgument: there are no pictures, or one is in no folder of a class.
+    """
+    return tuple(sorted({_class_of(source) for source in find_sources(data, "**/*", "auto", (Format.IMAGES,))}))
+
+
+def preprocessing_of(
+    shape: Sequence[int], classes: tuple[str, ...], parameters: Mapping[str, ParameterValue]
+) -> PicturePreprocessing:
+    """Return how a picture becomes an array of a shape [C, Y, X] (pure).
+
+    Raises:
+        InvalidArgument: the model takes other channels than grey or rgb, or ``imagenet`` and grey.
+    """
+    channels, height, width = shape
+    if channels not in _COLOURS:
+        raise InvalidArgument(
+            f"the model takes {channels} channels; expected 1 (grey) or 3 (rgb) for pictures: preprocess and compile "
+            "with another number, or bring arrays"
+        )
+    normalize = str(parameters.get("image_normalize", "half"))
+    mean, deviation = NORMALISATIONS[normalize]
+    if len(mean) not in {1, channels}:
+        raise InvalidArgument(f"image_normalize={normalize} is for rgb; expected half or none for grey pictures")
+    is_cropped = parameters.get("image_fit", "crop") == "crop"
+    return PicturePreprocessing(height, width, channels, is_cropped, mean, deviation, classes)
+
+
+def _class_of(source: SourceFile) -> str:
+    parents = PurePosixPath(source.name).parts[:-1]
+    if not parents or (len(parents) == 1 and parents[0].lower() in {"train", "test"}):
+        raise InvalidArgument(
+            f"{source.name}: the picture is in no folder of a class; expected CLASS/{PurePosixPath(source.name).name}, "
+            "or train/CLASS/… and test/CLASS/…",
+            file=source.name,
+        )
+    return parents[-1]
+
+
+def chosen_splits(folder: PictureFolder, names: Sequence[str], seed: int, ratio: float) -> dict[str, dict[str, Any]]:
+    """Return both splits as arrays by name, the picture first: as the folders' names say, else drawn by the seed."""
+    order = np.random.default_rng(seed).permutation(len(folder.classes_N))
+    if folder.is_test_N is None:
+        cut = len(order) - int(len(order) * ratio)
+        rows = {"train": order[:cut], "test": order[cut:]}
+    else:
+        rows = {"train": order[~folder.is_test_N[order]], "test": order[folder.is_test_N[order]]}
+    return {
+        split: {names[0]: folder.pictures_NCYX[chosen], names[1]: folder.classes_N[chosen]}
+        for split, chosen in rows.items()
+    }

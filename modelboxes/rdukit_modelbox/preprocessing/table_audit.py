@@ -1,0 +1,97 @@
+"""Columns of a table that carry no information, or too much of it, found while the rows are read. Pure.
+
+Memory is bounded: a column is followed only while it may still be one of these.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from rdukit_modelbox.preprocessing.columns import RowBlock
+
+#: A category with more names than this is reported.
+MANY_NAMES: Final = 100
+#: Values that are remembered of a column that may be the label under another name.
+MAX_VALUES: Final = 200
+#: Rows that an id needs at least.
+MIN_ID_ROWS: Final = 20
+#: Values that are remembered of a column that may be an id.
+MAX_IDS: Final = 100_000
+
+
+class TableAudit:
+    """Follows the columns of a table; derived columns, such as the year of a date, are none of them."""
+
+    def __init__(self, numeric: Sequence[str], categorical: Sequence[str]) -> None:
+        self._numeric, self._categorical = tuple(numeric), tuple(categorical)
+        self._rows = 0
+        #: Columns in which each value so far had one label only: the label of each value.
+        self._labels: dict[str, dict[object, str]] = {name: {} for name in (*numeric, *categorical)}
+        #: Columns whose values so far were all different, and whole numbers or names.
+        self._seen: dict[str, set[object]] = {name: set() for name in (*numeric, *categorical)}
+
+    def add(self, block: RowBlock) -> None:
+        """Count a block in."""
+        self._rows += len(block)
+        for index, name in enumerate(self._numeric):
+            if name in self._labels or name in self._seen:
+                values: list[object] = block.numbers_NC[:, index].tolist()
+                self._follow(name, values, block.labels_N, [isinstance(v, float) and v.is_integer() for v in values])
+        for name, names in zip(self._categorical, block.names_KN, strict=True):
+            if name in self._labels or name in self._seen:
+                self._follow(name, names, block.labels_N, [bool(value) for value in names])
+
+    def findings(self, figures: Mapping[str, Sequence[Any]], counts: Sequence[Mapping[str, int]]) -> list[str]:
+        """Return a sentence for each column that somebody should look at.
+
+        Args:
+            figures: ``min`` and ``max`` of the numeric columns, in their order.
+            counts: rows of each name, of the categorical columns in their order.
+        """
+        found = []
+        for index, name in enumerate(self._numeric):
+            if figures["min"][index] is None:
+                found.append(f"column {name!r} has no value in the training rows; leave it out with exclude={name}")
+            elif figures["min"][index] == figures["max"][index]:
+                found.append(f"column {name!r} is constant in the training rows; leave it out with exclude={name}")
+        for name, names in zip(self._categorical, counts, strict=True):
+            if len(names) == 1:
+                found.append(f"column {name!r} is constant; leave it out with exclude={name}")
+            elif len(names) > MANY_NAMES and name not in self._ids():
+                found.append(
+                    f"column {name!r} has {len(names)} categories; join the rare ones with rare_below, or leave it "
+                    f"out with exclude={name}"
+                )
+        found += [
+            f"column {name!r} is different in each of the {self._rows} rows, as an id is: a model learns nothing from "
+            f"it that holds for other rows; leave it out with exclude={name}"
+            for name in self._ids()
+        ]
+        found += [
+            f"column {name!r} says the label: each of its values has one label, and each label one value; leave it out "
+            f"with exclude={name} unless it is known before the answer"
+            for name in self._leaks()
+        ]
+        return found
+
+    def _ids(self) -> list[str]:
+        return list(self._seen) if self._rows >= MIN_ID_ROWS else []
+
+    def _leaks(self) -> list[str]:
+        return [
+            name for name, labels in self._labels.items() if len(labels) > 1 and len(labels) == len({*labels.values()})
+        ]
+
+    def _follow(self, name: str, values: Sequence[object], labels: Sequence[str], may_be_id: Sequence[bool]) -> None:
+        known = self._labels.get(name)
+        if known is not None:
+            is_label = all(known.setdefault(value, label) == label for value, label in zip(values, labels, strict=True))
+            if not is_label or len(known) > MAX_VALUES:
+                del self._labels[name]
+        seen = self._seen.get(name)
+        if seen is not None:
+            before = len(seen)
+            if before < MAX_IDS:
+                seen.update(values)
+            is_id = all(may_be_id) and (before >= MAX_IDS or len(seen) == before + len(values))
+            if not is_id:
+                del self._seen[name]

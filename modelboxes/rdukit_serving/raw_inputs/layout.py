@@ -1,0 +1,125 @@
+"""Columns of a table by kind, and the reading of one row: the same where a model is trained and where it answers."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from rdukit_serving.raw_inputs.legal_values import (
+    DATE_FEATURES,
+    LEGAL_RANGE,
+    MISSING,
+    NotLegal,
+    date_features,
+    date_of,
+    is_like_date,
+    name_of,
+    number_of,
+)
+
+NUMBER, CATEGORY, DATE = "number", "category", "date"
+#: Kinds of columns that are features.
+KINDS: Final = (NUMBER, CATEGORY, DATE)
+#: Rules for an empty value that leave a row out or refuse it, rather than fill the value in.
+UNFILLED: Final = frozenset({"error", "drop"})
+
+#: Values of a row by column.
+TableRow = Mapping[str, object]
+T = TypeVar("T")
+
+
+class ColumnFault(ValueError):
+    """A value of a row that cannot be used, with its column and what is legal there."""
+
+    def __init__(self, column: str, reason: str, legal: str, *, is_missing: bool = False) -> None:
+        super().__init__(f"column {column!r}: {reason}; legal: {legal}")
+        self.column, self.reason, self.legal, self.is_missing = column, reason, legal, is_missing
+        #: Number of the row in its block, from 0, where a block was read.
+        self.row = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TableLayout:
+    """A table's columns that are features, by kind, each in the table's order."""
+
+    numeric: tuple[str, ...]
+    categorical: tuple[str, ...]
+    dates: tuple[str, ...] = ()
+    label: str = "label"
+    #: The table's other columns, which are no features.
+    others: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return all columns that a row needs."""
+        return (*self.numeric, *self.categorical, *self.dates)
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """Return the names of a row's numbers: the numeric columns, then ``DATE_FEATURES`` of each date."""
+        return (*self.numeric, *(f"{date}.{feature}" for date in self.dates for feature in DATE_FEATURES))
+
+    def kind_of(self, column: str) -> str:
+        """Return the kind of a column that is a feature."""
+        return NUMBER if column in self.numeric else CATEGORY if column in self.categorical else DATE
+
+    def read(self, row: TableRow, missing: str, plain: list[float] | None = None) -> tuple[list[float], list[str]]:
+        """Return a row's numbers [C], with NaN where one is missing, and its names [K], empty where one is missing.
+
+        Args:
+            missing: rule for an empty value: ``error`` and ``drop`` refuse it, others fill it in later.
+            plain: the numeric columns, where they are known to be finite.
+        Raises:
+            ColumnFault: a value is not of its column's kind, or is missing and refused; the first is told before.
+        """
+        numbers = list(plain) if plain is not None else [_read(number_of, column, row) for column in self.numeric]
+        names = [_read(name_of, column, row) for column in self.categorical]
+        for column in self.dates:
+            numbers += date_features(_read(date_of, column, row))
+        if missing in UNFILLED:
+            empty = [name for name, number in zip(self.numbers, numbers, strict=True) if math.isnan(number)]
+            empty += [column for column, name in zip(self.categorical, names, strict=True) if name is None]
+            if empty:
+                column = next((date for date in self.dates if empty[0] == f"{date}.{DATE_FEATURES[0]}"), empty[0])
+                raise ColumnFault(column, "no value", "a value, or missing=drop, zero or mean", is_missing=True)
+        return numbers, [name or "" for name in names]
+
+
+def read_label(row: TableRow, column: str) -> str:
+    """Return the name of a row's class.
+
+    Raises:
+        ColumnFault: it is missing, or no name.
+    """
+    label = _read(name_of, column, row)
+    if label is None:
+        raise ColumnFault(column, "no label", "a class")
+    return label
+
+
+def _read(read: Callable[[object], T], column: str, row: TableRow) -> T:
+    try:
+        return read(row.get(column))
+    except NotLegal as fault:
+        raise ColumnFault(column, fault.reason, fault.legal) from None
+
+
+def find_kind(values: Sequence[object]) -> str:
+    """Return the kind of a column from its first values.
+
+    A column is a date if one of its texts looks like one, and a category if none of its values is a number. A column
+    of numbers with a text among them is one of numbers, so that the text is refused with its row.
+    """
+    texts = [value.strip() if isinstance(value, str) else value for value in values]
+    there = [text for text in texts if text is not None and not (isinstance(text, str) and text.lower() in MISSING)]
+    if any(is_like_date(text) for text in there):
+        return DATE
+    return CATEGORY if there and not any(_is_number(text) for text in there) else NUMBER
+
+
+def _is_number(value: object) -> bool:
+    try:
+        number_of(value)
+    except NotLegal as fault:
+        return fault.legal == LEGAL_RANGE
+    return True

@@ -1,0 +1,257 @@
+"""``rdukit finetune``: a folder of transformers and data in, a folder out, next to transformers trained alike.
+
+Losses in f32 differ by sums in another order, 1e-3 over all steps; logits of the written folder by 1e-4.
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.torch import load_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from rdukit.errors import Conflict, InvalidArgument
+from rdukit_modelbox.cli.finetune import finetune
+from rdukit_modelbox.contract.box import load_box
+from rdukit_modelbox.finetune.examples import CHATS, PAIRS, TEXT, prepare_examples
+from rdukit_modelbox.finetune.run import FinetuneOptions, box_file_of, open_model
+from rdukit_modelbox.finetune.run import finetune as run
+from rdukit_modelbox.preprocessing.token_dataset import load_token_dataset
+from rdukit_modelbox.tasks.texts import TextData
+from rdukit_modelbox.training.options import learning_rate
+from rdukit_zoo.checkpoints.folder import load_hub_folder
+from support import shows
+from support.boxes import RecordingContext
+
+pytestmark = shows("finetune", "huggingface", "gpt2", "llama2")
+
+transformers = pytest.importorskip("transformers", reason="the extra `models` is not installed")
+
+END, BEGIN = "<|end|>", "<|begin|>"
+TEMPLATE = (
+    "{% for message in messages %}" + BEGIN + "{{ message.role }}\n{{ message.content }}" + END + "\n{% endfor %}"
+    "{% if add_generation_prompt %}" + BEGIN + "assistant\n{% endif %}"
+)
+CONTEXT = 48
+STEPS = 12
+
+
+def chats(count: int) -> list[dict[str, Any]]:
+    """Chats of two turns each."""
+    return [
+        {
+            "messages": [
+                {"role": "user", "content": f"What is {n} and {n + 1}?"},
+                {"role": "assistant", "content": f"It is {2 * n + 1}."},
+                {"role": "user", "content": "Sure?"},
+                {"role": "assistant", "content": "Yes."},
+            ]
+        }
+        for n in range(count)
+    ]  # fmt: skip
+
+
+def write_tokenizer(folder: Path, texts: list[str]) -> int:
+    """Write a byte-level tokenizer with a chat template, as ``save_pretrained`` does; returns its size."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, special_tokens=[END, BEGIN])
+    tokenizer.train_from_iterator(texts, trainer)
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=END)
+    fast.chat_template = TEMPLATE
+    fast.save_pretrained(folder)
+    return int(tokenizer.get_vocab_size())
+
+
+def write_model(folder: Path, kind: str) -> Any:
+    """Write a small random model with its tokenizer; returns transformers' model."""
+    words = write_tokenizer(folder, [json.dumps(chat) for chat in chats(50)])
+    ends = {"eos_token_id": 0, "bos_token_id": 0, "vocab_size": words}
+    small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+    if kind == "gpt2":
+        configuration = transformers.GPT2Config(
+            n_embd=32, n_layer=2, n_head=4, n_positions=64, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, **ends
+        )
+    else:
+        configuration = transformers.LlamaConfig(
+            **small, num_key_value_heads=2, max_position_embeddings=64, tie_word_embeddings=kind == "llama-tied", **ends
+        )
+    torch.manual_seed(3)
+    model = transformers.AutoModelForCausalLM.from_config(configuration, attn_implementation="eager").eval()
+    model.save_pretrained(folder)
+    (folder / "LICENSE.txt").write_text("Apache-2.0")
+    return model
+
+
+def write_data(folder: Path, count: int = 60) -> Path:
+    path = folder / "talks.jsonl"
+    path.write_text("".join(json.dumps(chat) + "\n" for chat in chats(count)))
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RDUKIT_KERNELS", "portable")
+    monkeypatch.setenv("RDUKIT_HOME", str(tmp_path / "home"))
+    return tmp_path
+
+
+def losses_of_transformers(model: Any, output: Path, lr: float, parameters: Callable[[Any], Any]) -> list[float]:
+    """Train transformers' model with torch's AdamW on the same batches in the same order."""
+    data = TextData(load_token_dataset(output / ".finetune" / "data" / "dataset"))
+    report = json.loads((output / "finetune.json").read_text())
+    size, total = report["asked"]["batch_size"], report["reached"]["steps"]
+    optimizer = torch.optim.AdamW(parameters(model), lr=lr, betas=(0.9, 0.999), weight_decay=0.0)
+    losses: list[float] = []
+    epoch = 0
+    while len(losses) < total:
+        for tokens, labels in data.batches(size, 0, epoch, 0):
+            if len(losses) == total:
+                break
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(len(losses), total, lr, "linear", 0, 0.0)
+            logits = model(torch.from_numpy(np.asarray(tokens))).logits
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.from_numpy(labels).flatten())
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(parameters(model), 1.0)
+            optimizer.step()
+            losses.append(float(loss.detach()))
+        epoch += 1
+    return losses
+
+
+def our_losses(output: Path) -> list[float]:
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    return [line["loss"] for line in lines if "loss" in line and "lr" in line]
+
+
+@pytest.mark.parametrize(
+    "kind", ["llama", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("llama-tied", "gpt2"))]
+)
+def test_a_folder_becomes_a_folder_with_the_losses_and_logits_of_transformers(folder: Path, kind: str) -> None:
+    model, data, output = write_model(folder / "model", kind), write_data(folder), folder / "out"
+    words = [str(folder / "model"), str(data), "--output", str(output), "--context", str(CONTEXT)]
+    done = CliRunner().invoke(
+        finetune, [*words, "--max-steps", str(STEPS), "--epochs", "9", "--lr", "0.01", "--json"], catch_exceptions=False
+    )
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["after"]["held_out_loss"] < told["before"]["held_out_loss"]
+    theirs = losses_of_transformers(model, output, 0.01, lambda model: model.parameters())
+    assert our_losses(output) == pytest.approx(theirs, abs=1e-3)
+
+    read = transformers.AutoModelForCausalLM.from_pretrained(output, attn_implementation="eager").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(output)
+    tokens = tokenizer("What is 7 and 8?", return_tensors="pt").input_ids
+    with torch.no_grad():
+        own = load_hub_folder(output).eval()(tokens)  # of the last token
+        logits = read(tokens).logits
+        torch.testing.assert_close(logits, model(tokens).logits, atol=3e-3, rtol=1e-2)
+    torch.testing.assert_close(own.flatten(), logits[0, -1], atol=1e-4, rtol=1e-4)
+    assert tokenizer.chat_template == TEMPLATE
+    assert tokenizer.eos_token == END
+    assert read.generation_config.eos_token_id == 0
+    before, after = (json.loads((place / "config.json").read_text()) for place in (folder / "model", output))
+    assert {key: value for key, value in after.items() if before.get(key) != value} == {}
+    for name in ("tokenizer.json", "LICENSE.txt", "curve.svg", "finetune.json"):
+        assert (output / name).is_file(), name
+
+
+def test_updates_of_low_rank_become_an_adapter_as_peft_writes_it_and_a_merged_folder(folder: Path) -> None:
+    model, data, output = write_model(folder / "model", "llama"), write_data(folder), folder / "out"
+    options = FinetuneOptions(lora=4, lora_alpha=8.0, context=CONTEXT, epochs=9, max_steps=STEPS, lr=0.02)
+    made = run(folder / "model", data, output, options, RecordingContext(load_box(box_file_of(folder / "model"))))
+    assert made.adapter == output / "adapter"
+    assert made.after["held_out_loss"] < made.before["held_out_loss"]
+    config = json.loads((output / "adapter" / "adapter_config.json").read_text())
+    assert (config["peft_type"], config["r"], config["lora_alpha"]) == ("LORA", 4, 8.0)
+    updates = load_file(output / "adapter" / "adapter_model.safetensors")
+    assert made.trained_parameters == sum(update.numel() for update in updates.values())
+    base = model.state_dict()
+    for name in sorted({name.split(".lora_")[0] for name in updates}):
+        layer = name.removeprefix("base_model.model.")
+        assert layer.rpartition(".")[2] in {target.rpartition(".")[2] for target in config["target_modules"]}
+        down, up = (updates[f"{name}.lora_{part}.weight"] for part in "AB")
+        assert bool(up.any())
+        base[f"{layer}.weight"] += config["lora_alpha"] / config["r"] * (up @ down)
+    merged = transformers.AutoModelForCausalLM.from_pretrained(output).state_dict()
+    for name, value in base.items():
+        torch.testing.assert_close(merged[name], value, atol=1e-5, rtol=1e-5)
+
+
+def test_a_finished_or_stopped_call_goes_on_and_another_one_is_refused(folder: Path) -> None:
+    write_model(folder / "model", "llama")
+    data, output = write_data(folder), folder / "out"
+    box = load_box(box_file_of(folder / "model"))
+    options = FinetuneOptions(context=CONTEXT, max_steps=2)
+    first = run(folder / "model", data, output, options, RecordingContext(box))
+    again = run(folder / "model", data, output, options, RecordingContext(box))
+    assert again == first
+    with pytest.raises(Conflict, match="holds something else"):
+        run(folder / "model", data, output, FinetuneOptions(context=CONTEXT, max_steps=3), RecordingContext(box))
+
+
+def test_chats_are_prompts_and_completions_by_the_models_template(folder: Path) -> None:
+    write_model(folder / "model", "llama")
+    prepared = prepare_examples(write_data(folder, 1), folder / "model", END, folder / "records.jsonl")
+    assert prepared.kind == CHATS
+    first, second = map(json.loads, prepared.path.read_text().splitlines())
+    assert first == {
+        "prompt": f"{BEGIN}user\nWhat is 0 and 1?{END}\n{BEGIN}assistant\n", "completion": "It is 1."
+    }  # fmt: skip
+    assert second["prompt"].endswith(f"It is 1.{END}\n{BEGIN}user\nSure?{END}\n{BEGIN}assistant\n")
+    assert second["completion"] == "Yes."
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind"),
+    [(['{"text": "a"}', '"b"'], TEXT), (['{"prompt": "a", "completion": "b"}'], PAIRS)],
+)
+def test_other_lines_are_what_their_keys_say(folder: Path, lines: list[str], kind: str) -> None:
+    write_model(folder / "model", "llama")
+    (folder / "in.jsonl").write_text("\n".join(lines) + "\n")
+    assert prepare_examples(folder / "in.jsonl", folder / "model", END, folder / "out.jsonl").kind == kind
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{", "in.jsonl:2: not JSON"),
+        ('{"messages": []}', r"in.jsonl:2: expected \{.messages"),
+        ('{"messages": [{"role": "user"}]}', "in.jsonl:2: message 0 lacks role or content"),
+        ('{"messages": [{"role": "user", "content": "a"}]}', "in.jsonl:2: no message of the assistant"),
+        ('{"prompt": "a", "completion": "b"}', r"in.jsonl:2: expected \{.messages"),
+    ],
+)
+def test_a_line_that_cannot_be_used_is_named(folder: Path, line: str, words: str) -> None:
+    write_model(folder / "model", "llama")
+    (folder / "in.jsonl").write_text(json.dumps(chats(1)[0]) + "\n" + line + "\n")
+    with pytest.raises(InvalidArgument, match=words):
+        prepare_examples(folder / "in.jsonl", folder / "model", END, folder / "out.jsonl")
+
+
+def test_a_folder_that_needs_code_or_lacks_a_tokenizer_or_template_is_refused(folder: Path) -> None:
+    model = folder / "model"
+    write_model(model, "llama")
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "auto_map": {"AutoModel": "x.Y"}}))
+    with pytest.raises(InvalidArgument, match="auto_map: the model needs code of its own"):
+        open_model(model)
+    (model / "config.json").write_text(json.dumps(config))
+    for name in ("chat_template.jinja", "tokenizer_config.json"):
+        shutil.move(model / name, folder / name)
+    with pytest.raises(InvalidArgument, match="has no chat template"):
+        prepare_examples(write_data(folder), model, END, folder / "out.jsonl")
+    (model / "tokenizer.json").unlink()
+    with pytest.raises(InvalidArgument, match=re.escape("has no tokenizer.json; save the tokenizer into it")):
+        open_model(model)
