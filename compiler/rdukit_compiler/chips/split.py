@@ -112,15 +112,19 @@ def _find_single(graph: ModelGraph) -> frozenset[str]:
     return frozenset(
         operator.name
         for operator in graph.operators
-        if is_guard(operator) or runs_on_host(operator) or _is_random(operator.op)
+        if is_guard(operator) or runs_on_host(operator) or _is_random(operator)
         or not updated.isdisjoint((*operator.inputs, *operator.outputs))
     )  # fmt: skip
 
 
-def _is_random(op: str) -> bool:
-    if not op.startswith("aten."):
-        return True  # unknown ones are taken for such
-    return torch.Tag.nondeterministic_seeded in getattr(callable_of(op), "tags", ())
+def _is_random(operator: Operator) -> bool:
+    """Return whether it draws numbers; operators that are not torch's are taken for such."""
+    if not operator.op.startswith("aten."):
+        return True
+    if operator.op_type == "scaled_dot_product_attention":
+        dropout = operator.args[4] if len(operator.args) > 4 else operator.kwargs.get("dropout_p", 0.0)
+        return dropout != 0.0
+    return torch.Tag.nondeterministic_seeded in getattr(callable_of(operator.op), "tags", ())
 
 
 def _compute_once(writing: SplitGraph, rules: Rules, operator: Operator) -> None:

@@ -33,7 +33,7 @@ from rdukit.pef.operators import check_operators, check_values, foreign_operator
 from rdukit.pef.trust import is_trusted, sign
 
 #: Written into every PEF; readers refuse another major, or a newer minor.
-FORMAT_VERSION: Final = (1, 5)
+FORMAT_VERSION: Final = (1, 6)
 #: Zip archive comment, so that ``file`` and people can tell.
 COMMENT: Final = b"rdukit PEF"
 INDEX: Final = "pef.json"

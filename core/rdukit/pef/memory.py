@@ -22,7 +22,9 @@ from rdukit.pef.model import Graph, Pef, Section, SectionType, SymbolKind
 
 #: Kinds whose memory outlives a run: allocated at load, updated in place.
 PERSISTENT: Final = frozenset(
-    {SymbolKind.INPUT, SymbolKind.PARAMETER, SymbolKind.BUFFER, SymbolKind.STATE, SymbolKind.SEED}
+    {
+        SymbolKind.INPUT, SymbolKind.PARAMETER, SymbolKind.BUFFER, SymbolKind.STATE, SymbolKind.SEED, SymbolKind.PIECE
+    }  # fmt: skip
 )
 ALIGNMENT: Final = 64
 
