@@ -95,8 +95,11 @@ def _seen(pef: Pef, section: Section, chip: int, symbols: Mapping[str, Symbol]) 
 
     A gradient's sum over chips, and its joined rows, are made in the memory of what this chip had of it.
     """
-    shares = {output: source for output, source in section.shares.items() if symbols[source].bytes or
-              not symbols[output].bytes}  # fmt: skip
+    shares = {
+        output: source
+        for output, source in section.shares.items()
+        if symbols[source].bytes or symbols[source].kind is SymbolKind.PIECE or not symbols[output].bytes
+    }
     if section.heuristic in {JOINED, REDUCED}:
         own = [name for name in section.inputs if symbols[name].bytes]
         shares = {section.outputs[0]: own[0]} if len(own) == 1 else {}
