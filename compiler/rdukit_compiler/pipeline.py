@@ -29,6 +29,7 @@ from rdukit import __version__
 from rdukit.errors import CompileError, RdukitError
 from rdukit.files.atomic import write_atomic, write_reports
 from rdukit.pef import Pef, write_pef
+from rdukit.pef.chips import require_room
 from rdukit.pef.debug import DebugLevel, describe_kernel, print_debug
 from rdukit.pef.inspect import memory_line
 from rdukit.pef.model import NO_EVALUATION, ChipPlan, Section
@@ -171,6 +172,7 @@ def _compile(
         chips=_chip_plan(assembly, typed_graphs, options),
     )
     check_assembly(pef, assembly.kernels)
+    require_room(pef)
     for digest, kernel in assembly.kernels.items():
         form = "native" if digest in natives else "portable"
         print_debug(DebugLevel.KERNELS, f"kernel {digest[:12]}, {form}", partial(describe_kernel, kernel))

@@ -1,21 +1,30 @@
 """A PEF over several chips: what each holds, what crosses the links between them, and how long a step takes. Pure.
 
 A section runs on one chip, on several (each does its own part), or on the host. A value is in the memory of the chip
-that makes it. A parameter or input without pieces is in the memory of every chip that reads it; of one with pieces each
-chip holds its own. A section that reads what another chip holds gets it over a link, as a stream: so the traffic of
-gathering, scattering and sending is that of reads, and nothing is counted that a section does not use. Chips that add
-up equal parameters' gradients (``REDUCED``) each add a slice of all and get the others' slices.
+that makes it, a gradient in that of the chip whose value it belongs to. Gradients of one value that several chips make
+are added up as they arrive, in chip order: they take the memory of one. A parameter or input without pieces is in the
+memory of every chip that reads it; of one with pieces each chip holds its own.
+
+A section that reads what another chip holds gets it over a link, as a stream, and one that makes another chip's
+gradient sends it: so the traffic of gathering, scattering and sending is that of reads and gradients, and nothing is
+counted that a section does not use. Chips that add up equal parameters' gradients (``REDUCED``) each add a slice of all
+and get the others' slices.
 
 Source: ours. One process, a number of RDUs fixed at compile, at most eight: SDK reference 18, compiler reference 4.3.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations
 from typing import Any, Final
 
+from rdukit.cli.tables import Table
+from rdukit.errors import DoesNotFit
+from rdukit.hardware import find_chip
 from rdukit.pef.memory import lease_bytes, plan_memory
 from rdukit.pef.model import Pef, Section, SectionType, Symbol, SymbolKind
+from rdukit.units import format_bytes
 
 #: Heuristic of sections that put the chips' rows of a gradient together, which stay where they are.
 JOINED: Final = "join"
@@ -57,7 +66,18 @@ def symbol_chips(pef: Pef) -> dict[str, tuple[int, ...]]:
         return tuple(sorted(found[symbol.name]))
 
     found = {symbol.name: chips_of(symbol) for symbol in pef.symbols.values()}
+    for value, gradients in _flowing(pef):
+        if len(found[value]) == 1:
+            found.update(dict.fromkeys(gradients, found[value]))
     return found | {name: found[parameter] for name, parameter in plan.follows.items()}
+
+
+def _flowing(pef: Pef) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Return the values between sections, with the symbols of the gradients that sections make of each."""
+    for graph in pef.graphs.values():
+        for value, gradients in graph.gradients.items():
+            if pef.symbols[value].kind in {SymbolKind.ACTIVATION, SymbolKind.OUTPUT}:
+                yield value, tuple(name for name in gradients if pef.symbols[name].kind is SymbolKind.GRADIENT)
 
 
 _HELD_BY_READERS: Final = frozenset(
@@ -87,11 +107,16 @@ def chip_pef(pef: Pef, chip: int) -> Pef:
         return replace(symbol, dtype="uint8", shape=(size,), offset=0, scale="")
 
     symbols = {name: here(symbol) for name, symbol in pef.symbols.items()}
-    return replace(pef, symbols=symbols, chips=None, sections=tuple(_seen(pef, s, chip, symbols) for s in pef.sections))
+    order = {name: section.id for section in pef.sections for name in section.outputs}
+    added: dict[str, str] = {}
+    for _, gradients in _flowing(pef):
+        first, *others = sorted(gradients, key=lambda name: order.get(name, -1)) or [""]
+        added.update(dict.fromkeys(others, first))
+    return replace(pef, symbols=symbols, chips=None, sections=tuple(_seen(s, symbols, added) for s in pef.sections))
 
 
-def _seen(pef: Pef, section: Section, chip: int, symbols: Mapping[str, Symbol]) -> Section:
-    """Return a section with what its outputs share and hold on ``chip``.
+def _seen(section: Section, symbols: Mapping[str, Symbol], added: Mapping[str, str]) -> Section:
+    """Return a section with what its outputs share and hold on one chip, by the bytes that ``symbols`` have there.
 
     A gradient's sum over chips, and its joined rows, are made in the memory of what this chip had of it.
     """
@@ -103,6 +128,7 @@ def _seen(pef: Pef, section: Section, chip: int, symbols: Mapping[str, Symbol]) 
     if section.heuristic in {JOINED, REDUCED}:
         own = [name for name in section.inputs if symbols[name].bytes]
         shares = {section.outputs[0]: own[0]} if len(own) == 1 else {}
+    shares |= {name: added[name] for name in section.outputs if name in added and symbols[name].bytes}
     holds = {name: size for name, size in section.holds.items() if symbols[name].bytes}
     return replace(section, shares=shares, holds=holds, scratch_bytes=0)
 
@@ -126,8 +152,8 @@ class ChipShare:
 
 def chip_shares(pef: Pef) -> tuple[ChipShare, ...]:
     """Return the share of each chip in one step of the PEF's main graphs."""
-    places, traffic = symbol_chips(pef), step_traffic(pef)
-    found = []
+    places, found = symbol_chips(pef), []
+    received, sent = chip_traffic(pef, step_traffic(pef)) if pef.chips is not None else ((0,), (0,))
     for chip in range(chip_count(pef)):
         seen = chip_pef(pef, chip)
         held = dict.fromkeys(dict.fromkeys(PURPOSES.values()), 0)
@@ -141,9 +167,7 @@ def chip_shares(pef: Pef) -> tuple[ChipShare, ...]:
         peak = max((plan_memory(seen, graph).device_peak_bytes for graph in seen.graphs.values()), default=0)
         found.append(
             ChipShare(
-                chip, held, peak,
-                sum(size for (_, target), size in traffic.items() if target == chip),
-                sum(size for (source, _), size in traffic.items() if source == chip),
+                chip, held, peak, received[chip], sent[chip],
                 sum(chip in chips for chips in pef.chips.sections) if pef.chips is not None else len(pef.sections),
             )
         )  # fmt: skip
@@ -161,11 +185,15 @@ def section_traffic(pef: Pef, section: Section, places: Mapping[str, Sequence[in
     if len(chips) > 1 and section.heuristic != REDUCED:
         return moved  # each chip works on what it holds
     for name in section.inputs:
-        symbol, holders = pef.symbols[name], places[name]
-        for chip in chips:
-            if holders and chip not in holders:
-                share = 2 * symbol.bytes // len(chips) if section.heuristic == REDUCED else symbol.bytes
-                moved[holders[0], chip] += share
+        for chip in chips if places[name] and section.heuristic != REDUCED else ():
+            if chip not in places[name]:
+                moved[places[name][0], chip] += pef.symbols[name].bytes
+    for name in section.outputs:
+        if len(chips) == 1 and places[name] and chips[0] not in places[name]:
+            moved[chips[0], places[name][0]] += pef.symbols[name].bytes
+    if section.heuristic == REDUCED:  # each pair of chips exchanges a slice of what it has, and one of the sum
+        for source, target in permutations(chips, 2):
+            moved[source, target] += 2 * pef.symbols[section.outputs[0]].bytes // len(chips)
     return moved
 
 
@@ -178,6 +206,15 @@ def step_traffic(pef: Pef, sections: Iterable[int] | None = None) -> Traffic:
         for link, size in section_traffic(pef, pef.sections[number], places).items():
             total[link] += size
     return total
+
+
+def chip_traffic(pef: Pef, traffic: Traffic) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the bytes that each chip gets, and that each sends; nothing on one chip."""
+    chips = range(chip_count(pef)) if pef.chips is not None else range(0)
+    return (
+        tuple(sum(size for (_, target), size in traffic.items() if target == chip) for chip in chips),
+        tuple(sum(size for (source, _), size in traffic.items() if source == chip) for chip in chips),
+    )
 
 
 def projected_run(pef: Pef, sections: Sequence[Section]) -> float:
@@ -197,6 +234,25 @@ def projected_run(pef: Pef, sections: Sequence[Section]) -> float:
         ready.update(dict.fromkeys(section.outputs, done))
         end = max(end, done)
     return end
+
+
+def require_room(pef: Pef) -> None:
+    """Check that each chip has room for what it holds.
+
+    Raises:
+        DoesNotFit: one has not; carries the bytes, and says how many chips to try.
+    """
+    room = find_chip(pef.arch).ddr_bytes
+    fullest = max(share.peak_bytes for share in chip_shares(pef))
+    if fullest <= room:
+        return
+    count = chip_count(pef)
+    more = next((n for n in (2, 4, 8) if n > count and fullest * count <= n * room), 8)
+    where = f"each of {count} RDUs" if count > 1 else "one RDU"
+    raise DoesNotFit(
+        f"{pef.name} takes {format_bytes(fullest)} of {where}, and an RDU of {pef.arch} has {format_bytes(room)}; "
+        f"divide it among more, with --n-chips {more} --tensor-parallel weight", needed_bytes=fullest, room_bytes=room,
+    )  # fmt: skip
 
 
 def leased_bytes(pef: Pef) -> int:
@@ -229,3 +285,24 @@ def describe_chips(pef: Pef) -> dict[str, Any]:
             "replicated": dict(plan.replicated),
         }
     }  # fmt: skip
+
+
+def chip_tables(pef: Pef) -> list[Table]:
+    """Return what each chip holds and moves, and what is not divided, as tables; none on one chip."""
+    plan = pef.chips
+    if plan is None:
+        return []
+    rows = tuple(
+        (
+            str(share.chip), str(share.sections), *(format_bytes(size) for size in share.held.values()),
+            *map(format_bytes, (share.activations, share.peak_bytes, share.received_bytes, share.sent_bytes)),
+        )
+        for share in chip_shares(pef)
+    )  # fmt: skip
+    names = tuple(dict.fromkeys(PURPOSES.values()))
+    columns = ("chip", "sections", *names, "activations", "peak", "received", "sent")
+    title = f"Divided by {plan.how} over {plan.count} chips (a step's bytes; received and sent over links)"
+    tables = [Table(title, columns, rows, frozenset(columns))]
+    if plan.replicated:
+        tables.append(Table("Not divided", ("operator or graph", "why"), tuple(plan.replicated.items())))
+    return tables
