@@ -29,7 +29,7 @@ from rdukit import __version__
 from rdukit.errors import CompileError, RdukitError
 from rdukit.files.atomic import write_atomic, write_reports
 from rdukit.pef import Pef, write_pef
-from rdukit.pef.chips import require_room
+from rdukit.pef.chips import chip_lines, require_room
 from rdukit.pef.debug import DebugLevel, describe_kernel, print_debug
 from rdukit.pef.inspect import memory_line
 from rdukit.pef.model import NO_EVALUATION, ChipPlan, Section
@@ -182,7 +182,8 @@ def _compile(
     write_reports(options.pef_path.parent, reports)
     with span("write PEF"):
         write_pef(options.pef_path, pef, assembly.kernels, natives)
-    reporter.info(memory_line(pef))
+    for line in (memory_line(pef), *chip_lines(pef)):
+        reporter.info(line)
     reporter.info("Compilation succeeded.")
     reporter.info("Mac Compilation succeeded.")
     reporter.info(f"PEF file {options.pef_path} created")

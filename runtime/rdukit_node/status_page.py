@@ -71,8 +71,9 @@ class PageValues(NamedTuple):
     ddr_written: int = 0
     pcie_rx: int = 0
     pcie_tx: int = 0
-    link_rx: tuple[int, ...] = (0,) * MOST_CHIPS
-    link_tx: tuple[int, ...] = (0,) * MOST_CHIPS
+    #: By chip; empty where nothing went from chip to chip.
+    link_rx: tuple[int, ...] = ()
+    link_tx: tuple[int, ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -181,10 +182,9 @@ class StatusPage:
         times = copy[PageWord.PHASE_NS : PageWord.PHASE_NS + 5]
         if phase:
             times[phase - 1] += min(max(0, monotonic_ns() - copy[PageWord.PHASE_BEGAN]), _MAX)
-        return PageValues(
-            phase, tuple(times), *copy[PageWord.RUNS : PageWord.LINK_RX],
-            tuple(copy[PageWord.LINK_RX : PageWord.LINK_TX]), tuple(copy[PageWord.LINK_TX : PageWord.END]),
-        )  # fmt: skip
+        received, sent = copy[PageWord.LINK_RX : PageWord.LINK_TX], copy[PageWord.LINK_TX : PageWord.END]
+        values = PageValues(phase, tuple(times), *copy[PageWord.RUNS : PageWord.LINK_RX])
+        return values._replace(link_rx=tuple(received), link_tx=tuple(sent)) if any(received) else values
 
 
 def private_page() -> StatusPage:

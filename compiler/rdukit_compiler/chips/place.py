@@ -8,6 +8,7 @@ from rdukit_compiler.chips.pipeline import assign_stages
 from rdukit_compiler.chips.split import split_over_chips
 from rdukit_compiler.ir import ModelGraph
 from rdukit_compiler.options import CompileOptions
+from rdukit_compiler.passes.assign_precision import Precision
 
 
 def place_on_chips(graphs: Sequence[ModelGraph], options: CompileOptions) -> list[ModelGraph]:
@@ -32,4 +33,5 @@ def place_on_chips(graphs: Sequence[ModelGraph], options: CompileOptions) -> lis
 def _place(graph: ModelGraph, options: CompileOptions) -> ModelGraph:
     if options.parallel == "pipeline":
         return assign_stages(graph, options.chips)
-    return split_over_chips(graph, options.parallel, options.chips)
+    precision = Precision(options.base_precision, not options.inference)
+    return split_over_chips(graph, options.parallel, options.chips, precision)

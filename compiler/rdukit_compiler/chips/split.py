@@ -19,18 +19,21 @@ from rdukit_compiler.chips.splitter import SplitGraph
 from rdukit_compiler.ir import ModelGraph, Operator, ValueKind
 from rdukit_compiler.operators.naming import callable_of
 from rdukit_compiler.operators.supported import is_guard, runs_on_host
+from rdukit_compiler.passes.assign_precision import Precision
 
 BATCH: Final = "batch"
 WEIGHT: Final = "weight"
 
 
-def split_over_chips(graph: ModelGraph, how: str, chips: int) -> ModelGraph:
+def split_over_chips(graph: ModelGraph, how: str, chips: int, precision: Precision) -> ModelGraph:
     """Return the graph over ``chips`` chips, two or more; ``how`` is ``batch`` or ``weight``.
+
+    ``precision``: in which operators read what the device holds.
 
     Raises:
         InvalidArgument: the batch, or every weight, is such that the chips do not divide it; says what they are.
     """
-    writing = SplitGraph(graph, chips)
+    writing = SplitGraph(graph, chips, precision)
     groups = {} if how == BATCH else _divisible(graph, chips)
     if how == BATCH:
         _split_inputs(writing)

@@ -13,7 +13,9 @@ from typing import Final
 from rdukit.pef.kernel import Argument, Ref
 from rdukit.pef.model import Dtype
 from rdukit_compiler.ir import ModelGraph, Operator, Piece, Value, ValueKind
+from rdukit_compiler.operators.naming import dtype_name
 from rdukit_compiler.operators.supported import is_guard
+from rdukit_compiler.passes.assign_precision import Precision
 
 #: What stands for the whole value where a dimension is expected.
 WHOLE: Final = None
@@ -29,11 +31,12 @@ class SplitGraph:
     """The graph that is written, and where each value of the original one is in it.
 
     Args:
-        graph: with the device's dtypes. chips: two or more.
+        graph: with the device's dtypes. chips: two or more. precision: in which operators read what the device holds.
     """
 
-    def __init__(self, graph: ModelGraph, chips: int) -> None:
+    def __init__(self, graph: ModelGraph, chips: int, precision: Precision) -> None:
         self.source = graph
+        self._precision = precision
         self.chips: Final = range(chips)
         self.values: dict[str, Value] = {v.name: v for v in graph.values.values() if v.kind is not ValueKind.OPERATOR}
         self.operators: list[Operator] = []
@@ -99,7 +102,7 @@ class SplitGraph:
         """Return the names of ``count`` slices of a value of this graph, cut on ``chip``."""
         key = ("cut", name, dim, chip)
         if key not in self._made:
-            value = self.values[name]
+            value = self._as_read(self.values[name])
             sizes = slice_sizes(value.shape[dim], count)
             shapes = [(*value.shape[:dim], size, *value.shape[dim + 1 :]) for size in sizes]
             operator = f"{name}__cut{dim}"
@@ -149,7 +152,7 @@ class SplitGraph:
             like: a value of either graph whose dtype and differentiability the outputs have; with ``dtype`` they have
                 that and no gradient. of: the operator that it is a part of, and whose dtypes it computes in.
         """
-        model = self.source.values[like] if like in self.source.values else self.values[like]
+        model = self._as_read(self.source.values[like] if like in self.source.values else self.values[like])
         operator = self._free(f"{name}__chip{chip}")
         outputs = tuple(operator if not number else f"{operator}_{number}" for number in range(len(shapes)))
         for output, shape in zip(outputs, shapes, strict=True):
@@ -197,6 +200,12 @@ class SplitGraph:
             self.dim_of[name] = dim
         if owner is not None:
             self._owner[name] = owner
+
+    def _as_read(self, value: Value) -> Value:
+        """Return a value with the dtype in which operators read it."""
+        if value.kind is ValueKind.OPERATOR:
+            return value
+        return replace(value, dtype=dtype_name(self._precision.compute_dtype(value)))
 
     def _free(self, name: str) -> str:
         if name not in self.values:

@@ -164,14 +164,17 @@ def chip_shares(pef: Pef) -> tuple[ChipShare, ...]:
         followed = (name for g in pef.main_graphs() for p, names in g.gradients.items()
                     if pef.symbols[p].kind is SymbolKind.PARAMETER for name in names)  # fmt: skip
         held["gradients"] = sum(held_bytes(pef, pef.symbols[n]) for n in followed if chip in places[n])
-        peak = max((plan_memory(seen, graph).device_peak_bytes for graph in seen.graphs.values()), default=0)
         found.append(
             ChipShare(
-                chip, held, peak, received[chip], sent[chip],
+                chip, held, _peak(seen), received[chip], sent[chip],
                 sum(chip in chips for chips in pef.chips.sections) if pef.chips is not None else len(pef.sections),
             )
         )  # fmt: skip
     return tuple(found)
+
+
+def _peak(pef: Pef) -> int:
+    return max((plan_memory(pef, graph).device_peak_bytes for graph in pef.graphs.values()), default=0)
 
 
 def section_traffic(pef: Pef, section: Section, places: Mapping[str, Sequence[int]]) -> dict[tuple[int, int], int]:
@@ -243,7 +246,7 @@ def require_room(pef: Pef) -> None:
         DoesNotFit: one has not; carries the bytes, and says how many chips to try.
     """
     room = find_chip(pef.arch).ddr_bytes
-    fullest = max(share.peak_bytes for share in chip_shares(pef))
+    fullest = max(_peak(chip_pef(pef, chip)) for chip in range(chip_count(pef)))
     if fullest <= room:
         return
     count = chip_count(pef)
@@ -285,6 +288,16 @@ def describe_chips(pef: Pef) -> dict[str, Any]:
             "replicated": dict(plan.replicated),
         }
     }  # fmt: skip
+
+
+def chip_lines(pef: Pef) -> list[str]:
+    """Return a line for each chip: what it holds, and what a step moves over links; none on one chip."""
+    return [
+        f"chip {share.chip} of {chip_count(pef)}: parameters {format_bytes(share.held['parameters'])}, "
+        f"peak {format_bytes(share.peak_bytes)}, received {format_bytes(share.received_bytes)}, "
+        f"sent {format_bytes(share.sent_bytes)} a step"
+        for share in (chip_shares(pef) if pef.chips is not None else ())
+    ]
 
 
 def chip_tables(pef: Pef) -> list[Table]:

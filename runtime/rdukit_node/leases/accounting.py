@@ -9,7 +9,7 @@ Source: ours; that the tools show differences of such counters is the vendor's (
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import zip_longest
-from typing import Final
+from typing import Any, Final
 
 from rdukit.hardware import NodeSpec
 from rdukit_node.inventory import node_tiles, rdu_path
@@ -46,13 +46,11 @@ class UsageTotals:
     link_tx_bytes: tuple[int, ...] = ()
 
     def __add__(self, other: "UsageTotals") -> "UsageTotals":
-        return UsageTotals(
-            **{name: getattr(self, name) + getattr(other, name) for name in _NAMES},
-            **{
-                name: tuple(map(sum, zip_longest(getattr(self, name), getattr(other, name), fillvalue=0)))
-                for name in LINK_COUNTERS
-            },
-        )
+        values: dict[str, Any] = {name: getattr(self, name) + getattr(other, name) for name in _NAMES}
+        for name in LINK_COUNTERS:
+            both = zip_longest(getattr(self, name), getattr(other, name), fillvalue=0)
+            values[name] = tuple(a + b for a, b in both)
+        return UsageTotals(**values)
 
     @property
     def host_seconds(self) -> float:

@@ -106,22 +106,23 @@ def draw(graph: ModelGraph) -> dict[str, torch.Tensor]:
     given = {}
     for value in graph.of_kind(ValueKind.INPUT, ValueKind.PARAMETER):
         whole = value.dtype.startswith("int")
-        tensor = torch.randint(8, value.shape) if whole else torch.randn(value.shape)
+        tensor = torch.randint(8, value.shape) if whole else torch.randn(value.shape, dtype=torch.float64)
         given[value.name] = tensor.requires_grad_(value.kind is ValueKind.PARAMETER)
     return given
 
 
 def check_equal(graph: ModelGraph, divided: ModelGraph) -> None:
+    """Compare in double precision, in which sums of another order hardly differ."""
     check_stage(divided, "place_on_chips", graph, PRECISION)
     given = draw(graph)
     parameters = [tensor for tensor in given.values() if tensor.requires_grad]
     one, several = compute(graph, given), compute(divided, given)
     for name, value in one.items():
-        torch.testing.assert_close(several[name], value, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(several[name], value, rtol=1e-9, atol=1e-12)
     loss = graph.outputs[0]
     gold = torch.autograd.grad(one[loss], parameters, allow_unused=True)
     for found, gradient in zip(torch.autograd.grad(several[loss], parameters, allow_unused=True), gold, strict=True):
-        torch.testing.assert_close(found, gradient, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(found, gradient, rtol=1e-9, atol=1e-12)
     for mode in ("o0", "o3"):
         check_plans(divided, cut_over_chips(divided, CutOptions(mode, find_chip("sn10"), 4)))
 
@@ -130,11 +131,11 @@ def check_equal(graph: ModelGraph, divided: ModelGraph) -> None:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_values_and_gradients_are_those_of_one_chip(name: str, how: str) -> None:
     graph = traced_program(name)
-    for chips in (2, 4):
-        check_equal(graph, split_over_chips(graph, how, chips))
+    for chips in (2, 4) if "heads" in name else (2,):
+        check_equal(graph, split_over_chips(graph, how, chips, PRECISION))
 
 
-@pytest.mark.parametrize("chips", [2, 3, 5])
+@pytest.mark.parametrize("chips", [2, 3, 4])
 def test_a_pipeline_computes_the_same_operators_in_stages(chips: int) -> None:
     graph = traced_program("heads")
     divided = assign_stages(graph, chips)
@@ -158,7 +159,7 @@ class Lookup(nn.Module):
 def test_tied_tables_with_padding_and_ignored_targets_are_divided(how: str) -> None:
     graph = traced(Lookup(), *(samba.randint(8, (4, 6), name=name) for name in ("x", "y")))
     for chips in (2, 4):
-        divided = split_over_chips(graph, how, chips)
+        divided = split_over_chips(graph, how, chips, PRECISION)
         assert not divided.replicated
         check_equal(graph, divided)
 
@@ -167,7 +168,7 @@ def test_an_index_outside_of_a_divided_table_is_refused_as_on_one_chip() -> None
     graph = traced(Lookup(), *(samba.randint(8, (4, 6), name=name) for name in ("x", "y")))
     for wrong in (-1, 8):
         given = draw(graph) | {"x": torch.full((4, 6), wrong)}
-        for each in (graph, split_over_chips(graph, "weight", 4)):
+        for each in (graph, split_over_chips(graph, "weight", 4, PRECISION)):
             with pytest.raises(Exception, match="index out of range"):
                 compute(each, given)
 
@@ -176,7 +177,7 @@ class Convolutions(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 8, 3), nn.Flatten(), nn.Linear(72, 4)
+            nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 8, 3), nn.Flatten(), nn.Linear(72, 8)
         )
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -185,14 +186,14 @@ class Convolutions(nn.Module):
 
 @pytest.mark.parametrize("how", ["batch", "weight"])
 def test_convolutions_are_divided_by_samples(how: str) -> None:
-    graph = traced(Convolutions(), samba.randn(4, 1, 12, 12, name="x"), samba.randint(4, (4,), name="y"))
-    divided = split_over_chips(graph, how, 2)
+    graph = traced(Convolutions(), samba.randn(4, 1, 12, 12, name="x"), samba.randint(8, (4,), name="y"))
+    divided = split_over_chips(graph, how, 2, PRECISION)
     check_equal(graph, divided)
     assert how == "weight" or not divided.replicated
 
 
 def test_what_cannot_be_divided_is_named() -> None:
-    divided = split_over_chips(traced_program("places sorted"), "batch", 2)
+    divided = split_over_chips(traced_program("places sorted"), "batch", 2, PRECISION)
     assert [why for name, why in divided.replicated.items() if "sort" in name] == [
         "sort of 4x6x16 has no dimension that 2 chips can divide"
     ]
@@ -200,12 +201,12 @@ def test_what_cannot_be_divided_is_named() -> None:
 
 def test_a_batch_that_the_chips_do_not_divide_is_refused_with_what_would_do() -> None:
     with pytest.raises(InvalidArgument, match=r"batch of 6 over 4 chips; expected .* --n-chips of 2, 3, 6"):
-        split_over_chips(traced_program("gelu", batch=6), "batch", 4)
+        split_over_chips(traced_program("gelu", batch=6), "batch", 4, PRECISION)
 
 
 def test_weights_that_the_chips_do_not_divide_are_refused() -> None:
     with pytest.raises(InvalidArgument, match="no linear layer or embedding has rows that 7 divides"):
-        split_over_chips(traced_program("gelu"), "weight", 7)
+        split_over_chips(traced_program("gelu"), "weight", 7, PRECISION)
 
 
 def test_a_pipeline_needs_as_many_operators_as_chips() -> None:
