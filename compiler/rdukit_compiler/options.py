@@ -116,4 +116,6 @@ class CompileOptions:
                 f"out, or give the {self.chip.tiles} tiles of an RDU"
             )
         if self.weight_dtype:
-            raise InvalidArgument(f"--weight-dtype {self.weight_dtype} is for one chip; leave out --n-chips {self.chips}")
+            raise InvalidArgument(
+                f"--weight-dtype {self.weight_dtype} is for one chip; leave out --n-chips {self.chips}"
+            )

@@ -47,7 +47,8 @@ from rdukit_compiler.heuristics.choices import load_choices, report_rules
 from rdukit_compiler.ir import ModelGraph, ValueKind
 from rdukit_compiler.optimizer import OptimizerGroup, check_optimizers
 from rdukit_compiler.options import CompileOptions
-from rdukit_compiler.passes.assemble import Assembly, assemble_graph
+from rdukit_compiler.passes.assemble import assemble_graph
+from rdukit_compiler.passes.assembly import Assembly
 from rdukit_compiler.passes.assign_precision import Precision, assign_precision
 from rdukit_compiler.passes.checks import check_assembly, check_plans, check_stage
 from rdukit_compiler.passes.choose_compute import choose_compute

@@ -104,7 +104,8 @@ def test_training_over_chips_is_that_on_one(
 
 def test_sections_of_different_chips_share_kernels_and_run_at_the_same_time(tmp_path: Path) -> None:
     net, inputs = ResFFNLogReg(), classifier_inputs()
-    optimizer = samba.optim.SGD(samba.from_torch_model_(net) or net.parameters(), lr=0.1)
+    samba.from_torch_model_(net)
+    optimizer = samba.optim.SGD(net.parameters(), lr=0.1)
     options = {**CONFIG, "n_chips": 4, "tensor_parallel": "batch"}
     loaded = read_pef(compile_model(net, inputs, optimizer, tmp_path, **options))
     pef = loaded.pef

@@ -8,14 +8,14 @@ proportion, and the values that operators make, which backward needs.
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
+from typing import Final
 
 from rdukit.errors import InvalidArgument
 from rdukit_compiler.ir import ModelGraph, Operator, ValueKind
-from rdukit_compiler.operators.supported import is_guard, runs_on_host
 from rdukit_compiler.operators.vocabulary import is_trivial
 
 #: Copies of a parameter that a chip holds while it trains: the value, its gradient and two states.
-_COPIES = 4
+_COPIES: Final = 4
 
 
 def assign_stages(graph: ModelGraph, chips: int) -> ModelGraph:
@@ -36,8 +36,7 @@ def assign_stages(graph: ModelGraph, chips: int) -> ModelGraph:
     for position, operator in enumerate(graph.operators):
         while position >= ends[chip]:
             chip += 1
-        once = is_guard(operator) or runs_on_host(operator)
-        operators.append(replace(operator, chip=0 if once and not position else chip))
+        operators.append(replace(operator, chip=chip))
     return replace(graph, operators=tuple(operators), chips=chips)
 
 

@@ -14,8 +14,10 @@ import torch
 
 from rdukit.errors import InvalidArgument
 from rdukit.pef.kernel import Ref
-from rdukit_compiler.chips.rules import Rules, chunk_groups
+from rdukit_compiler.chips.operands import Operands
+from rdukit_compiler.chips.rules import split_operator
 from rdukit_compiler.chips.splitter import SplitGraph
+from rdukit_compiler.chips.views import chunk_groups
 from rdukit_compiler.ir import ModelGraph, Operator, ValueKind
 from rdukit_compiler.operators.naming import callable_of
 from rdukit_compiler.operators.supported import is_guard, runs_on_host
@@ -39,15 +41,15 @@ def split_over_chips(graph: ModelGraph, how: str, chips: int, precision: Precisi
         _split_inputs(writing)
     elif not groups:
         raise InvalidArgument(
-            f"--tensor-parallel weight cannot split graph {graph.name!r} over {chips} chips: no linear layer or embedding "
-            f"has rows that {chips} divides; take another --n-chips, or --tensor-parallel batch"
+            f"--tensor-parallel weight cannot split graph {graph.name!r} over {chips} chips: no linear layer or "
+            f"embedding has rows that {chips} divides; take another --n-chips, or --tensor-parallel batch"
         )
-    rules, once = Rules(writing, groups), _find_single(graph)
+    given, once = Operands(writing, groups), _find_single(graph)
     for operator in graph.operators:
         if operator.name in once:
-            _compute_once(writing, rules, operator)
-        elif not rules.apply(operator):
-            _compute_everywhere(writing, rules, operator)
+            _compute_once(given, operator)
+        elif not split_operator(given, operator):
+            _compute_everywhere(given, operator)
     return writing.finish()
 
 
@@ -130,25 +132,27 @@ def _is_random(operator: Operator) -> bool:
     return torch.Tag.nondeterministic_seeded in getattr(callable_of(operator.op), "tags", ())
 
 
-def _compute_once(writing: SplitGraph, rules: Rules, operator: Operator) -> None:
+def _compute_once(given: Operands, operator: Operator) -> None:
+    writing = given.graph
     shapes = [writing.shape(name) for name in operator.outputs]
-    kwargs = {key: rules.whole(value, 0) for key, value in operator.kwargs.items()}
+    kwargs = {key: given.whole(value, 0) for key, value in operator.kwargs.items()}
     made = writing.add_copy(
-        operator, 0, [rules.whole(a, 0) for a in operator.args], shapes, kwargs, is_original=True
+        operator, 0, [given.whole(a, 0) for a in operator.args], shapes, kwargs, is_original=True
     )  # fmt: skip
     for name in made:
         writing.place(name, [name] * len(writing.chips), owner=0)
 
 
-def _compute_everywhere(writing: SplitGraph, rules: Rules, operator: Operator) -> None:
+def _compute_everywhere(given: Operands, operator: Operator) -> None:
+    writing = given.graph
     shapes = [writing.shape(name) for name in operator.outputs]
     split = [name for name in operator.inputs if name in writing.dim_of]
     if split:
         writing.replicated[operator.name] = _why(writing, operator, split)
     made = [
         writing.add_copy(
-            operator, chip, [rules.whole(a, chip) for a in operator.args], shapes,
-            {key: rules.whole(value, chip) for key, value in operator.kwargs.items()}, is_original=not chip,
+            operator, chip, [given.whole(a, chip) for a in operator.args], shapes,
+            {key: given.whole(value, chip) for key, value in operator.kwargs.items()}, is_original=not chip,
         )
         for chip in writing.chips
     ]  # fmt: skip

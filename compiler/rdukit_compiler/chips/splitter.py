@@ -253,8 +253,6 @@ def _without_unread(graph: ModelGraph) -> ModelGraph:
         kept.append(operator)
         originals.update(operator.outputs)
     values = {
-        name: value
-        for name, value in graph.values.items()
-        if value.kind is not ValueKind.OPERATOR or name in originals
+        name: value for name, value in graph.values.items() if value.kind is not ValueKind.OPERATOR or name in originals
     }
     return replace(graph, values=values, operators=tuple(reversed(kept)))

@@ -2,26 +2,22 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
 from typing import Final
 
 from rdukit.collectives.plan import plan_collective
 from rdukit.collectives.projection import default_machine
 from rdukit.collectives.steps import Op
-from rdukit.collectives.topology import load_defaults
 from rdukit.errors import CompileError, UnsupportedOperator
 from rdukit.hardware import ChipSpec
-from rdukit.pef.chips import JOINED, REDUCED
 from rdukit.pef.kernel import KernelGraph
 from rdukit.pef.model import Cost, Graph, Section, SectionResources, SectionType, Symbol, SymbolKind
 from rdukit_compiler.chips.cut import OUTPUT
+from rdukit_compiler.chips.gradients import ChipGradient, find_chip_gradients
 from rdukit_compiler.chips.splitter import HOST_CHIP
 from rdukit_compiler.cost import operator_work, project
 from rdukit_compiler.cost.host_memory import kernel_memory
 from rdukit_compiler.cost.traffic import derivable_extras, looked_up_bytes
 from rdukit_compiler.ir import ModelGraph, Piece, Value, ValueKind
-from rdukit_compiler.operators.vocabulary import LOSSES
 from rdukit_compiler.optimizer import (
     STATES,
     TAKES_NARROW,
@@ -36,46 +32,22 @@ from rdukit_compiler.optimizer import (
     gradient_name,
 )
 from rdukit_compiler.options import CompileOptions
+from rdukit_compiler.passes.assembly import Assembly, host_dtype, link_bandwidth, loss_outputs
 from rdukit_compiler.passes.assign_precision import Precision
 from rdukit_compiler.passes.cut_sections import SectionPlan
 from rdukit_compiler.passes.differentiate import OperatorShape, SectionKernels
 from rdukit_compiler.passes.gradient_outputs import accumulate_gradients, has_own_memory, narrow_gradients
 from rdukit_compiler.passes.host_operators import HOST
 from rdukit_compiler.passes.quantize_weights import scale_name
-from rdukit_compiler.passes.section_cache import SectionCache
 
 _SYMBOL_KINDS: Final = {
     ValueKind.INPUT: SymbolKind.INPUT, ValueKind.PARAMETER: SymbolKind.PARAMETER, ValueKind.BUFFER: SymbolKind.BUFFER,
 }  # fmt: skip
 
-
 _NOTHING: Final[Mapping[str, int]] = {}
 
 #: Which kind a tensor gets that several graphs of a PEF make or take: the highest.
 _MADE_OR_TAKEN: Final = {SymbolKind.ACTIVATION: 1, SymbolKind.OUTPUT: 2, SymbolKind.INPUT: 3}
-
-
-@dataclass(slots=True)
-class ChipPlaces:
-    """The chips of sections and symbols, as they are added: see ``ChipPlan``."""
-
-    sections: list[tuple[int, ...]] = field(default_factory=list)
-    follows: dict[str, str] = field(default_factory=dict)
-    divided: dict[str, None] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class Assembly:
-    """Collected parts of a PEF. ``kernels`` are by digest."""
-
-    symbols: dict[str, Symbol] = field(default_factory=dict)
-    sections: list[Section] = field(default_factory=list)
-    kernels: dict[str, KernelGraph] = field(default_factory=dict)
-    hyperparameters: dict[str, float] = field(default_factory=dict)
-    #: Kernels of the sections built so far, of all graphs.
-    cache: SectionCache = field(default_factory=SectionCache)
-    #: Of a PEF over several chips, as in its ``ChipPlan``: what is placed where.
-    places: ChipPlaces = field(default_factory=ChipPlaces)
 
 
 def assemble_graph(
@@ -124,7 +96,7 @@ class _GraphAssembler:
             elif value.kind is not ValueKind.OPERATOR:
                 self._symbol(value.name, _SYMBOL_KINDS[value.kind], value.dtype, value.shape)
         self._assembly.hyperparameters.update(graph.rates)
-        losses = _loss_outputs(graph) if training else ()
+        losses = loss_outputs(graph) if training else ()
         seeds = self._add_seeds() if training else {}
         precision = Precision(self._options.base_precision, training)
         self._narrowable = self._find_narrowable(plans, groups)
@@ -151,8 +123,8 @@ class _GraphAssembler:
                     plan, SectionType.BCKWD, kernels.backward, inputs, outputs, kernels.backward_work, (read, outputs)
                 )
         self._check_updates(plans, built)
-        if graph.chips > 1:
-            self._add_chip_gradients()
+        for gradient in find_chip_gradients(graph, self._gradients, self._made_on) if graph.chips > 1 else ():
+            self._add_chip_gradient(gradient)
         finish = self._add_accumulation(groups) if groups and self._options.accumulates else None
         before, arriving = len(self._scheduled), self._as_tuples()
         self._add_optimizers(groups)
@@ -183,7 +155,7 @@ class _GraphAssembler:
             return  # another graph of this PEF takes it as an input, or shows it as an output
         traced = self._traced.values.get(name)
         self._assembly.symbols[name] = Symbol(
-            name, kind, dtype, shape, traced.dtype if traced is not None else _host_dtype(dtype),
+            name, kind, dtype, shape, traced.dtype if traced is not None else host_dtype(dtype),
             self._options.regions.get(name, name), self._scale_of(name, kind, dtype),
         )  # fmt: skip
 
@@ -402,42 +374,20 @@ class _GraphAssembler:
 
     # -- several chips -----------------------------------------------------------------------------------------------
 
-    def _add_chip_gradients(self) -> None:
-        """Make one gradient of each parameter, and of each divided input, of which several chips have parts or sums."""
-        pieces: dict[str, list[str]] = {}
-        for name, piece in sorted(self._graph.pieces.items(), key=lambda item: item[1].start):
-            pieces.setdefault(piece.parent, []).append(name)
-        for value in self._graph.of_kind(ValueKind.PARAMETER, ValueKind.INPUT):
-            rows = pieces.get(value.name, [])
-            if value.name in self._graph.pieces or not value.requires_grad:
-                continue
-            if rows and all(self._gradients.get(name) for name in rows):
-                parts = [(self._graph.values[name], self._gradients.pop(name)) for name in rows]
-                self._add_chip_gradient(value, parts, JOINED, range(self._graph.chips))
-            elif not rows and len(symbols := self._gradients.get(value.name, ())) > 1:
-                chips = sorted({self._made_on[symbol] for symbol in symbols})
-                if len(chips) > 1:
-                    self._add_chip_gradient(value, [(value, symbols)], REDUCED, chips)
-
-    def _add_chip_gradient(
-        self, value: Value, parts: Sequence[tuple[Value, Sequence[str]]], heuristic: str, chips: Sequence[int]
-    ) -> None:
-        made, symbol = build_chip_gradient(value, parts), gradient_name(value.name)
+    def _add_chip_gradient(self, gradient: ChipGradient) -> None:
+        value, symbol = gradient.value, gradient_name(gradient.value.name)
+        made, size = build_chip_gradient(value, gradient.parts), gradient.held_bytes
         self._symbol(symbol, SymbolKind.GRADIENT, value.dtype, value.shape)
-        count, size = len(chips), value.bytes
-        linked = 2 * (count - 1) * size // count if heuristic == REDUCED else 0
-        share = size // count if heuristic == JOINED else size
-        _, cost = project([], share, share, 0, self._chip, self._options.tiles, peer_s=linked / link_bandwidth())
-        why = (
-            f"the rows of this gradient stay on the {count} chips that made them" if heuristic == JOINED
-            else f"adds up what {count} chips have of this gradient, in their order"
-        )  # fmt: skip
+        peer_s = gradient.linked_bytes / link_bandwidth()
+        _, cost = project([], size, size, 0, self._chip, self._options.tiles, peer_s=peer_s)
         section = Section(
-            len(self._assembly.sections), f"{heuristic}_{value.name}", SectionType.BCKWD, self._graph.name,
-            self._keep(made.kernel), made.inputs, made.outputs, (), None, heuristic, why,
+            len(self._assembly.sections), f"{gradient.heuristic}_{value.name}", SectionType.BCKWD, self._graph.name,
+            self._keep(made.kernel), made.inputs, made.outputs, (), None, gradient.heuristic, gradient.why,
             SectionResources(0, 0, 0, 0), cost, {}, *self._memory(made.kernel, made.inputs, made.outputs),
         )  # fmt: skip
-        self._append(section, tuple(chips))
+        self._append(section, gradient.chips)
+        for rows, _ in gradient.parts:
+            self._gradients.pop(rows.name)
         self._gradients[value.name] = [symbol]
         self._follow(symbol, value.name)
 
@@ -548,26 +498,3 @@ class _GraphAssembler:
 
     def _as_tuples(self) -> dict[str, tuple[str, ...]]:
         return {name: tuple(symbols) for name, symbols in self._gradients.items()}
-
-
-def _loss_outputs(graph: ModelGraph) -> tuple[str, ...]:
-    """Return outputs whose incoming gradient is ones by default (SDK reference 17): losses and scalars, else all."""
-    producers = graph.producers()
-    candidates = [name for name in graph.outputs if graph.values[name].requires_grad]
-    chosen = [
-        name
-        for name in candidates
-        if graph.values[name].shape == () or (name in producers and producers[name].op_type in LOSSES)
-    ]
-    return tuple(dict.fromkeys(chosen or candidates))
-
-
-@cache
-def link_bandwidth() -> float:
-    """Return the bytes a second of a link between two RDUs, one way: an assumption of ``links.yaml``."""
-    return float(load_defaults()["rdu"]["gb_s"]) * 1e9
-
-
-def _host_dtype(dtype: str) -> str:
-    """Return the dtype in which a program reads a symbol that its own graph does not have, such as a gradient."""
-    return "float32" if dtype == "bfloat16" else dtype

@@ -239,10 +239,10 @@ def describe_structure(
 ) -> str:  # fmt: skip
     """Describe all that a section's kernels depend on, as text in which values are called by position.
 
-    That is: precision; whether there are several chips; kind, dtype, shape, differentiability and exactness of each input, and whether it is
-    overwritten; each call with its literal arguments (``1``, ``1.0`` and ``True`` differ); which values leave, their
-    dtype and shape, how many gradients flow in, and
-    which of them are the new values of which inputs.
+    That is: precision; whether there are several chips; kind, dtype, shape, differentiability and exactness of each
+    input, and whether it is overwritten; each call with its literal arguments (``1``, ``1.0`` and ``True`` differ);
+    which values leave, their dtype and shape, how many gradients flow in, and which of them are the new values of which
+    inputs.
     """
     names: dict[str, str] = {}
     lines = [f"{precision.name} {precision.training}"]

@@ -389,14 +389,18 @@ def _check_chips(pef: Pef) -> None:
     for symbol in pef.symbols.values():
         held = pef.symbols.get(symbol.region)
         is_inside = held is not None and 0 <= symbol.offset <= held.bytes - symbol.bytes
-        if (symbol.kind is SymbolKind.PIECE and not is_inside) or (symbol.kind is not SymbolKind.PIECE and symbol.offset):
+        if (symbol.kind is SymbolKind.PIECE and not is_inside) or (
+            symbol.kind is not SymbolKind.PIECE and symbol.offset
+        ):
             raise PefCorrupt(f"symbol {symbol.name!r} is not within the memory of {symbol.region!r}")
     plan = pef.chips
     if plan is None:
         return
     if plan.count < 2 or len(plan.sections) != len(pef.sections) or pef.num_tiles % plan.count:
-        raise PefCorrupt(f"the PEF is for {plan.count} chips and {pef.num_tiles} tiles, and places {len(plan.sections)} "
-                         f"of {len(pef.sections)} sections")  # fmt: skip
+        raise PefCorrupt(
+            f"the PEF is for {plan.count} chips and {pef.num_tiles} tiles, and places {len(plan.sections)} of "
+            f"{len(pef.sections)} sections; legal: 2 or more, with as many tiles each, and all sections"
+        )
     if any(not 0 <= chip < plan.count for chips in plan.sections for chip in chips):
         raise PefCorrupt(f"a section is on a chip that is none of {plan.count}")
     if unknown := {*plan.follows, *plan.follows.values(), *plan.divided} - set(pef.symbols):

@@ -75,9 +75,7 @@ class DeviceTensors:
             elif regions:
                 flat = regions[symbol.region][symbol.offset : symbol.offset + symbol.bytes].view(dtype)
             else:
-                flat = torch.frombuffer(
-                    memory, dtype=dtype, count=count, offset=offsets[symbol.region] + symbol.offset
-                )
+                flat = torch.frombuffer(memory, dtype=dtype, count=count, offset=offsets[symbol.region] + symbol.offset)
             if name in shared:
                 self._homes[name] = flat.view(symbol.shape)
             else:

@@ -175,7 +175,9 @@ class LoadedProgram(DeviceTensors):
         ready = self._ready(graph, sections)
         part, plan = ready.parts[0], ready.plan
         is_bound = isinstance(part, NativeRun) and part.is_closed and len(ready.parts) == 1
-        is_bound = is_bound and not (plan.needs or plan.stores or plan.cost.sent or self._rates or self._watch or self._threads is None)
+        is_bound = is_bound and not (
+            plan.needs or plan.stores or plan.cost.sent or self._rates or self._watch or self._threads is None
+        )
         if is_bound and not any(self.pef.symbols[name].scale for name, _ in inputs):
             assert isinstance(part, NativeRun)
             return self._bound(ready, part, self._ran.setdefault((graph.name, sections), [0, 0.0]), inputs, outputs)

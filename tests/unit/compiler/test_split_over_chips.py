@@ -13,9 +13,9 @@ from rdukit.errors import InvalidArgument
 from rdukit.hardware import find_chip
 from rdukit_compiler.chips.cut import cut_over_chips
 from rdukit_compiler.chips.pipeline import assign_stages, cut_evenly
-from rdukit_compiler.chips.rules import reshaped_dim
 from rdukit_compiler.chips.split import split_over_chips
 from rdukit_compiler.chips.splitter import slice_sizes
+from rdukit_compiler.chips.views import reshaped_dim
 from rdukit_compiler.ir import ModelGraph, ValueKind
 from rdukit_compiler.operators.run_operator import run_operator
 from rdukit_compiler.passes.assign_precision import Precision, assign_precision
