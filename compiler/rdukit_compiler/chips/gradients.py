@@ -25,11 +25,6 @@ class ChipGradient:
         return f"adds up what {len(self.chips)} chips have of this gradient, in their order"
 
     @property
-    def held_bytes(self) -> int:
-        """Bytes of it on each chip."""
-        return self.value.bytes // len(self.chips) if self.heuristic == JOINED else self.value.bytes
-
-    @property
     def linked_bytes(self) -> int:
         """Bytes that each chip gets from the others."""
         count = len(self.chips)

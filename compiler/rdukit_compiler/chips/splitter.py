@@ -245,7 +245,7 @@ def _without_unread(graph: ModelGraph) -> ModelGraph:
     """Return the graph without operators whose results nobody reads, such as a loss on all chips but one."""
     needed = {*graph.outputs, *graph.updates.values()}
     kept: list[Operator] = []
-    originals = set()
+    originals: set[str] = set()
     for operator in reversed(graph.operators):
         if needed.isdisjoint(operator.outputs) and not is_guard(operator):
             continue

@@ -40,10 +40,9 @@ def split_reduction(given: Operands, operator: Operator) -> bool:
     if not along:
         if operator.kwargs or given.graph.shape(made) or operator.op_type not in {"sum", "mean"}:
             return False
-        dim = given.graph.dim_of[x.name]
-        op = "aten.sum.default"
+        now, op = given.graph.dim_of[x.name], "aten.sum.default"
         parts = [
-            given.graph.add_operator(made, op, (Ref(given.graph.part(x.name, dim, chip)),), chip, [()], made)
+            given.graph.add_operator(made, op, (Ref(given.graph.part(x.name, now, chip)),), chip, [()], made)
             for chip in given.graph.chips
         ]
         return _partial(given, operator, parts, prod(shape) if operator.op_type == "mean" else None)
@@ -75,7 +74,8 @@ def split_pair_loss(given: Operands, operator: Operator) -> bool:
 
 def split_cross_entropy(given: Operands, operator: Operator) -> bool:
     """Split over samples: each chip sums up its own losses, and counts them where the mean needs it."""
-    x, target, weight, reduction, ignored, *rest = [*operator.args, *(None, _MEAN, -100)[len(operator.args) - 2 :]]
+    defaults: tuple[Argument, ...] = (None, _MEAN, -100)
+    x, target, weight, reduction, ignored, *rest = [*operator.args, *defaults[len(operator.args) - 2 :]]
     if not (isinstance(x, Ref) and isinstance(target, Ref)) or weight is not None or operator.kwargs:
         return False
     shape = given.graph.shape(x.name)

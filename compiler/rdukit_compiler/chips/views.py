@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import prod
 
-from rdukit.pef.kernel import Ref
+from rdukit.pef.kernel import Argument, Ref
 from rdukit_compiler.chips.operands import Operands
 from rdukit_compiler.ir import Operator
 
@@ -17,14 +17,17 @@ def split_reshape(given: Operands, operator: Operator) -> bool:
     for dim in (now, *(d for d in range(len(shape)) if d != now)):
         target = reshaped_dim(shape, wanted, dim, count)
         if target is not None:
-            return given.add(
-                operator, target,
-                lambda chip, dim=dim, target=target: [  # type: ignore[misc]
-                    Ref(given.graph.part(x.name, dim, chip)), list(given.local(made, target, chip)),
-                ],
-                op="aten.reshape.default",
-            )  # fmt: skip
+            return _reshaped(given, operator, x.name, dim, target)
     return False
+
+
+def _reshaped(given: Operands, operator: Operator, x: str, dim: int, target: int) -> bool:
+    return given.add(
+        operator,
+        target,
+        lambda chip: [Ref(given.graph.part(x, dim, chip)), list(given.local(operator.outputs[0], target, chip))],
+        op="aten.reshape.default",
+    )
 
 
 def _moved(given: Operands, operator: Operator, order: Sequence[int]) -> bool:
@@ -73,7 +76,8 @@ def split_expand(given: Operands, operator: Operator) -> bool:
 
 
 def split_slice(given: Operands, operator: Operator) -> bool:
-    x, along, *bounds = [*operator.args, *(0, None, None)[len(operator.args) - 1 :]]
+    defaults: tuple[Argument, ...] = (0, None, None)
+    x, along, *bounds = [*operator.args, *defaults[len(operator.args) - 1 :]]
     if not isinstance(x, Ref) or not isinstance(along, int):
         return False
     shape = given.graph.shape(x.name)

@@ -85,8 +85,7 @@ class _GraphAssembler:
         #: What each name of this graph stands for.
         self._kinds: dict[str, SymbolKind] = {}
         self._places = assembly.places
-        #: Symbol → the chip whose section makes it.
-        self._made_on: dict[str, int] = {}
+        self._made_on: dict[str, int] = {}  # symbol → the chip whose section makes it
 
     def run(self, plans: Sequence[SectionPlan], groups: tuple[OptimizerGroup, ...]) -> Graph:
         graph, training = self._graph, not self._options.inference
@@ -376,10 +375,12 @@ class _GraphAssembler:
 
     def _add_chip_gradient(self, gradient: ChipGradient) -> None:
         value, symbol = gradient.value, gradient_name(gradient.value.name)
-        made, size = build_chip_gradient(value, gradient.parts), gradient.held_bytes
+        made = build_chip_gradient(value, gradient.parts)
         self._symbol(symbol, SymbolKind.GRADIENT, value.dtype, value.shape)
-        peer_s = gradient.linked_bytes / link_bandwidth()
-        _, cost = project([], size, size, 0, self._chip, self._options.tiles, peer_s=peer_s)
+        cost = Cost(0, 0, 0, 0, 0, 0.0)  # rows stay where they are
+        if gradient.linked_bytes:
+            peer_s, size = gradient.linked_bytes / link_bandwidth(), value.bytes
+            _, cost = project([], size, size, 0, self._chip, self._options.tiles, peer_s=peer_s)
         section = Section(
             len(self._assembly.sections), f"{gradient.heuristic}_{value.name}", SectionType.BCKWD, self._graph.name,
             self._keep(made.kernel), made.inputs, made.outputs, (), None, gradient.heuristic, gradient.why,
