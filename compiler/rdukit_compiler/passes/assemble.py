@@ -32,7 +32,7 @@ from rdukit_compiler.optimizer import (
     gradient_name,
 )
 from rdukit_compiler.options import CompileOptions
-from rdukit_compiler.passes.assembly import Assembly, host_dtype, link_bandwidth, loss_outputs
+from rdukit_compiler.passes.assembly import MADE_OR_TAKEN, Assembly, host_dtype, link_bandwidth, loss_outputs
 from rdukit_compiler.passes.assign_precision import Precision
 from rdukit_compiler.passes.cut_sections import SectionPlan
 from rdukit_compiler.passes.differentiate import OperatorShape, SectionKernels
@@ -45,9 +45,6 @@ _SYMBOL_KINDS: Final = {
 }  # fmt: skip
 
 _NOTHING: Final[Mapping[str, int]] = {}
-
-#: Which kind a tensor gets that several graphs of a PEF make or take: the highest.
-_MADE_OR_TAKEN: Final = {SymbolKind.ACTIVATION: 1, SymbolKind.OUTPUT: 2, SymbolKind.INPUT: 3}
 
 
 def assemble_graph(
@@ -150,7 +147,7 @@ class _GraphAssembler:
                 "one that the program names another name"
             )
         known = self._assembly.symbols.get(name)
-        if known is not None and _MADE_OR_TAKEN.get(known.kind, 0) > _MADE_OR_TAKEN.get(kind, 0):
+        if known is not None and MADE_OR_TAKEN.get(known.kind, 0) > MADE_OR_TAKEN.get(kind, 0):
             return  # another graph of this PEF takes it as an input, or shows it as an output
         traced = self._traced.values.get(name)
         self._assembly.symbols[name] = Symbol(

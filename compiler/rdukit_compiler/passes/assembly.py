@@ -2,13 +2,17 @@
 
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Final
 
 from rdukit.collectives.topology import load_defaults
 from rdukit.pef.kernel import KernelGraph
-from rdukit.pef.model import Section, Symbol
+from rdukit.pef.model import Section, Symbol, SymbolKind
 from rdukit_compiler.ir import ModelGraph
 from rdukit_compiler.operators.vocabulary import LOSSES
 from rdukit_compiler.passes.section_cache import SectionCache
+
+#: Which kind a tensor gets that several graphs of a PEF make or take: the highest.
+MADE_OR_TAKEN: Final = {SymbolKind.ACTIVATION: 1, SymbolKind.OUTPUT: 2, SymbolKind.INPUT: 3}
 
 
 @dataclass(slots=True)
