@@ -70,6 +70,7 @@ class Operator:
     own dtypes.
     ``names_dtype``: a dtype among its arguments is the program's own word, and not that of a tensor it looked at.
     ``is_of_loss``: a loss function of torch that is several operators called it.
+    ``chip``: which of the graph's chips computes it; -1 is the host.
     """
 
     name: str
@@ -83,6 +84,7 @@ class Operator:
     compute: ComputeDtypes | None = None
     names_dtype: bool = False
     is_of_loss: bool = False
+    chip: int = 0
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -91,11 +93,21 @@ class Operator:
 
 
 @dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows of the parameter or input ``parent``, from ``start`` on, that one chip holds."""
+
+    parent: str
+    start: int
+    chip: int
+
+
+@dataclass(frozen=True, slots=True)
 class ModelGraph:
     """A traced forward pass. ``values`` holds every value by name, inputs and parameters included.
 
     ``updates``: buffer → the value that forward leaves in it; no operator reads that value. ``rates``: buffer → the
-    dropout rate in it, which a run may change.
+    dropout rate in it, which a run may change. Of a graph over several ``chips``: ``pieces`` are values that are rows
+    of others, and ``replicated`` says of operators why every chip computes them whole.
     """
 
     name: str
@@ -104,6 +116,9 @@ class ModelGraph:
     outputs: tuple[str, ...]
     updates: Mapping[str, str] = field(default_factory=dict)
     rates: Mapping[str, float] = field(default_factory=dict)
+    chips: int = 1
+    pieces: Mapping[str, Piece] = field(default_factory=dict)
+    replicated: Mapping[str, str] = field(default_factory=dict)
 
     def producers(self) -> dict[str, Operator]:
         """Map each value name to the operator that makes it; graph inputs are absent."""

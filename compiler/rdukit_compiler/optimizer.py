@@ -140,6 +140,29 @@ def build_reduce(
     return OptimizerKernel(kernel, tuple(builder.bound), tuple(builder.bound))
 
 
+def build_chip_gradient(parameter: Value, parts: Sequence[tuple[Value, Sequence[str]]]) -> OptimizerKernel:
+    """Make one gradient of what several chips have: the rows of ``parts``, one after the other.
+
+    Contributions to the same rows are added up in the given order.
+
+    Args:
+        parts: rows, as a value of their shape, with the symbols of their gradients.
+    """
+    builder = _Builder()
+    rows = [builder.summed(rows, tuple(contributions)) for rows, contributions in parts]
+    made = rows[0]
+    if len(rows) > 1:
+        builder.node("joined", "aten.cat.default", [list(rows), 0])
+        made = Ref("joined")
+    assert isinstance(made, Ref)
+    return OptimizerKernel(builder.kernel((made.name,)), tuple(builder.bound), (gradient_name(parameter.name),))
+
+
+def gradient_name(parameter: str) -> str:
+    """Return the symbol of a parameter's gradient that is made of those of several chips."""
+    return f"{parameter}__grad"
+
+
 def build_optimizer(
     group: OptimizerGroup, parameters: Mapping[str, Value], gradients: Mapping[str, tuple[str, ...]],
     exact: bool = False, narrow: Set[str] = frozenset(),

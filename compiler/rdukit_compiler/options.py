@@ -12,6 +12,10 @@ from rdukit_compiler.passes.choose_compute import PRESETS, keeps_declared
 MODES: Final = ("o0", "o1", "o3")
 #: How weights of linear layers may be stored, other than in the precision.
 WEIGHT_DTYPES: Final = ("int8", "int4")
+#: How a model is divided among chips; the last is what several chips do without ``--tensor-parallel``.
+PARALLEL: Final = ("batch", "weight", "pipeline")
+#: Most RDUs of one model. Source: compiler reference 4.1.
+MAX_CHIPS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,9 @@ class CompileOptions:
     mode: str = "o3"
     arch: str = "sn30"
     num_tiles: int = 0
+    #: RDUs that the model is divided among, and how: "batch", "weight", or "pipeline" by sections.
+    chips: int = 1
+    parallel: str = ""
     precision: str = "bf16"
     #: "int8", "int4": weights of linear layers are stored so; inference only. Empty: as ``precision`` says.
     weight_dtype: str = ""
@@ -91,6 +98,24 @@ class CompileOptions:
             raise InvalidArgument(f"--graphamp-preset {self.graphamp!r} is not legal; legal: {', '.join(PRESETS)}")
         if self.replicas < 1:
             raise InvalidArgument(f"--world-size {self.replicas} is not legal; legal: 1 or more")
+        self._check_chips()
         legal = [n for n in (1, 2, 4, 8) if n <= self.chip.tiles]
         if self.tiles not in legal:
             raise InvalidArgument(f"--num-tiles {self.tiles} is not legal on {self.chip.name}; legal: {legal}")
+
+    def _check_chips(self) -> None:
+        if self.parallel not in {"", *PARALLEL}:
+            raise InvalidArgument(f"--tensor-parallel {self.parallel!r} is not legal; legal: batch, weight, none")
+        if not 1 <= self.chips <= MAX_CHIPS:
+            raise InvalidArgument(f"--n-chips {self.chips} is not legal; legal: 1 to {MAX_CHIPS}, the RDUs of one node")
+        if self.chips == 1:
+            return
+        if self.tiles != self.chip.tiles:
+            raise InvalidArgument(
+                f"--num-tiles {self.tiles} is not legal with --n-chips {self.chips}, which takes whole RDUs; leave it "
+                f"out, or give the {self.chip.tiles} tiles of an RDU"
+            )
+        if self.weight_dtype:
+            raise InvalidArgument(
+                f"--weight-dtype {self.weight_dtype} is for one chip; leave out --n-chips {self.chips}"
+            )

@@ -7,11 +7,12 @@ step  what                   leaves true
                              refused, or marked to run on the host
 2     assign precision       every value has its device dtype and knows whether a gradient flows through it; weights
                              that are stored in fewer bits have their scales
-3     cut sections           every operator in exactly one plan; plans convex, in an order that can be run
-4     build kernels          per section a forward, and a backward where a gradient flows; optimizer sections
-5     cost                   per section resources and projected cycles (in ``passes.assemble``)
-6     native kernels         one library per unique kernel, where a C++ compiler is found
-7     write                  the PEF, atomically, as the last step
+3     place on chips         where there are several: each operator is one chip's, or the host's
+4     cut sections           every operator in exactly one plan; plans convex, in an order that can be run
+5     build kernels          per section a forward, and a backward where a gradient flows; optimizer sections
+6     cost                   per section resources and projected cycles (in ``passes.assemble``)
+7     native kernels         one library per unique kernel, where a C++ compiler is found
+8     write                  the PEF, atomically, as the last step
 ====  =====================  =========================================================================================
 """
 
@@ -28,9 +29,10 @@ from rdukit import __version__
 from rdukit.errors import CompileError, RdukitError
 from rdukit.files.atomic import write_atomic, write_reports
 from rdukit.pef import Pef, write_pef
+from rdukit.pef.chips import chip_lines, require_room
 from rdukit.pef.debug import DebugLevel, describe_kernel, print_debug
 from rdukit.pef.inspect import memory_line
-from rdukit.pef.model import NO_EVALUATION, Section
+from rdukit.pef.model import NO_EVALUATION, ChipPlan, Section
 from rdukit.pef.units import KERNEL_CHECK, KernelVerdict
 from rdukit.system.cpu import native_signature
 from rdukit.telemetry.spans import span
@@ -39,11 +41,14 @@ from rdukit_compiler.backend.native import NativeBuilder, build_natives, has_nat
 from rdukit_compiler.backend.section_library import NO_FORM, find_cpp_compiler
 from rdukit_compiler.capture.lazy_torch_imports import without_dynamo
 from rdukit_compiler.capture.signature import call_digests, graph_signature
+from rdukit_compiler.chips.cut import cut_over_chips
+from rdukit_compiler.chips.place import place_on_chips
 from rdukit_compiler.heuristics.choices import load_choices, report_rules
 from rdukit_compiler.ir import ModelGraph, ValueKind
 from rdukit_compiler.optimizer import OptimizerGroup, check_optimizers
 from rdukit_compiler.options import CompileOptions
-from rdukit_compiler.passes.assemble import Assembly, assemble_graph
+from rdukit_compiler.passes.assemble import assemble_graph
+from rdukit_compiler.passes.assembly import Assembly
 from rdukit_compiler.passes.assign_precision import Precision, assign_precision
 from rdukit_compiler.passes.checks import check_assembly, check_plans, check_stage
 from rdukit_compiler.passes.choose_compute import choose_compute
@@ -117,11 +122,17 @@ def _compile(
         joined, typed_graphs = typed_graphs, quantize_weights(typed_graphs, options.weight_dtype)
         for before, typed in zip(joined, typed_graphs, strict=True):
             check_stage(typed, "quantize_weights", before, precision)
+    if options.chips > 1:
+        whole, typed_graphs = typed_graphs, place_on_chips(typed_graphs, options)
+        for before, typed in zip(whole, typed_graphs, strict=True):
+            check_stage(typed, "place_on_chips", before, precision)
+            for name, why in typed.replicated.items():
+                reporter.info(f"not divided: {name}: {why}")
     reporter.phase("cutting sections")
     choices = load_choices(options, typed_graphs)
     for traced, (graph, _), typed in zip(graphs, chosen, typed_graphs, strict=True):
         with span("cut sections", {"rdukit.graph": graph.name}):
-            plans = cut_sections(typed, choices)
+            plans = cut_over_chips(typed, choices)
         for why in dict.fromkeys(_host_warning(plan) for plan in plans if plan.heuristic == HOST):
             reporter.warning(why)
         check_plans(typed, plans)
@@ -145,7 +156,7 @@ def _compile(
         name=options.name,
         mode=options.mode,
         arch=options.chip.name,
-        num_tiles=options.tiles,
+        num_tiles=options.tiles * options.chips,
         precision=options.precision,
         inference=options.inference,
         compiler_version=__version__,
@@ -159,8 +170,10 @@ def _compile(
             t.graph.name: {**graph_signature(t.graph, t.optimizers), "calls": call_digests(t.graph)} for t in graphs
         },
         metadata=metadata,
+        chips=_chip_plan(assembly, typed_graphs, options),
     )
     check_assembly(pef, assembly.kernels)
+    require_room(pef)
     for digest, kernel in assembly.kernels.items():
         form = "native" if digest in natives else "portable"
         print_debug(DebugLevel.KERNELS, f"kernel {digest[:12]}, {form}", partial(describe_kernel, kernel))
@@ -170,11 +183,22 @@ def _compile(
     write_reports(options.pef_path.parent, reports)
     with span("write PEF"):
         write_pef(options.pef_path, pef, assembly.kernels, natives)
-    reporter.info(memory_line(pef))
+    for line in (memory_line(pef), *chip_lines(pef)):
+        reporter.info(line)
     reporter.info("Compilation succeeded.")
     reporter.info("Mac Compilation succeeded.")
     reporter.info(f"PEF file {options.pef_path} created")
     return options.pef_path
+
+
+def _chip_plan(assembly: Assembly, graphs: Sequence[ModelGraph], options: CompileOptions) -> ChipPlan | None:
+    if options.chips == 1:
+        return None
+    places = assembly.places
+    replicated = {name: why for graph in graphs for name, why in graph.replicated.items()}
+    return ChipPlan(
+        options.chips, options.parallel, tuple(places.sections), places.follows, tuple(places.divided), replicated
+    )
 
 
 def _explain(traced: ModelGraph, typed: ModelGraph, plans: Sequence[SectionPlan]) -> None:

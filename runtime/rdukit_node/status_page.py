@@ -10,6 +10,7 @@ which all processes of a machine share.
 Source: ours; the phases are those that sntilestat tells apart (runtime reference 3.1, 6.1).
 """
 
+from collections.abc import Sequence
 from time import monotonic_ns
 from typing import Final, NamedTuple
 
@@ -39,7 +40,15 @@ class PageWord:
     DDR_WRITTEN: Final = 15
     PCIE_RX: Final = 16
     PCIE_TX: Final = 17
+    #: Bytes that each of the lease's RDUs got from its others, ``MOST_CHIPS`` words, then as many that it sent them.
+    #: They are among the bytes over PCIe, too.
+    LINK_RX: Final = 18
+    LINK_TX: Final = 26
+    END: Final = 34
 
+
+#: Most RDUs of one program. Source: compiler reference 4.1.
+MOST_CHIPS: Final = 8
 
 #: Phases in which the tiles are busy, in the order of their words; their codes are 1 to 5, and 0 is the host's time.
 TIMED_PHASES: Final = (
@@ -62,6 +71,9 @@ class PageValues(NamedTuple):
     ddr_written: int = 0
     pcie_rx: int = 0
     pcie_tx: int = 0
+    #: By chip; empty where nothing went from chip to chip.
+    link_rx: tuple[int, ...] = ()
+    link_tx: tuple[int, ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -81,7 +93,7 @@ class StatusPage:
         """Count on in another page's memory. Only by the thread that writes."""
         words = memory.cast("Q")
         former = self.words
-        words[PageWord.SEQUENCE : PageWord.PCIE_TX + 1] = former[PageWord.SEQUENCE : PageWord.PCIE_TX + 1]
+        words[PageWord.SEQUENCE : PageWord.END] = former[PageWord.SEQUENCE : PageWord.END]
         words[PageWord.VERSION] = VERSION
         words[PageWord.INTERRUPTS] += former[PageWord.INTERRUPTS]  # the daemon may have interrupted already
         self.words = words
@@ -138,6 +150,18 @@ class StatusPage:
         if to_host:
             words[17] += to_host
 
+    def count_links(self, received: Sequence[int], sent: Sequence[int]) -> None:
+        """Add bytes that went from one of the lease's RDUs to another, over PCIe: one number a chip, in order."""
+        words = self.words
+        words[PageWord.SEQUENCE] += 1
+        for first, total, sizes in (
+            (PageWord.LINK_RX, PageWord.PCIE_RX, received), (PageWord.LINK_TX, PageWord.PCIE_TX, sent)
+        ):  # fmt: skip
+            for chip, size in enumerate(sizes):
+                words[first + chip] = (words[first + chip] + size) & _MAX
+            words[total] = (words[total] + sum(sizes)) & _MAX
+        words[PageWord.SEQUENCE] += 1
+
     # -- the daemon's side -------------------------------------------------------------------------------------------
 
     def interrupt(self) -> None:
@@ -150,7 +174,7 @@ class StatusPage:
         copy: list[int] = []
         for _ in range(_TRIES):
             before = words[PageWord.SEQUENCE]
-            copy = words[:18].tolist()
+            copy = words[: PageWord.END].tolist()
             if before % 2 == 0 and words[PageWord.SEQUENCE] == before:
                 break
         copy = [min(value, _MAX) for value in copy]
@@ -158,7 +182,9 @@ class StatusPage:
         times = copy[PageWord.PHASE_NS : PageWord.PHASE_NS + 5]
         if phase:
             times[phase - 1] += min(max(0, monotonic_ns() - copy[PageWord.PHASE_BEGAN]), _MAX)
-        return PageValues(phase, tuple(times), *copy[PageWord.RUNS : PageWord.PCIE_TX + 1])
+        received, sent = copy[PageWord.LINK_RX : PageWord.LINK_TX], copy[PageWord.LINK_TX : PageWord.END]
+        values = PageValues(phase, tuple(times), *copy[PageWord.RUNS : PageWord.LINK_RX])
+        return values._replace(link_rx=tuple(received), link_tx=tuple(sent)) if any(received) else values
 
 
 def private_page() -> StatusPage:

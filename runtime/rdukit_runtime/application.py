@@ -27,10 +27,11 @@ with gc_paused():
     from rdukit.errors import LeaseLost, NumericalException, PefError, PefMismatch, RuntimeFault, SNRuntimeError
     from rdukit.hardware import find_chip
     from rdukit.interfaces import Closable
+    from rdukit.pef.chips import leased_bytes
     from rdukit.pef.debug import DebugLevel, describe_addresses, print_debug
     from rdukit.pef.file import LoadedPef, read_pef
     from rdukit.pef.kernel import KernelGraph
-    from rdukit.pef.memory import lease_bytes, persistent_layout
+    from rdukit.pef.memory import persistent_layout
     from rdukit.pef.model import Graph, Pef
     from rdukit.settings import TELEMETRY_RUN_SPANS, TELEMETRY_SECTIONS, resolve
     from rdukit.telemetry.model import Attribute, Span
@@ -273,7 +274,7 @@ def _released_on_failure(lease: NodeLease) -> Iterator[None]:
 
 
 def _lease_for(pef: Pef, name: str, launch: str | None) -> NodeLease:
-    return open_lease(name, arch=pef.arch, tiles=pef.num_tiles, memory_bytes=lease_bytes(pef), launch=launch)
+    return open_lease(name, arch=pef.arch, tiles=pef.num_tiles, memory_bytes=leased_bytes(pef), launch=launch)
 
 
 def tell_kernels(native: int, total: int, why_portable: str) -> str:

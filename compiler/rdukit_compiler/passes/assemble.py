@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 from rdukit.collectives.plan import plan_collective
@@ -12,11 +11,13 @@ from rdukit.errors import CompileError, UnsupportedOperator
 from rdukit.hardware import ChipSpec
 from rdukit.pef.kernel import KernelGraph
 from rdukit.pef.model import Cost, Graph, Section, SectionResources, SectionType, Symbol, SymbolKind
+from rdukit_compiler.chips.cut import OUTPUT
+from rdukit_compiler.chips.gradients import ChipGradient, find_chip_gradients
+from rdukit_compiler.chips.splitter import HOST_CHIP
 from rdukit_compiler.cost import operator_work, project
 from rdukit_compiler.cost.host_memory import kernel_memory
 from rdukit_compiler.cost.traffic import derivable_extras, looked_up_bytes
-from rdukit_compiler.ir import ModelGraph, Value, ValueKind
-from rdukit_compiler.operators.vocabulary import LOSSES
+from rdukit_compiler.ir import ModelGraph, Piece, Value, ValueKind
 from rdukit_compiler.optimizer import (
     STATES,
     TAKES_NARROW,
@@ -24,40 +25,26 @@ from rdukit_compiler.optimizer import (
     OptimizerKernel,
     accumulated_name,
     build_accumulation,
+    build_chip_gradient,
     build_gradnorm,
     build_optimizer,
     build_reduce,
+    gradient_name,
 )
 from rdukit_compiler.options import CompileOptions
+from rdukit_compiler.passes.assembly import MADE_OR_TAKEN, Assembly, host_dtype, link_bandwidth, loss_outputs
 from rdukit_compiler.passes.assign_precision import Precision
 from rdukit_compiler.passes.cut_sections import SectionPlan
 from rdukit_compiler.passes.differentiate import OperatorShape, SectionKernels
 from rdukit_compiler.passes.gradient_outputs import accumulate_gradients, has_own_memory, narrow_gradients
 from rdukit_compiler.passes.host_operators import HOST
 from rdukit_compiler.passes.quantize_weights import scale_name
-from rdukit_compiler.passes.section_cache import SectionCache
 
 _SYMBOL_KINDS: Final = {
     ValueKind.INPUT: SymbolKind.INPUT, ValueKind.PARAMETER: SymbolKind.PARAMETER, ValueKind.BUFFER: SymbolKind.BUFFER,
 }  # fmt: skip
 
-
 _NOTHING: Final[Mapping[str, int]] = {}
-
-#: Which kind a tensor gets that several graphs of a PEF make or take: the highest.
-_MADE_OR_TAKEN: Final = {SymbolKind.ACTIVATION: 1, SymbolKind.OUTPUT: 2, SymbolKind.INPUT: 3}
-
-
-@dataclass(slots=True)
-class Assembly:
-    """Collected parts of a PEF. ``kernels`` are by digest."""
-
-    symbols: dict[str, Symbol] = field(default_factory=dict)
-    sections: list[Section] = field(default_factory=list)
-    kernels: dict[str, KernelGraph] = field(default_factory=dict)
-    hyperparameters: dict[str, float] = field(default_factory=dict)
-    #: Kernels of the sections built so far, of all graphs.
-    cache: SectionCache = field(default_factory=SectionCache)
 
 
 def assemble_graph(
@@ -94,14 +81,18 @@ class _GraphAssembler:
         self._taken = {section.name for section in assembly.sections}
         #: What each name of this graph stands for.
         self._kinds: dict[str, SymbolKind] = {}
+        self._places = assembly.places
+        self._made_on: dict[str, int] = {}  # symbol → the chip whose section makes it
 
     def run(self, plans: Sequence[SectionPlan], groups: tuple[OptimizerGroup, ...]) -> Graph:
         graph, training = self._graph, not self._options.inference
         for value in graph.values.values():
-            if value.kind is not ValueKind.OPERATOR:
+            if value.name in graph.pieces:
+                self._add_piece(value, graph.pieces[value.name])
+            elif value.kind is not ValueKind.OPERATOR:
                 self._symbol(value.name, _SYMBOL_KINDS[value.kind], value.dtype, value.shape)
         self._assembly.hyperparameters.update(graph.rates)
-        losses = _loss_outputs(graph) if training else ()
+        losses = loss_outputs(graph) if training else ()
         seeds = self._add_seeds() if training else {}
         precision = Precision(self._options.base_precision, training)
         self._narrowable = self._find_narrowable(plans, groups)
@@ -113,7 +104,8 @@ class _GraphAssembler:
                 precision,
                 {name: len(symbols) for name, symbols in self._gradients.items()},
             )
-            built.append(self._record_gradients(kernels, plan.name))
+            built.append(self._record_gradients(kernels, plan))
+        self._order_by_chip()
         backward_inputs = [
             self._backward_bindings(plan.name, k) for plan, k in zip(reversed(plans), built, strict=True)
         ]
@@ -127,6 +119,8 @@ class _GraphAssembler:
                     plan, SectionType.BCKWD, kernels.backward, inputs, outputs, kernels.backward_work, (read, outputs)
                 )
         self._check_updates(plans, built)
+        for gradient in find_chip_gradients(graph, self._gradients, self._made_on) if graph.chips > 1 else ():
+            self._add_chip_gradient(gradient)
         finish = self._add_accumulation(groups) if groups and self._options.accumulates else None
         before, arriving = len(self._scheduled), self._as_tuples()
         self._add_optimizers(groups)
@@ -153,11 +147,11 @@ class _GraphAssembler:
                 "one that the program names another name"
             )
         known = self._assembly.symbols.get(name)
-        if known is not None and _MADE_OR_TAKEN.get(known.kind, 0) > _MADE_OR_TAKEN.get(kind, 0):
+        if known is not None and MADE_OR_TAKEN.get(known.kind, 0) > MADE_OR_TAKEN.get(kind, 0):
             return  # another graph of this PEF takes it as an input, or shows it as an output
         traced = self._traced.values.get(name)
         self._assembly.symbols[name] = Symbol(
-            name, kind, dtype, shape, traced.dtype if traced is not None else _host_dtype(dtype),
+            name, kind, dtype, shape, traced.dtype if traced is not None else host_dtype(dtype),
             self._options.regions.get(name, name), self._scale_of(name, kind, dtype),
         )  # fmt: skip
 
@@ -177,13 +171,32 @@ class _GraphAssembler:
                 self._gradients[name] = [seeds[name]]
         return seeds
 
-    def _record_gradients(self, kernels: SectionKernels, plan: str) -> SectionKernels:
+    def _add_piece(self, value: Value, piece: Piece) -> None:
+        """Add a symbol within the memory of its parent's."""
+        parent = self._graph.values[piece.parent]
+        region = self._options.regions.get(piece.parent, piece.parent)
+        offset = piece.start * parent.bytes // parent.shape[0]
+        self._kinds[value.name] = SymbolKind.PIECE
+        self._assembly.symbols[value.name] = Symbol(
+            value.name, SymbolKind.PIECE, value.dtype, value.shape, value.dtype, region, offset=offset
+        )
+        self._places.divided.setdefault(piece.parent)
+
+    def _chip_of(self, plan: SectionPlan) -> int:
+        return self._operators[plan.operators[0]].chip
+
+    def _order_by_chip(self) -> None:
+        """Order the gradients that flow into each value by the chips that make them: sums are made in that order."""
+        for symbols in self._gradients.values():
+            symbols.sort(key=lambda symbol: self._made_on.get(symbol, -1))
+
+    def _record_gradients(self, kernels: SectionKernels, section: SectionPlan) -> SectionKernels:
         """Note which gradients a section makes.
 
         Returns:
             Its kernels, which add to gradients that sections after it have made, where those are large.
         """
-        values = self._graph.values
+        values, plan = self._graph.values, section.name
         added = [name for name in kernels.gradients if name in self._totals]
         kernels, narrow = narrow_gradients(kernels, (name for name in kernels.gradients if name in self._narrowable))
         for name in kernels.gradients:
@@ -193,8 +206,11 @@ class _GraphAssembler:
             dtype = "bfloat16" if name in narrow else values[name].dtype
             self._symbol(symbol, SymbolKind.GRADIENT, dtype, values[name].shape)
             self._gradients.setdefault(name, []).append(symbol)
+            self._made_on[symbol] = self._chip_of(section)
             if name in narrow:
                 self._narrow.add(symbol)
+            elif self._graph.chips > 1 and name not in self._graph.pieces:
+                continue  # each chip has its own
             elif values[name].kind is ValueKind.PARAMETER and has_own_memory(kernels, name, values):
                 self._totals[name] = symbol
         self._added[plan] = tuple(added)
@@ -204,7 +220,7 @@ class _GraphAssembler:
         """Return the parameters that one section reads, and whose gradient goes straight to an update that takes it in
         bf16.
         """
-        if self._options.accumulates or self._options.data_parallel:
+        if self._options.accumulates or self._options.data_parallel or self._graph.chips > 1:
             return frozenset()
         readers = Counter(
             name
@@ -287,22 +303,23 @@ class _GraphAssembler:
         if kind is SectionType.FWD:
             rows = looked_up_bytes(kernel, [(w.op, w.inputs, w.outputs) for w in work])
             looked_up = {inputs[position]: size for position, size in rows.items()}
-        resources, cost = self._project(work, *moved, plan, looked_up)
+        resources, cost = self._project(work, *moved, plan, looked_up, self._linked(plan, inputs))
         name = plan.name if kind is SectionType.FWD else f"{plan.name}_bwd"
         self._append(
             Section(
                 len(self._assembly.sections), name, kind, self._graph.name, self._keep(kernel), inputs, outputs,
                 plan.operators, plan.rule, plan.heuristic, plan.why, resources, cost, dict(plan.decisions),
                 *self._memory(kernel, inputs, outputs, work),
-            )
+            ),
+            () if self._chip_of(plan) == HOST_CHIP or plan.heuristic == HOST else (self._chip_of(plan),),
         )  # fmt: skip
 
     def _project(
         self, work: Sequence[OperatorShape], inputs: Sequence[str], outputs: Sequence[str], plan: SectionPlan | None,
-        looked_up: Mapping[str, int] = _NOTHING,
+        looked_up: Mapping[str, int] = _NOTHING, linked_bytes: int = 0,
     ) -> tuple[SectionResources, Cost]:  # fmt: skip
         symbols = self._assembly.symbols
-        if plan is not None and plan.heuristic == HOST:
+        if plan is not None and plan.heuristic in {HOST, OUTPUT}:
             moved_in, moved_out = (sum(symbols[name].bytes for name in names) for names in (inputs, outputs))
             both = moved_in + moved_out  # the emulated time is the way to the host and back
             _, cost = project([], moved_in, moved_out, 0, self._chip, self._options.tiles, bytes_host=both)
@@ -318,7 +335,14 @@ class _GraphAssembler:
             chip=self._chip,
             tiles=self._options.tiles,
             decisions=plan.decisions if plan is not None else None,
+            peer_s=linked_bytes / link_bandwidth(),
         )
+
+    def _linked(self, plan: SectionPlan, inputs: Sequence[str]) -> int:
+        """Return the bytes that a section reads from other chips."""
+        chip = self._chip_of(plan)
+        remote = (name for name in inputs if self._made_on.get(name, chip) not in {chip, HOST_CHIP})
+        return sum(self._assembly.symbols[name].bytes for name in remote) if chip != HOST_CHIP else 0
 
     def _memory(
         self, kernel: KernelGraph, inputs: Sequence[str], outputs: Sequence[str], work: Sequence[OperatorShape] = ()
@@ -337,9 +361,37 @@ class _GraphAssembler:
         self._assembly.kernels.setdefault(digest, kernel)
         return digest
 
-    def _append(self, section: Section) -> None:
+    def _append(self, section: Section, chips: tuple[int, ...] | None = None) -> None:
+        """Add a section to the schedule. ``chips``: that run it; None for all."""
         self._assembly.sections.append(section)
+        self._places.sections.append(tuple(range(self._graph.chips)) if chips is None else chips)
+        self._made_on.update(dict.fromkeys(section.outputs, chips[0] if chips else HOST_CHIP))
         self._scheduled.append(section.id)
+
+    # -- several chips -----------------------------------------------------------------------------------------------
+
+    def _add_chip_gradient(self, gradient: ChipGradient) -> None:
+        value, symbol = gradient.value, gradient_name(gradient.value.name)
+        made = build_chip_gradient(value, gradient.parts)
+        self._symbol(symbol, SymbolKind.GRADIENT, value.dtype, value.shape)
+        cost = Cost(0, 0, 0, 0, 0, 0.0)  # rows stay where they are
+        if gradient.linked_bytes:
+            peer_s, size = gradient.linked_bytes / link_bandwidth(), value.bytes
+            _, cost = project([], size, size, 0, self._chip, self._options.tiles, peer_s=peer_s)
+        section = Section(
+            len(self._assembly.sections), f"{gradient.heuristic}_{value.name}", SectionType.BCKWD, self._graph.name,
+            self._keep(made.kernel), made.inputs, made.outputs, (), None, gradient.heuristic, gradient.why,
+            SectionResources(0, 0, 0, 0), cost, {}, *self._memory(made.kernel, made.inputs, made.outputs),
+        )  # fmt: skip
+        self._append(section, gradient.chips)
+        for rows, _ in gradient.parts:
+            self._gradients.pop(rows.name)
+        self._gradients[value.name] = [symbol]
+        self._follow(symbol, value.name)
+
+    def _follow(self, symbol: str, parameter: str) -> None:
+        if self._graph.chips > 1:
+            self._places.follows[symbol] = parameter
 
     # -- optimizer ---------------------------------------------------------------------------------------------------
 
@@ -352,6 +404,7 @@ class _GraphAssembler:
                 for state, symbol in zip(STATES[group.kind], group.state_names(name), strict=True):
                     shape = group.state_shape(state, parameters[name])
                     self._symbol(symbol, SymbolKind.STATE, parameters[name].dtype, shape)
+                    self._follow(symbol, name)
         clipping = [group for group in groups if group.max_grad_norm is not None]
         for group in clipping:
             self._assembly.hyperparameters[f"{group.label}.max_grad_norm"] = group.max_grad_norm or 0.0
@@ -361,6 +414,7 @@ class _GraphAssembler:
             for symbol in clipped.outputs:
                 parameter = parameters[symbol.removesuffix("__grad_clipped")]
                 self._symbol(symbol, SymbolKind.GRADIENT, parameter.dtype, parameter.shape)
+                self._follow(symbol, parameter.name)
                 self._gradients[parameter.name] = [symbol]
             self._add_optimizer_section(together[0], SectionType.GRADNORM, clipped)
         for group in groups:
@@ -382,6 +436,7 @@ class _GraphAssembler:
                 if self._gradients.get(name):
                     symbol = accumulated_name(name)
                     self._symbol(symbol, SymbolKind.STATE, parameters[name].dtype, parameters[name].shape)
+                    self._follow(symbol, name)
                     self._gradients[name] = [symbol]
         self._add_plain_section("accumulate", SectionType.BCKWD, adding, "adds gradients up until opt runs")
         return ending
@@ -436,25 +491,8 @@ class _GraphAssembler:
             resources, cost,
             {}, *self._memory(made.kernel, made.inputs, made.outputs),
         )  # fmt: skip
-        self._assembly.sections.append(section)
-        self._scheduled.insert(position, section.id)
+        self._append(section)
+        self._scheduled.insert(position, self._scheduled.pop())
 
     def _as_tuples(self) -> dict[str, tuple[str, ...]]:
         return {name: tuple(symbols) for name, symbols in self._gradients.items()}
-
-
-def _loss_outputs(graph: ModelGraph) -> tuple[str, ...]:
-    """Return outputs whose incoming gradient is ones by default (SDK reference 17): losses and scalars, else all."""
-    producers = graph.producers()
-    candidates = [name for name in graph.outputs if graph.values[name].requires_grad]
-    chosen = [
-        name
-        for name in candidates
-        if graph.values[name].shape == () or (name in producers and producers[name].op_type in LOSSES)
-    ]
-    return tuple(dict.fromkeys(chosen or candidates))
-
-
-def _host_dtype(dtype: str) -> str:
-    """Return the dtype in which a program reads a symbol that its own graph does not have, such as a gradient."""
-    return "float32" if dtype == "bfloat16" else dtype

@@ -68,6 +68,7 @@ STAGES: Final[Mapping[str, frozenset[Invariant]]] = {
     "assign_precision": _KEPT | _TYPED,
     "join_regions": _KEPT | _TYPED,
     "quantize_weights": _KEPT | _TYPED,
+    "place_on_chips": frozenset({Invariant.ENDS, Invariant.HOST}) | _TYPED,
     "cut_sections": frozenset({Invariant.PARTITION, Invariant.ORDER}),
     "assemble": frozenset({Invariant.BINDINGS, Invariant.SCHEDULE}),
 }

@@ -239,10 +239,10 @@ def describe_structure(
 ) -> str:  # fmt: skip
     """Describe all that a section's kernels depend on, as text in which values are called by position.
 
-    That is: precision; kind, dtype, shape, differentiability and exactness of each input, and whether it is
-    overwritten; each call with its literal arguments (``1``, ``1.0`` and ``True`` differ); which values leave, their
-    dtype and shape, how many gradients flow in, and
-    which of them are the new values of which inputs.
+    That is: precision; whether there are several chips; kind, dtype, shape, differentiability and exactness of each
+    input, and whether it is overwritten; each call with its literal arguments (``1``, ``1.0`` and ``True`` differ);
+    which values leave, their dtype and shape, how many gradients flow in, and which of them are the new values of which
+    inputs.
     """
     names: dict[str, str] = {}
     lines = [f"{precision.name} {precision.training}"]
@@ -263,6 +263,8 @@ def describe_structure(
         lines.append(
             f"{names[name]} {value.dtype} {value.shape} {value.requires_grad} {contributions.get(name, 0)}"
         )  # fmt: skip
+    if graph.chips > 1:
+        lines.append("joins inputs in its backward")
     if updated := updated_positions(graph, inputs, outputs):
         lines.append(f"updates {sorted(updated.items())}")
     return "\n".join(lines)

@@ -131,6 +131,36 @@ def rematerialize_casts(forward: fx.GraphModule, backward: fx.GraphModule, maste
     backward.recompile()
 
 
+def rematerialize_joins(forward: fx.GraphModule, backward: fx.GraphModule) -> None:
+    """Rewrite ``backward`` to join the section's inputs itself where it reads what ``forward`` only joined of them.
+
+    The parts are in memory anyway, each on the chip that made it; a joined copy on every chip would outlive forward.
+
+    Args:
+        forward, backward: as of ``rematerialize_casts``.
+    """
+    (result,) = (node for node in forward.graph.nodes if node.op == "output")
+    made = {node.name: node for node in result.args[0] if isinstance(node, fx.Node)}
+    placeholders = {node.name: node for node in backward.graph.nodes if node.op == "placeholder"}
+    for name, placeholder in list(placeholders.items()):
+        chain = _joining(made[name]) if name in made else []
+        if any(step.target is aten.cat.default for step in chain):
+            _replace(backward.graph, placeholder, chain, placeholders)
+    backward.recompile()
+
+
+def _joining(made: fx.Node) -> list[fx.Node]:
+    """Return the primals and the steps from them to ``made`` in order, if these are only joins and views; else none."""
+    needed, pending = {made}, [made]
+    while pending:
+        node = pending.pop()
+        if node.op == "call_function" and node.target not in {*_VIEWS, aten.cat.default}:
+            return []
+        pending.extend(set(node.all_input_nodes) - needed)
+        needed.update(node.all_input_nodes)
+    return [node for node in made.graph.nodes if node in needed]
+
+
 def _rounding(made: fx.Node) -> list[fx.Node]:
     """Return the primal and the steps from it to ``made``, if they are one conversion to fewer bytes, and views; else
     none.
@@ -148,19 +178,24 @@ def _rounding(made: fx.Node) -> list[fx.Node]:
 
 
 def _replace(graph: fx.Graph, saved: fx.Node, chain: Sequence[fx.Node], placeholders: dict[str, fx.Node]) -> None:
-    """Make the backward compute ``saved`` itself, just before it is read."""
-    primal, *steps = chain
-    master = placeholders.get(primal.name)
-    if master is None:
-        with graph.inserting_before(saved):
-            master = placeholders[primal.name] = graph.placeholder(primal.name)
-        master.meta = dict(primal.meta)
+    """Make the backward compute ``saved`` itself, just before it is read.
+
+    Args:
+        chain: primals and steps, in order; the last step makes it.
+    """
+    copies: dict[Any, fx.Node] = {}
+    for primal in (node for node in chain if node.op == "placeholder"):
+        if primal.name not in placeholders:
+            with graph.inserting_before(saved):
+                placeholders[primal.name] = graph.placeholder(primal.name)
+            placeholders[primal.name].meta = dict(primal.meta)
+        copies[primal] = placeholders[primal.name]
     position = {node: number for number, node in enumerate(graph.nodes)}
     first = min(saved.users, key=lambda user: position[user])
-    copies: dict[Any, fx.Node] = {primal: master}
     with graph.inserting_before(first):
-        for step in steps:
-            copies[step] = graph.node_copy(step, lambda old: copies[old])
-    saved.replace_all_uses_with(copies[steps[-1]])
+        for step in chain:
+            if step.op != "placeholder":
+                copies[step] = graph.node_copy(step, lambda old: copies[old])
+    saved.replace_all_uses_with(copies[chain[-1]])
     graph.erase_node(saved)
     del placeholders[saved.name]

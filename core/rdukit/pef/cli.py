@@ -8,6 +8,7 @@ import click
 from rdukit.cli.commands import ExtensibleGroup
 from rdukit.cli.tables import print_tables
 from rdukit.files.atomic import write_atomic
+from rdukit.pef.chips import chip_tables, describe_chips
 from rdukit.pef.diff import describe_diff, diff_pefs, diff_tables
 from rdukit.pef.explain import (
     bounds_table,
@@ -111,11 +112,11 @@ def explain(
     found = find_sections(loaded.pef, section, operator)
     reduce = explain_reduce(loaded.pef, ranks, topology)
     if as_json:
-        value = {"sections": [explain_section(loaded.pef, s) for s in found]} | reduce
+        value = {"sections": [explain_section(loaded.pef, s) for s in found]} | describe_chips(loaded.pef) | reduce
         click.echo(json.dumps(value, indent=2, default=str))
         return
     if section is None and operator is None:
-        print_tables([bounds_table(loaded.pef, found)])
+        print_tables([bounds_table(loaded.pef, found), *chip_tables(loaded.pef)])
     else:
         print_tables([table for s in found for table in section_tables(loaded.pef, s)])
     if reduce:

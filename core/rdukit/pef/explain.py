@@ -64,6 +64,7 @@ def explain_section(pef: Pef, section: Section) -> dict[str, Any]:
         "name": section.name,
         "type": section.type.value,
         "graph": section.graph,
+        **({"chips": list(pef.chips.sections[section.id])} if pef.chips is not None else {}),
         "operators": list(section.operators),
         "decided_by": {"rule": section.rule, "heuristic": section.heuristic, "mode": pef.mode},
         "why": section.why,

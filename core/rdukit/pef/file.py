@@ -10,7 +10,7 @@ entry               content
 
 A reader takes its own major version and any minor version up to its own. No weights, no pickle. Kernels of 1.3 may hold
 ``rdukit.lstm_layer`` and its gradient, those of 1.4 ``rdukit.grouped_product`` and its, those of 1.5
-``rdukit.int4_linear``. A graph of 1.4 may be the evaluation graph of another.
+``rdukit.int4_linear``. A graph of 1.4 may be the evaluation graph of another. A PEF of 1.6 may be for several chips.
 
 A PEF is written atomically, as the last step of a compile; a reader checks everything before it uses anything.
 """
@@ -33,7 +33,7 @@ from rdukit.pef.operators import check_operators, check_values, foreign_operator
 from rdukit.pef.trust import is_trusted, sign
 
 #: Written into every PEF; readers refuse another major, or a newer minor.
-FORMAT_VERSION: Final = (1, 5)
+FORMAT_VERSION: Final = (1, 6)
 #: Zip archive comment, so that ``file`` and people can tell.
 COMMENT: Final = b"rdukit PEF"
 INDEX: Final = "pef.json"

@@ -7,9 +7,12 @@ here are projections for the emulated chip, never measurements, and are labelled
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from math import ceil
 from typing import Any, Final
 
 from rdukit.cli.tables import Table
+from rdukit.hardware import find_chip
+from rdukit.pef.chips import projected_run
 from rdukit.pef.file import FORMAT_VERSION, LoadedPef
 from rdukit.pef.kernel import KernelGraph
 from rdukit.pef.memory import MemoryPlan, lease_bytes, plan_memory
@@ -89,6 +92,7 @@ def header_table(loaded: LoadedPef) -> Table:
         ("name", pef.name),
         ("mode", pef.mode),
         ("target", f"{pef.arch}, {_count(pef.num_tiles, 'tile')}"),
+        *([("divided by", f"{pef.chips.how}, over {pef.chips.count} chips")] if pef.chips is not None else []),
         ("precision", pef.precision),
         ("purpose", "inference" if pef.inference else "training"),
         ("graphs", ", ".join(f"{g.name} ({_count(len(g.schedule), 'section')})" for g in pef.graphs.values())),
@@ -175,11 +179,13 @@ def kernel_form(loaded: LoadedPef, digest: str) -> str:
 
 def projected_seconds(pef: Pef) -> float:
     """Return the cost model's time of one step: every graph's schedule once."""
-    return sum(s.cost.seconds for s in scheduled_sections(pef))
+    return projected_run(pef, list(scheduled_sections(pef)))
 
 
 def projected_cycles(pef: Pef) -> int:
     """Return the cost model's cycles of one step."""
+    if pef.chips is not None:
+        return ceil(projected_seconds(pef) * find_chip(pef.arch).clock_hz)
     return sum(s.cost.cycles for s in scheduled_sections(pef))
 
 

@@ -21,9 +21,9 @@ from rdukit.errors import PefMismatch
 from rdukit.pef.model import Graph, Pef, Section, SectionType, SymbolKind
 
 #: Kinds whose memory outlives a run: allocated at load, updated in place.
-PERSISTENT: Final = frozenset(
-    {SymbolKind.INPUT, SymbolKind.PARAMETER, SymbolKind.BUFFER, SymbolKind.STATE, SymbolKind.SEED}
-)
+PERSISTENT: Final = frozenset({
+    SymbolKind.INPUT, SymbolKind.PARAMETER, SymbolKind.BUFFER, SymbolKind.STATE, SymbolKind.SEED, SymbolKind.PIECE
+})  # fmt: skip
 ALIGNMENT: Final = 64
 
 

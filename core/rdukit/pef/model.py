@@ -54,6 +54,7 @@ class SymbolKind(StrEnum):
     SEED = "seed"  # incoming gradient of an output: ones, zeros, or what the program set
     GRADIENT = "gradient"  # a bckwd section
     ACTIVATION = "activation"  # a section, for another section
+    PIECE = "piece"  # nobody: rows of a parameter or input, which one of several chips holds
 
 
 class SectionType(StrEnum):
@@ -80,6 +81,8 @@ class Symbol:
     #: Of a weight in int8 (or in four bits, as uint8): the symbol with the scale of each row (or of each group of
     #: ``INT4_GROUP`` elements, see ``Pef.host_shape``). Empty for all others, and in PEFs before format 1.2.
     scale: str = ""
+    #: Of a piece: bytes of its region before it. 0 for all others, and in PEFs before format 1.6.
+    offset: int = 0
 
     @property
     def bytes(self) -> int:
@@ -164,6 +167,23 @@ class Graph:
 
 
 @dataclass(frozen=True, slots=True)
+class ChipPlan:
+    """The parts of a PEF over several chips: see ``rdukit.pef.chips`` for what follows from it."""
+
+    count: int
+    #: How the model is divided: batch, weight or pipeline.
+    how: str
+    #: By section id: the chips that run it, each its own part; none for a section on the host.
+    sections: tuple[tuple[int, ...], ...]
+    #: Symbol → the parameter or input whose chips hold it too: its gradients and optimizer states.
+    follows: Mapping[str, str]
+    #: Parameters and inputs of whose rows each chip holds an equal part.
+    divided: tuple[str, ...]
+    #: Operator that every chip computes whole → why.
+    replicated: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Pef:
     """A PEF without its kernels' bytes."""
 
@@ -185,6 +205,8 @@ class Pef:
     #: What a later trace must equal; compared field by field to say what differs.
     signature: Mapping[str, Any]
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    #: None on one chip, and in PEFs before format 1.6. ``num_tiles`` are those of all chips.
+    chips: ChipPlan | None = None
 
     def evaluation_of(self, name: str) -> Graph | None:
         """Return the evaluation graph of the graph ``name``; None if there is none."""
@@ -221,6 +243,7 @@ def pef_to_dict(pef: Pef) -> dict[str, Any]:
             {**_fields_of(section), "resources": _fields_of(section.resources), "cost": _fields_of(section.cost)}
             for section in pef.sections
         ],
+        "chips": None if pef.chips is None else _fields_of(pef.chips),
     }
 
 
@@ -239,6 +262,7 @@ def pef_from_dict(value: Mapping[str, Any]) -> Pef:
             name: Symbol(
                 name=s["name"], kind=SymbolKind(s["kind"]), dtype=str(s["dtype"]), shape=tuple(map(int, s["shape"])),
                 host_dtype=str(s["host_dtype"]), region=str(s["region"]), scale=str(s.get("scale", "")),
+                offset=int(s.get("offset", 0)),
             )
             for name, s in value["symbols"].items()
         }  # fmt: skip
@@ -264,7 +288,9 @@ def pef_from_dict(value: Mapping[str, Any]) -> Pef:
             )
             for name, g in value["graphs"].items()
         }  # fmt: skip
-        pef = Pef(**{**value, "symbols": symbols, "sections": sections, "graphs": graphs})
+        pef = Pef(
+            **{**value, "symbols": symbols, "sections": sections, "graphs": graphs, "chips": _chips(value.get("chips"))}
+        )
     except (KeyError, TypeError, ValueError, AttributeError) as cause:
         raise PefCorrupt(f"the PEF's table of contents is not readable: {cause!r}") from cause
     for symbol in symbols.values():
@@ -275,10 +301,19 @@ def pef_from_dict(value: Mapping[str, Any]) -> Pef:
         check_types(section.cost, "a section's cost")
     for graph in graphs.values():
         check_types(graph, "a graph")
+    if pef.chips is not None:
+        check_types(pef.chips, "the PEF's chips")
     check_types(pef, "the PEF")
     _check_values(pef)
     _check_names(pef)
     return pef
+
+
+def _chips(value: Mapping[str, Any] | None) -> ChipPlan | None:
+    if value is None:
+        return None
+    sections = tuple(tuple(chips) for chips in value["sections"])
+    return ChipPlan(**{**value, "sections": sections, "divided": tuple(value["divided"])})
 
 
 def _check_values(pef: Pef) -> None:
@@ -327,6 +362,7 @@ def _check_names(pef: Pef) -> None:
             raise PefCorrupt(f"section {section.id} says whose memory a symbol is in that it neither reads nor makes")
         if min(section.scratch_bytes, *section.holds.values(), 0) < 0:
             raise PefCorrupt(f"section {section.id} takes fewer than 0 bytes of memory")
+    _check_chips(pef)
     ids = [section.id for section in pef.sections]
     if ids != list(range(len(ids))):
         raise PefCorrupt(f"section ids are {ids}; they must count from 0")
@@ -347,6 +383,28 @@ def _check_names(pef: Pef) -> None:
             _check_evaluation(pef, graph)
         if any(not 0 <= i < len(ids) for i in graph.schedule):
             raise PefCorrupt(f"graph {graph.name!r} schedules a section that the PEF does not have")
+
+
+def _check_chips(pef: Pef) -> None:
+    for symbol in pef.symbols.values():
+        held = pef.symbols.get(symbol.region)
+        is_inside = held is not None and 0 <= symbol.offset <= held.bytes - symbol.bytes
+        if (symbol.kind is SymbolKind.PIECE and not is_inside) or (
+            symbol.kind is not SymbolKind.PIECE and symbol.offset
+        ):
+            raise PefCorrupt(f"symbol {symbol.name!r} is not within the memory of {symbol.region!r}")
+    plan = pef.chips
+    if plan is None:
+        return
+    if plan.count < 2 or len(plan.sections) != len(pef.sections) or pef.num_tiles % plan.count:
+        raise PefCorrupt(
+            f"the PEF is for {plan.count} chips and {pef.num_tiles} tiles, and places {len(plan.sections)} of "
+            f"{len(pef.sections)} sections; legal: 2 or more, with as many tiles each, and all sections"
+        )
+    if any(not 0 <= chip < plan.count for chips in plan.sections for chip in chips):
+        raise PefCorrupt(f"a section is on a chip that is none of {plan.count}")
+    if unknown := {*plan.follows, *plan.follows.values(), *plan.divided} - set(pef.symbols):
+        raise PefCorrupt(f"the PEF places symbol {min(unknown)!r}, which it does not define")
 
 
 def _check_evaluation(pef: Pef, graph: Graph) -> None:

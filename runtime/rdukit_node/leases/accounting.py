@@ -1,13 +1,15 @@
 """Accounting of leases, tiles and RDUs since the daemon started: sums, without a clock or shared memory.
 
-A lease's totals are spread evenly over the RDUs that it is on, and its phases count for each of its tiles.
+A lease's totals are spread evenly over the RDUs that it is on, but for what these sent each other, and its phases count
+for each of its tiles.
 
 Source: ours; that the tools show differences of such counters is the vendor's (runtime reference 6.2).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Final
+from itertools import zip_longest
+from typing import Any, Final
 
 from rdukit.hardware import NodeSpec
 from rdukit_node.inventory import node_tiles, rdu_path
@@ -16,6 +18,10 @@ from rdukit_node.status_page import PageValues
 #: Names of the nanosecond counters, in the order of ``status_page.TIMED_PHASES``.
 PHASE_COUNTERS: Final = ("exec_ns", "pload_ns", "aload_ns", "chkpt_ns", "quiesce_ns")
 BYTE_COUNTERS: Final = ("ddr_read_bytes", "ddr_written_bytes", "pcie_rx_bytes", "pcie_tx_bytes")
+
+LINK_COUNTERS: Final = ("link_rx_bytes", "link_tx_bytes")
+#: Byte counter → the part of it that is known by RDU.
+_LINKED: Final = {"pcie_rx_bytes": "link_rx_bytes", "pcie_tx_bytes": "link_tx_bytes"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +41,16 @@ class UsageTotals:
     sections: int = 0
     cycles: int = 0
     flops: int = 0
+    #: Of ``pcie_rx_bytes`` and ``pcie_tx_bytes``: what went from one of its RDUs to another, by RDU in order.
+    link_rx_bytes: tuple[int, ...] = ()
+    link_tx_bytes: tuple[int, ...] = ()
 
     def __add__(self, other: "UsageTotals") -> "UsageTotals":
-        return UsageTotals(**{name: getattr(self, name) + getattr(other, name) for name in _NAMES})
+        values: dict[str, Any] = {name: getattr(self, name) + getattr(other, name) for name in _NAMES}
+        for name in LINK_COUNTERS:
+            both = zip_longest(getattr(self, name), getattr(other, name), fillvalue=0)
+            values[name] = tuple(a + b for a, b in both)
+        return UsageTotals(**values)
 
     @property
     def host_seconds(self) -> float:
@@ -52,7 +65,7 @@ class UsageTotals:
         }  # fmt: skip
 
 
-_NAMES: Final = tuple(field.name for field in fields(UsageTotals))
+_NAMES: Final = tuple(field.name for field in fields(UsageTotals) if field.name not in LINK_COUNTERS)
 
 
 def totals_of_page(values: PageValues) -> UsageTotals:
@@ -61,7 +74,7 @@ def totals_of_page(values: PageValues) -> UsageTotals:
     return UsageTotals(
         execute, program_load, argument_load, checkpoint, quiesce,
         values.ddr_read, values.ddr_written, values.pcie_rx, values.pcie_tx,
-        values.runs, values.sections, values.cycles, values.flops,
+        values.runs, values.sections, values.cycles, values.flops, values.link_rx, values.link_tx,
     )  # fmt: skip
 
 
@@ -135,6 +148,7 @@ def _add(
         by_tile[index] = [a + b for a, b in zip(by_tile[index], times, strict=True)]
     rdus = sorted({index // node.chip.tiles for index in tiles})
     for position, name in enumerate(BYTE_COUNTERS):
-        share, rest = divmod(getattr(totals, name), len(rdus))
+        linked = getattr(totals, _LINKED[name]) if name in _LINKED else ()
+        share, rest = divmod(getattr(totals, name) - sum(linked), len(rdus))
         for i, rdu in enumerate(rdus):
-            by_rdu[rdu][position] += share + (1 if i < rest else 0)
+            by_rdu[rdu][position] += share + (1 if i < rest else 0) + (linked[i] if i < len(linked) else 0)

@@ -24,7 +24,7 @@ from rdukit.errors import InvalidArgument
 from rdukit.files.home import make_folder
 from rdukit.http.unix_sockets import listen_at
 from rdukit_node.daemon.connections import Peer
-from rdukit_node.leases.accounting import UsageTotals
+from rdukit_node.leases.accounting import LINK_COUNTERS, UsageTotals
 from rdukit_node.leases.allocator import Lease, LeaseId, LeaseRequest
 
 logger = logging.getLogger(__name__)
@@ -113,9 +113,13 @@ def _kept(row: dict[str, Any]) -> KeptLease:
             LeaseId(lease["id"]), lease["token"], LeaseRequest(**lease["request"]), tuple(lease["tiles"]),
             tuple((int(rdu), int(count)) for rdu, count in lease["memory"]), float(lease["granted_at"]),
         ),
-        Peer(**row["peer"]), row["command"], tuple(row["pids"]), UsageTotals(**row["former"]),
-        UsageTotals(**row["totals"]), row["failure"], row.get("socket_mode"),
+        Peer(**row["peer"]), row["command"], tuple(row["pids"]), _totals(row["former"]), _totals(row["totals"]),
+        row["failure"], row.get("socket_mode"),
     )  # fmt: skip
+
+
+def _totals(row: dict[str, Any]) -> UsageTotals:
+    return UsageTotals(**{**row, **{name: tuple(row.get(name, ())) for name in LINK_COUNTERS}})
 
 
 NAME: Final = "snd.sock"

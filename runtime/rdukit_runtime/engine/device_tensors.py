@@ -73,9 +73,9 @@ class DeviceTensors:
             if not count:
                 flat = torch.empty(0, dtype=dtype, device=self.device)
             elif regions:
-                flat = regions[symbol.region][: symbol.bytes].view(dtype)
+                flat = regions[symbol.region][symbol.offset : symbol.offset + symbol.bytes].view(dtype)
             else:
-                flat = torch.frombuffer(memory, dtype=dtype, count=count, offset=offsets[symbol.region])
+                flat = torch.frombuffer(memory, dtype=dtype, count=count, offset=offsets[symbol.region] + symbol.offset)
             if name in shared:
                 self._homes[name] = flat.view(symbol.shape)
             else:

@@ -2,11 +2,15 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
+from math import ceil
 from typing import NamedTuple
 
 import torch
 
 from rdukit.errors import InvalidArgument, SectionFailed
+from rdukit.hardware import find_chip
+from rdukit.pef.chips import chip_traffic, projected_run, step_traffic
 from rdukit.pef.memory import PERSISTENT, freed_after, replaced_by
 from rdukit.pef.model import Graph, Pef, Section, SectionType
 from rdukit_runtime.engine.portable import Kernel
@@ -25,6 +29,10 @@ class Counters:
     flops: int = 0
     bytes: int = 0
     host_seconds: float = 0.0
+    #: Bytes from chip to chip; of each chip, what it got and what it sent.
+    link_bytes: int = 0
+    received: list[int] = field(default_factory=list)
+    sent: list[int] = field(default_factory=list)
     section_runs: dict[int, int] = field(default_factory=dict)
 
 
@@ -36,6 +44,9 @@ class PlanCost(NamedTuple):
     flops: int
     ddr_read: int
     ddr_written: int
+    #: Bytes that each chip gets from others over links, and that it sends them; empty on one chip.
+    received: tuple[int, ...] = ()
+    sent: tuple[int, ...] = ()
 
 
 class RegionStore(NamedTuple):
@@ -180,7 +191,7 @@ def make_plan(
             if (home := find_home(name)) is not None:
                 stores.append(RegionStore(name, slot_of[name], home))
     replaced = tuple(slot_of[name] for name in replaced_by(pef, graph, sections))
-    return ExecutionPlan(tuple(steps), _needs(pef, steps, made_slots), _cost_of(steps), tuple(stores), replaced)
+    return ExecutionPlan(tuple(steps), _needs(pef, steps, made_slots), _cost_of(pef, steps), tuple(stores), replaced)
 
 
 def _needs(pef: Pef, steps: Sequence[PlanStep], made_slots: Mapping[str, int]) -> tuple[tuple[str, str, int], ...]:
@@ -196,14 +207,19 @@ def _needs(pef: Pef, steps: Sequence[PlanStep], made_slots: Mapping[str, int]) -
     return tuple(needs)
 
 
-def _cost_of(steps: Sequence[PlanStep]) -> PlanCost:
-    costs = [step.section.cost for step in steps]
+def _cost_of(pef: Pef, steps: Sequence[PlanStep]) -> PlanCost:
+    sections = [step.section for step in steps]
+    costs = [section.cost for section in sections]
+    seconds, cycles = projected_run(pef, sections), sum(cost.cycles for cost in costs)
+    received, sent = chip_traffic(pef, step_traffic(pef, [section.id for section in sections]))
     return PlanCost(
-        sum(cost.cycles for cost in costs),
-        sum(cost.seconds for cost in costs),
+        cycles if pef.chips is None else ceil(seconds * find_chip(pef.arch).clock_hz),
+        seconds,
         sum(cost.flops for cost in costs),
         sum(cost.bytes_in + cost.bytes_weights for cost in costs),
         sum(cost.bytes_out for cost in costs),
+        received,
+        sent,
     )
 
 
@@ -218,6 +234,13 @@ def count_plans(ran: Iterable[tuple[ExecutionPlan, int, float]]) -> Counters:
         total.flops += count * plan.cost.flops
         total.bytes += count * (plan.cost.ddr_read + plan.cost.ddr_written)
         total.host_seconds += host_seconds
+        total.link_bytes += count * sum(plan.cost.sent)
+        total.received = _added(total.received, plan.cost.received, count)
+        total.sent = _added(total.sent, plan.cost.sent, count)
         for step in plan.steps:
             total.section_runs[step.section.id] = total.section_runs.get(step.section.id, 0) + count
     return total
+
+
+def _added(total: Sequence[int], more: Sequence[int], count: int) -> list[int]:
+    return [a + count * b for a, b in zip_longest(total, more, fillvalue=0)]

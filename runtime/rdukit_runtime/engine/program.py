@@ -154,6 +154,8 @@ class LoadedProgram(DeviceTensors):
         ran[1] += time.perf_counter() - began
         cost = plan.cost
         page.count_run(len(plan.steps), cost.cycles, cost.flops, cost.ddr_read, cost.ddr_written)
+        if cost.sent:
+            page.count_links(cost.received, cost.sent)
         if self._watch is not None:
             self._watch.check(graph, sections, (t for t in slots if t is not None and not self._is_persistent(t)))
 
@@ -173,7 +175,9 @@ class LoadedProgram(DeviceTensors):
         ready = self._ready(graph, sections)
         part, plan = ready.parts[0], ready.plan
         is_bound = isinstance(part, NativeRun) and part.is_closed and len(ready.parts) == 1
-        is_bound = is_bound and not (plan.needs or plan.stores or self._rates or self._watch or self._threads is None)
+        is_bound = is_bound and not (
+            plan.needs or plan.stores or plan.cost.sent or self._rates or self._watch or self._threads is None
+        )
         if is_bound and not any(self.pef.symbols[name].scale for name, _ in inputs):
             assert isinstance(part, NativeRun)
             return self._bound(ready, part, self._ran.setdefault((graph.name, sections), [0, 0.0]), inputs, outputs)

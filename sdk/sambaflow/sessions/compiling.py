@@ -35,6 +35,7 @@ from sambaflow.sessions.options import (
     check_batches,
     default_pef_name,
     jsonable,
+    model_parallel,
     optimization_mode,
     paths,
     read_expert_knobs,
@@ -86,12 +87,15 @@ def compile_traced(
     """
     pef_name = str(config.get("pef_name") or default_pef_name(name))
     folder = Path(str(config.get("output_folder") or "out")) / pef_name
+    chips, parallel = model_parallel(config)
     options = CompileOptions(
         name=name,
         pef_path=folder / f"{pef_name}.pef",
         mode=optimization_mode(config),
         arch=str(config.get("arch") or resolve(ARCH)),
         num_tiles=max(int(config.get("num_tiles") or 0), 0),
+        chips=chips,
+        parallel=parallel,
         precision=_precision(config),
         weight_dtype=str(config.get("weight_dtype") or ""),
         inference=inference,

@@ -4,6 +4,7 @@ Source: SDK reference 6.1, compiler reference 1.5 and 4.
 """
 
 import json
+import logging
 import os
 import sys
 import time
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from rdukit.errors import InvalidArgument
+
+logger = logging.getLogger(__name__)
 
 
 def read_options(args: Any) -> dict[str, Any]:
@@ -79,6 +82,25 @@ def accumulation_steps(config: Mapping[str, Any]) -> int:
     except (TypeError, ValueError) as cause:
         raise InvalidArgument(f"grad_accumulation_steps is {given!r}; legal: a positive number") from cause
     return max(steps, 1)
+
+
+def model_parallel(config: Mapping[str, Any]) -> tuple[int, str]:
+    """Return the number of chips, and how the model is divided among them: ``batch``, ``weight`` or ``pipeline``.
+
+    Several chips without ``--tensor-parallel`` are a pipeline over sections; on one chip nothing is divided.
+
+    Raises:
+        InvalidArgument: the number of chips is none.
+    """
+    given, how = config.get("n_chips"), config.get("tensor_parallel")
+    try:
+        chips = int(1 if given is None else given)
+    except (TypeError, ValueError) as cause:
+        raise InvalidArgument(f"--n-chips {given!r} is not legal; legal: 1 to 8") from cause
+    word = "" if how is None or how is False or str(how).lower() in {"", "none", "false"} else str(how).lower()
+    if chips == 1 and (word or config.get("model_parallel")):
+        logger.warning("event=one-chip: the model is not divided, as one chip has it whole; add --n-chips 2 to 8")
+    return chips, (word or "pipeline") if chips > 1 else ""
 
 
 def check_batches(config: Mapping[str, Any]) -> None:

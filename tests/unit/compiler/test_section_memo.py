@@ -11,7 +11,8 @@ from torch import nn
 import sambaflow.samba as samba
 from rdukit_compiler.ir import ModelGraph, Operator
 from rdukit_compiler.options import CompileOptions
-from rdukit_compiler.passes.assemble import Assembly, assemble_graph
+from rdukit_compiler.passes.assemble import assemble_graph
+from rdukit_compiler.passes.assembly import Assembly
 from rdukit_compiler.passes.assign_precision import Precision, assign_precision
 from rdukit_compiler.passes.cut_sections import CutOptions, cut_sections
 from rdukit_compiler.passes.differentiate import SectionKernels, build_kernels, section_inputs, section_outputs

@@ -27,3 +27,12 @@ def test_time_counts_for_each_tile_and_bytes_are_spread_over_the_rdus() -> None:
     assert [row["pcie_replays"] for row in rdus[:2]] == [0, 4]
     again, _ = totals.rows([], [None] * NODE.tiles, {})
     assert again[8]["exec_ns"] == 0, "what is active is not booked by looking"
+
+
+def test_what_chips_of_a_lease_send_each_other_counts_for_those_that_did() -> None:
+    totals = NodeTotals(NODE)
+    linked = UsageTotals(pcie_rx_bytes=13, pcie_tx_bytes=15, link_rx_bytes=(2, 7), link_tx_bytes=(7, 2))
+    totals.book(range(4, 12), linked + linked)
+    _, rdus = totals.rows([], [None] * NODE.tiles, {})
+    assert [row["pcie_rx_bytes"] for row in rdus[:4]] == [0, 4 + 4, 14 + 4, 0]
+    assert [row["pcie_tx_bytes"] for row in rdus[:4]] == [0, 14 + 6, 4 + 6, 0]

@@ -81,3 +81,15 @@ def test_whatever_a_hostile_application_writes_the_daemon_reads_bounded_whole_nu
     values = page.read()
     assert 0 <= values.phase <= 5
     assert all(0 <= value < 2**64 for value in (*values.phase_ns, values.runs, values.flops, values.pcie_tx))
+
+
+def test_bytes_between_a_lease_s_chips_are_counted_by_chip_and_as_bytes_over_pcie() -> None:
+    page = private_page()
+    page.count_transfer(10, 5)
+    for _ in range(2):
+        page.count_links((3, 4), (4, 3))
+    values = page.read()
+    assert (values.link_rx[:3], values.link_tx[:3]) == ((6, 8, 0), (8, 6, 0))
+    assert (values.pcie_rx, values.pcie_tx) == (24, 19)
+    page.move(memoryview(bytearray(PAGE_BYTES)))
+    assert page.read() == values

@@ -106,7 +106,14 @@ def add_built_in_options(parser: argparse.ArgumentParser, command: str) -> None:
     add("--debug", action="store_true", help="more output and checks")
     add("--arch", choices=["sn10", "sn20", "sn30", "sn40", "sn40l"], default=None, help="target chip (default sn30)")
     add("--num-tiles", type=int, default=-1, help="tiles that the PEF uses; -1 = all of a chip")
-    add("--n-chips", "--num-chips", "--nchips", type=int, default=1, help="RDUs for model parallel")
+    add(
+        "--n-chips",
+        "--num-chips",
+        "--nchips",
+        type=int,
+        default=1,
+        help="RDUs that the model is divided among: by --tensor-parallel, else as a pipeline",
+    )
     add("--output-folder", default="out", help="where the artifact folder goes")
     add("--pef-name", default=None, help="name of the PEF and of its folder")
     for mode in ("o0", "o1", "o1HD", "o3"):
@@ -148,7 +155,8 @@ _COMPILER_OPTIONS: Final[tuple[tuple[tuple[str, ...], dict[str, Any]], ...]] = (
     (("--tiling-accum",), {"choices": ["bf16sr", "fp32"], "default": None}),
     (("--weight-grad-reduce",), {"choices": ["bf16sr", "fp32"], "default": None}),
     (("--resources-scaling-factors",), {"nargs": "+", "default": ["-1.0"] * 4}),
-    (("--tensor-parallel",), {"choices": ["none", "batch", "weight"], "default": "none"}),
+    (("--tensor-parallel",), {"choices": ["none", "batch", "weight"], "default": "none",
+                             "help": "with --n-chips: divide the batch or the weights among chips"}),
     (("--compiler-mode",), {"default": ""}),
     (("--distlearn-config",), {"default": ""}),
     (("--stage-instrumentation",), {"default": "none"}),

@@ -1,0 +1,1 @@
+"""Model parallelism: one graph over several chips."""

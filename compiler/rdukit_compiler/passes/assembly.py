@@ -1,0 +1,61 @@
+"""The parts of a PEF as they are collected, and what is derived of a graph on the way."""
+
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Final
+
+from rdukit.collectives.topology import load_defaults
+from rdukit.pef.kernel import KernelGraph
+from rdukit.pef.model import Section, Symbol, SymbolKind
+from rdukit_compiler.ir import ModelGraph
+from rdukit_compiler.operators.vocabulary import LOSSES
+from rdukit_compiler.passes.section_cache import SectionCache
+
+#: Which kind a tensor gets that several graphs of a PEF make or take: the highest.
+MADE_OR_TAKEN: Final = {SymbolKind.ACTIVATION: 1, SymbolKind.OUTPUT: 2, SymbolKind.INPUT: 3}
+
+
+@dataclass(slots=True)
+class ChipPlaces:
+    """The chips of sections and symbols, as they are added: see ``ChipPlan``."""
+
+    sections: list[tuple[int, ...]] = field(default_factory=list)
+    follows: dict[str, str] = field(default_factory=dict)
+    divided: dict[str, None] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Assembly:
+    """Collected parts of a PEF. ``kernels`` are by digest."""
+
+    symbols: dict[str, Symbol] = field(default_factory=dict)
+    sections: list[Section] = field(default_factory=list)
+    kernels: dict[str, KernelGraph] = field(default_factory=dict)
+    hyperparameters: dict[str, float] = field(default_factory=dict)
+    #: Kernels of the sections built so far, of all graphs.
+    cache: SectionCache = field(default_factory=SectionCache)
+    #: Of a PEF over several chips, as in its ``ChipPlan``: what is placed where.
+    places: ChipPlaces = field(default_factory=ChipPlaces)
+
+
+def loss_outputs(graph: ModelGraph) -> tuple[str, ...]:
+    """Return outputs whose incoming gradient is ones by default (SDK reference 17): losses and scalars, else all."""
+    producers = graph.producers()
+    candidates = [name for name in graph.outputs if graph.values[name].requires_grad]
+    chosen = [
+        name
+        for name in candidates
+        if graph.values[name].shape == () or (name in producers and producers[name].op_type in LOSSES)
+    ]
+    return tuple(dict.fromkeys(chosen or candidates))
+
+
+@cache
+def link_bandwidth() -> float:
+    """Return the bytes a second of a link between two RDUs, one way: an assumption of ``links.yaml``."""
+    return float(load_defaults()["rdu"]["gb_s"]) * 1e9
+
+
+def host_dtype(dtype: str) -> str:
+    """Return the dtype in which a program reads a symbol that its own graph does not have, such as a gradient."""
+    return "float32" if dtype == "bfloat16" else dtype
