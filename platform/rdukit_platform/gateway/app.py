@@ -72,12 +72,12 @@ from rdukit_platform.settings import (
     GRPC_ADDRESS,
 )
 
-#: Followers of events each need a thread for a moment, several times a second.
+#: Number of threads; each follower of events needs one briefly, several times a second.
 THREADS = 64
 
 
 def forwarding() -> dict[str, Any]:
-    """Return the server's options: which proxies it believes where a request comes from. By default none."""
+    """Return the server's options for trusted proxies, which may name a request's origin; by default none."""
     proxies = resolve(GATEWAY_PROXIES)
     return {"proxy_headers": bool(proxies), "forwarded_allow_ips": proxies or ""}
 
@@ -87,10 +87,10 @@ STOP_S: Final = 1.0
 
 
 async def _start_rpc(app: FastAPI, platform: Platform) -> Any:
-    """Start gRPC if the settings want it. Returns its server; ``app.state.grpc_port`` is its port."""
+    """Start gRPC if the settings enable it. Returns its server; ``app.state.grpc_port`` is its port."""
     if not (address := resolve(GRPC_ADDRESS)):
         return None
-    from rdukit_platform.gateway.rpc import start_rpc  # gRPC is 20 MB
+    from rdukit_platform.gateway.rpc import start_rpc  # imported on demand: gRPC takes 20 MB
 
     tls = find_server_files(
         resolve(GATEWAY_TLS_CERTIFICATE), resolve(GATEWAY_TLS_KEY), resolve(GATEWAY_TLS_CA), "gateway"
@@ -100,7 +100,7 @@ async def _start_rpc(app: FastAPI, platform: Platform) -> Any:
 
 
 def _bare_app(**more: Any) -> FastAPI:
-    """Return an application without routes, which asks for the permission of each one that it gets."""
+    """Return an application without routes that enforces the permission of every route added later."""
     return FastAPI(
         openapi_url=None, docs_url=None, redoc_url=None, responses=ERRORS,
         dependencies=[Depends(enforce_permission)], **more,
@@ -109,7 +109,7 @@ def _bare_app(**more: Any) -> FastAPI:
 
 @cache
 def _routes() -> list[BaseRoute]:
-    """Return the routes of all gateways of this process: they depend on no platform, and are prepared once."""
+    """Return the routes shared by all gateways of this process: they depend on no platform, and are prepared once."""
     app = _bare_app()
     for each in (
         runs,
@@ -161,7 +161,7 @@ def _routes() -> list[BaseRoute]:
 
 
 def prepare_routes() -> None:
-    """Prepare the routes of gateways that will be forked from this process: FastAPI takes most of a second for it."""
+    """Prepare the routes for gateways forked from this process, which takes FastAPI most of a second."""
     app = _bare_app()
     app.router.routes[:] = _routes()
     asyncio.run(answer_nobody(app))
@@ -204,9 +204,9 @@ def create_app(platform: Platform) -> FastAPI:
 
 
 def _summarise(app: FastAPI) -> None:
-    """Let the document's operations be called by the first sentence of what they do, not by a function's name.
+    """Use the first sentence of a docstring as an operation's summary in the OpenAPI document, not the function's name.
 
-    It is made once, by the first thread that asks: it takes two seconds, which nobody else waits for.
+    The first thread that needs it builds it once, in two seconds, without delaying others.
     """
     describe, lock = app.openapi, threading.Lock()
 
@@ -233,13 +233,13 @@ router = APIRouter(include_in_schema=False)
 
 @router.get("/")
 def send_to_console() -> Response:
-    """Send who opens the gateway's address in a browser to the console."""
+    """Redirect browsers from the gateway's address to the console."""
     return RedirectResponse("/console/")
 
 
 @router.get("/openapi.json")
 def give_document(request: Request) -> Response:
-    """Return the OpenAPI document of the routes, whose text is made once."""
+    """Return the OpenAPI document of the routes, whose text is built once."""
     state = request.app.state
     state.document = getattr(state, "document", None) or orjson.dumps(request.app.openapi())
     return Response(state.document, media_type="application/json")
