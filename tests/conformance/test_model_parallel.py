@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
+from rdukit_bench.comparisons.llama_contestants import LlamaProgram
 from torch import nn
 
 from rdukit.errors import InvalidArgument
@@ -16,7 +17,6 @@ from rdukit.pef import read_pef
 from rdukit.pef.chips import chip_shares, projected_run, step_traffic
 from rdukit.pef.cli import pef as pef_command
 from rdukit.pef.model import Pef, SymbolKind
-from rdukit_bench.comparisons.llama_contestants import LlamaProgram
 from rdukit_zoo.language import gpt2, llama
 from rdukit_zoo.language.decoder import generate_by_recomputing
 from sambaflow import samba

@@ -138,7 +138,7 @@ def test_verify_finds_damage_and_names_it(gateway: GatewayUnderTest) -> None:
     assert found.returncode == 1
     wrong = [each for each in json.loads(found.stdout) if each["problems"]]
     assert [(each["id"], each["problems"][0]["digest"]) for each in wrong] == [(damaged["id"], damaged["digest"])]
-    assert f"content of {damaged['id']} is not what was kept" in run("verify", damaged["id"]).stderr
+    assert f"content of {damaged['id']} is missing or damaged" in run("verify", damaged["id"]).stderr
     assert run("verify").returncode == 2
 
 

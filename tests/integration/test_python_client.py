@@ -208,7 +208,9 @@ def test_a_file_of_jobs_is_checked_whole_before_any_is_submitted(example: Filled
         "first: compile of box logreg, 0 tiles, would be submitted"
     )
     assert "document 2: " in submit(str(bad), status=2) and "one of 16" in submit(str(bad), "--dry-run", status=2)
-    assert "-f does not go with BOX, --set; the file says it" in submit(str(good), "logreg", "--set", "a=1", status=2)
+    assert "-f cannot be combined with BOX, --set; set it in the file" in submit(
+        str(good), "logreg", "--set", "a=1", status=2
+    )
     assert names() == []
     assert [word[:4] for word in submit(str(good)).split()] == ["job-", "job-"]
     assert names() == ["first", "second"]

@@ -122,5 +122,5 @@ def test_the_commands_submit_list_show_and_cancel(gateway: GatewayUnderTest, tok
     file.write_text(json.dumps(BODY))
     found = json.loads(run_rdukit("sweep", "submit", str(file), "--name", "other", "--json"))
     assert (found["name"], found["max_trials"]) == ("other", 3)
-    assert "does not go with a FILE" in run_rdukit("sweep", "submit", str(file), "--seed", "1", status=2)
+    assert "cannot be combined with a FILE" in run_rdukit("sweep", "submit", str(file), "--seed", "1", status=2)
     assert "there is no sweep" in run_rdukit("sweep", "show", "sweep-none", status=3)

@@ -104,7 +104,7 @@ def test_a_node_that_is_away_does_not_tell_where_its_socket_is() -> None:
     assert "/home/" not in json.dumps(shown)
     assert shown["state"] == "unreachable"
     (shown,) = nodes_for([{**away, "state": "lost", "host": "secret.lan"}], "ten-own")
-    assert shown["error"] == "nothing is heard of it any more" and "secret" not in json.dumps(shown)
+    assert shown["error"] == "its heartbeats are missing" and "secret" not in json.dumps(shown)
 
 
 def test_processes_of_the_platform_are_told_without_their_host() -> None:
@@ -279,7 +279,7 @@ def test_damaged_content_is_refused_by_its_name_without_where_it_is_kept(gateway
     assert type(error_from_body(read.json())) is ContentDamaged, "what commands and programs get"
     (problem,) = verified.json()["problems"]
     for said in (read.json()["error"]["message"], problem["problem"]):
-        assert "was changed where it is kept" in said and str(path.parents[2]) not in said, said
+        assert "was changed in the store" in said and str(path.parents[2]) not in said, said
 
 
 def test_an_upload_does_the_same_work_whether_its_content_is_there_or_not(tmp_path: Path) -> None:

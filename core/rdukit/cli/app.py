@@ -33,7 +33,7 @@ class CommandGroup(ExtensibleGroup):
 #: One line per sub-command for ``rdukit --help``; a test compares it with the commands' own help.
 SUMMARIES = {
     "artifact": "List, show, fetch, add, pin and delete artifacts of the platform.",
-    "audit": "List who did what, and who was refused.",
+    "audit": "List and verify the audit log.",
     "backup": "Back up the whole platform, also while it runs: database, artifacts, settings, faults of the node.",
     "bench": "Compare this machine's speed and memory with what people use today.",
     "box": "Describe, run and call ModelBoxes.",
@@ -43,7 +43,7 @@ SUMMARIES = {
     "checkpoint": "Show, compare and convert checkpoints: of boxes, safetensors files, Hugging Face folders.",
     "collective": "Plan collectives between RDUs, nodes and racks, and measure those of this machine.",
     "completion": "Print the script that completes commands and options in a shell.",
-    "context": "Name platforms, and choose the one that commands talk to.",
+    "context": "Name platforms, and choose the one that commands use.",
     "demo": "Run preprocess, compile, train and infer on real digits, and stop.",
     "doctor": "Check this installation against the manual, and print what to do.",
     "endpoint": "Run experts behind the gateway; update, roll back, call and delete them.",
@@ -51,7 +51,7 @@ SUMMARIES = {
     "finetune": "Train the model of a Hugging Face folder on texts, prompts with completions, chats, or labelled data.",
     "job": "Submit, list, show, watch, compare, clone, pause, resume and cancel jobs.",
     "login": "Log in by the console, in a browser on any machine.",
-    "logout": "End the token of rdukit login, and forget it.",
+    "logout": "End the token of rdukit login, and delete it here.",
     "node": "Run and look at emulated nodes.",
     "org": "Group tenants into organisations, whose administrators manage their members.",
     "pef": "Explain PEF files.",
@@ -66,8 +66,8 @@ SUMMARIES = {
     "token": "List, create, rotate and revoke the API tokens of your tenant.",
     "up": "Start the platform on this machine and keep it running until Ctrl-C.",
     "user": "List, invite and remove the members of your tenant, and choose their roles.",
-    "webhook": "Tell URLs of jobs, by signed messages: add, test, disable, rotate and remove webhooks.",
-    "whoami": "Show who you are to the platform: user, tenant, role, and when the token ends.",
+    "webhook": "Manage webhooks, which notify URLs about job events by signed messages.",
+    "whoami": "Show your identity on the platform: user, tenant, role, and the end of the token.",
     "zoo": "List models, print their programs' paths, and plan published sizes.",
 }
 

@@ -1,4 +1,4 @@
-"""The route of the audit log: it is read, and nothing else."""
+"""The route of the audit log: read-only."""
 
 from collections.abc import Mapping, Set
 from typing import Annotated
@@ -32,11 +32,11 @@ router = APIRouter(prefix="/v1/audit", tags=["audit"])
 
 
 class AuditEntry(BaseModel):
-    """Entry of the audit log: an act, or a refusal."""
+    """Entry of the audit log: an action, or a refusal."""
 
     id: str
     at: float
-    #: None: it concerns no tenant, as where somebody had no valid token.
+    #: Null: it concerns no tenant, such as a call without a valid token.
     tenant: str | None
     #: A token's id, or administrator (another tenant's), nobody, worker, scheduler, system.
     actor: str
@@ -50,7 +50,7 @@ class AuditEntry(BaseModel):
     reason: str
     detail: str
     address: str
-    #: How many it stands for.
+    #: Number of events that it represents.
     count: int
 
 
@@ -62,13 +62,13 @@ class AuditPage(BaseModel):
 
 
 class AuditVerdict(BaseModel):
-    """Result of a check whether the chains of the log are intact, and else which entry is the first that is not."""
+    """Result of a verification of the log's chains: whether they are intact, and the first wrong entry."""
 
     intact: bool
     chains: int
     #: Entries that are intact.
     entries: int
-    #: Empty: nothing is wrong.
+    #: First problem; empty: none.
     problem: str
     #: The entry that the problem is about; empty: it is missing, or nothing is wrong.
     entry: str
@@ -119,7 +119,7 @@ def read_entries(
     cursor: str | None = None,
     about: str | None = None,
 ) -> AuditPage:
-    """Read the entries that ``caller`` may see, what was refused until now included.
+    """Read the entries that ``caller`` may see, including refusals up to now.
 
     Raises:
         InvalidArgument: a value is not legal.
@@ -137,7 +137,7 @@ def read_entries(
 
 
 def check_choices(action: str | None, outcome: str | None) -> None:
-    """Refuse what no entry has.
+    """Refuse unknown actions and outcomes.
 
     Raises:
         InvalidArgument: it is no action, or no outcome.
@@ -152,7 +152,7 @@ def show_entry(row: AuditRow, own: Set[str] | None, emails: Mapping[str, str]) -
 
     ``emails``: the users whose own tokens are, by the tokens' ids.
 
-    Of what an administrator did for a tenant, the tenant does not see with which token and from where.
+    For actions of an administrator, a tenant does not see the token or the address.
     """
     is_strange = own is not None and row.actor.startswith("tok-") and row.actor not in own
     return AuditEntry(

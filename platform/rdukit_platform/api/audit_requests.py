@@ -1,4 +1,4 @@
-"""Entries of the audit log about HTTP requests, and about what was to become one."""
+"""Entries of the audit log about HTTP requests, and about refused connections."""
 
 from fastapi import Request
 
@@ -16,7 +16,7 @@ def address_of(request: Request) -> str:
 def entry_of(
     request: Request, caller: Caller, action: Act, target: str, tenant_id: str | None = None, detail: str = ""
 ) -> AuditRecord:
-    """Return an act that ``caller`` did; ``tenant_id``: whom it concerns, if not the caller's own tenant."""
+    """Return an entry for an action of ``caller``; ``tenant_id``: the tenant concerned, if not the caller's own."""
     platform: Platform = request.app.state.platform
     return AuditRecord(
         at=platform.clock.now(),
@@ -30,7 +30,7 @@ def entry_of(
 
 
 def note_refusal(request: Request, error: RdukitError) -> None:
-    """Record that a request was refused, if its error is one of those that are."""
+    """Record a refused request, if its error is of a recorded kind."""
     if not is_recorded(error):
         return
     platform: Platform = request.app.state.platform
@@ -39,10 +39,10 @@ def note_refusal(request: Request, error: RdukitError) -> None:
 
 
 def note_refused_call(platform: Platform, caller: Caller | None, address: str, target: str, error: RdukitError) -> None:
-    """Record that a call was refused, if its error is one of those that are. Touches no database."""
+    """Record a refused call, if its error is of a recorded kind. Does not access the database."""
     if not is_recorded(error):
         return
-    # A token that has ended is known, but lets nobody in.
+    # An ended token is known, but not accepted.
     cause = error.__cause__
     caller = cause.caller if isinstance(cause, TokenEnded) else caller
     platform.audit.note(
@@ -61,7 +61,7 @@ def note_refused_call(platform: Platform, caller: Caller | None, address: str, t
 
 
 def note_refused_bytes(platform: Platform, address: str, target: str, error: RdukitError) -> None:
-    """Record that what came on a connection was refused before it was a request. Touches no database."""
+    """Record a refusal of bytes that formed no complete request. Does not access the database."""
     platform.audit.note(
         AuditRecord(
             at=platform.clock.now(),

@@ -1,6 +1,6 @@
-"""Bodies of requests: what a process keeps of them at once is bounded by tenant, and a large one is read by a thread.
+"""Bodies of requests: memory for them is bounded per tenant, and a thread parses large ones.
 
-The event loop serves everybody: it does no work that grows with what one caller sends.
+The event loop serves all callers, so it does no work that grows with one caller's input.
 """
 
 import asyncio
@@ -19,22 +19,22 @@ from rdukit.settings import resolve
 from rdukit.strict_json import read_json
 from rdukit_platform.settings import MAX_BODY_BYTES
 
-#: Longest body that the event loop reads itself.
+#: Longest body in bytes that the event loop parses itself.
 SHORT_BYTES: Final = 4 << 10
-#: Values of a body: reading them keeps Python from other threads for a tenth of a second.
+#: Largest number of values in a body: parsing them holds the GIL for a tenth of a second.
 MAX_VALUES: Final = 100_000
-#: Longest bodies of one tenant, or of one stranger's address, that are in memory at once.
+#: Number of longest bodies of one tenant, or of one stranger's address, in memory at once.
 BODIES_AT_ONCE: Final = 4
-#: Seconds that a request waits until its body may come.
+#: Seconds that a request waits for room for its body.
 WAIT_S: Final = 30.0
-#: Errors beyond which pydantic's are not all written out: that takes ten times as long as to find them.
+#: Number of errors from which on not all are formatted, because that takes ten times as long as finding them.
 MANY_ERRORS: Final = 1000
-#: Of a body with so many: entries of each object and list that the described errors are looked for in.
+#: Number of entries per object and list that are searched for errors in such a body.
 KEPT: Final = 40
 
 
 class MalformedBody(RequestValidationError):
-    """A body that its schema refuses. ``total``: the number of all errors, of which it has the first ones."""
+    """A body that its schema refuses. ``total``: number of all errors; ``errors`` has the first ones."""
 
     def __init__(self, errors: Sequence[Any], total: int, body: object) -> None:
         super().__init__(errors, body=body)
@@ -42,22 +42,22 @@ class MalformedBody(RequestValidationError):
 
 
 class Bodies:
-    """Bodies that one process keeps, and the thread that reads them. Belongs to an event loop."""
+    """Bodies in the memory of one process, and the thread that parses them. Belongs to an event loop."""
 
     def __init__(self) -> None:
-        #: One thread at a time reads bodies: several would keep Python from the event loop.
+        #: One thread at a time parses bodies: several would keep the GIL from the event loop.
         self.readers: Final = anyio.CapacityLimiter(1)
-        #: Bytes of the bodies of each owner that are in memory or may come; none is zero.
+        #: Bytes of each owner's bodies that are in memory or reserved; never 0.
         self._held: dict[str, int] = {}
-        #: Requests of an owner whose bodies have to wait, with their bytes, first come first served.
+        #: Waiting requests of each owner with their bytes, first come, first served.
         self._waiting: dict[str, deque[tuple[int, asyncio.Future[None]]]] = {}
 
     @asynccontextmanager
     async def room_for(self, owner: str, size: int) -> AsyncIterator["BodyRoom"]:
-        """Yield room for a body of up to ``size`` bytes, as soon as the owner's others leave it.
+        """Yield room for a body of up to ``size`` bytes, once the owner's other bodies leave enough.
 
         Raises:
-            Overloaded: they do not in time.
+            Overloaded: there is no room in time.
         """
         if owner in self._waiting or not self._fits(owner, size):
             await self._wait(owner, size)
@@ -88,7 +88,7 @@ class Bodies:
             raise Overloaded(f"{said}; send fewer at once", retry_after_s=1) from cause
 
     def release(self, owner: str, size: int) -> None:
-        """Give ``size`` bytes of the owner back, and let those come that wait for them."""
+        """Release ``size`` bytes of the owner, and admit waiting requests."""
         self._held[owner] -= size
         if not self._held[owner]:
             del self._held[owner]
@@ -116,17 +116,17 @@ class BodyRoom:
         self._bodies, self._owner, self._size = bodies, owner, size
 
     def shrink(self, size: int) -> None:
-        """Keep only ``size`` bytes: the body has come, and is that short."""
+        """Reduce the room to ``size`` bytes, the received body's length."""
         if size < self._size:
             freed, self._size = self._size - size, size
             self._bodies.release(self._owner, freed)
 
 
 async def read_body(bodies: Bodies, body: bytes, adapter: TypeAdapter[Any] | None, max_values: int = MAX_VALUES) -> Any:
-    """Return the value of a JSON body as its route takes it; without ``adapter`` as JSON has it.
+    """Parse a JSON body into the route's type; without ``adapter`` into plain JSON values.
 
     Raises:
-        InvalidArgument, JSONDecodeError: as ``read_json``. MalformedBody: the route does not take it.
+        InvalidArgument, JSONDecodeError: as ``read_json``. MalformedBody: the route's schema refuses it.
     """
     if len(body) <= SHORT_BYTES:
         return parse_body(body, adapter, max_values)
@@ -134,7 +134,7 @@ async def read_body(bodies: Bodies, body: bytes, adapter: TypeAdapter[Any] | Non
 
 
 def parse_body(body: bytes, adapter: TypeAdapter[Any] | None, max_values: int = MAX_VALUES) -> Any:
-    """Do ``read_body`` here and now."""
+    """Parse a body like ``read_body``, in the calling thread."""
     value = read_json(body, max_values)
     if adapter is None:
         return value
@@ -147,11 +147,11 @@ def parse_body(body: bytes, adapter: TypeAdapter[Any] | None, max_values: int = 
 
 
 def first_errors(adapter: TypeAdapter[Any], value: object) -> list[Any]:
-    """Return errors of a value that has very many: those within the first entries of its objects and lists."""
+    """Return errors of a value with very many: those in the first entries of its objects and lists."""
     try:
         adapter.validate_python(_first_entries(value))
     except ValidationError as refused:
-        # What is missing may have been left out here.
+        # Missing keys may have been cut off here.
         found = [each for each in refused.errors(include_url=False) if each["type"] != "missing"]
         if found:
             return found

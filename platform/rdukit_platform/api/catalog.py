@@ -34,7 +34,7 @@ from rdukit_platform.db.models import BoxRow
 router = APIRouter(prefix="/v1", tags=["catalog"])
 
 PICTURE_TYPES: Final[dict[str, dict[str, str]]] = {"image/svg+xml": {}, "image/png": {}}
-#: Of a picture: nothing in it runs, and it loads nothing, also where it is opened by itself.
+#: Headers of a picture: it runs and loads nothing, even if it is opened directly.
 PICTURE_HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox",
     "X-Content-Type-Options": "nosniff",
@@ -52,7 +52,7 @@ class BoxList(BaseModel):
 class InstalledBox(BaseModel):
     """A version of a box that the tenant installed."""
 
-    #: What a job gives as its box: ``name:version``.
+    #: Box as a job names it: ``name:version``.
     box: str
     name: str
     version: int
@@ -62,7 +62,7 @@ class InstalledBox(BaseModel):
     artifact: str | None
     image: str | None
     installed_at: float
-    #: Whether this request made it; otherwise the newest version had this content already.
+    #: Whether this request created it; otherwise the newest version had this content already.
     is_new: bool = False
 
 
@@ -74,7 +74,7 @@ class InstalledPage(BaseModel):
 
 
 class Uninstalled(BaseModel):
-    """The versions that were taken away, as jobs named them."""
+    """The uninstalled versions, as jobs named them."""
 
     boxes: list[str]
 
@@ -92,7 +92,7 @@ def list_(request: Request, caller: BoxesReader) -> BoxList:
 
 @router.get("/catalog/{box}")
 def show(request: Request, box: str, caller: BoxesReader) -> dict[str, JsonValue]:
-    """Show one box: its description as the box gives it. ``NAME:VERSION`` is a version of one's own."""
+    """Show a box's own description. ``NAME:VERSION`` is a version of a tenant's own box."""
     platform = platform_of(request)
     boxes = platform.catalog.boxes()
     if box in boxes.boxes:
@@ -103,7 +103,7 @@ def show(request: Request, box: str, caller: BoxesReader) -> dict[str, JsonValue
 
 @router.get("/catalog/{box}/picture", response_class=Response, responses={200: {"content": PICTURE_TYPES}})
 def picture(request: Request, box: str, caller: BoxesReader) -> Response:
-    """Show what a box's model does, as a picture: SVG of those that come with rdukit, PNG of one's own."""
+    """Return the picture of a box: SVG for boxes that come with rdukit, PNG for the tenant's own."""
     return picture_of(platform_of(request), caller.tenant_id, box)
 
 
@@ -129,7 +129,7 @@ def install(
         Form(min_length=1, max_length=512, description="Instead: an image that the engine of jobs' boxes has."),
     ] = None,
 ) -> InstalledBox:
-    """Install a box (form): 201 and a new version, or 200 and the newest, which has this content already."""
+    """Install a box (form): 201 with a new version, or 200 with the newest if it has this content already."""
     platform = platform_of(request)
     if bool(files) == bool(image):
         raise InvalidArgument("a box is installed from files or from an image; legal: one of the two")
@@ -161,7 +161,7 @@ def install(
 
 @router.delete("/boxes/{box}")
 def uninstall(request: Request, box: str, caller: BoxesWriter) -> Uninstalled:
-    """Take a version away (``NAME:VERSION``), or all of a box (``NAME``). Refused while jobs take it."""
+    """Uninstall a version (``NAME:VERSION``), or all of a box (``NAME``). Refused while open jobs use it."""
     platform = platform_of(request)
     boxes = platform.catalog.boxes()
     with platform.database.write() as session:
@@ -202,7 +202,7 @@ def own_descriptions(session: Session, boxes: Boxes, tenant_id: str) -> dict[str
 
 
 def show_installed(row: BoxRow, *, is_new: bool = False) -> InstalledBox:
-    """Return a row as the API shows it."""
+    """Return the API's view of an installed box."""
     return InstalledBox(
         box=f"{row.name}:{row.version}",
         name=row.name,
@@ -217,7 +217,7 @@ def show_installed(row: BoxRow, *, is_new: bool = False) -> InstalledBox:
 
 
 def write_files(files: Sequence[UploadFile], folder: Path) -> None:
-    """Write a box's files as they came.
+    """Write a box's uploaded files.
 
     Raises:
         InvalidArgument: a path leaves the folder, or they are too many or too large.

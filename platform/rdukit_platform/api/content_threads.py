@@ -1,4 +1,4 @@
-"""Threads for requests that read or write content of any size: others do not wait for theirs."""
+"""Separate threads for requests that read or write content of any size, so that others need not wait."""
 
 import functools
 from collections.abc import Callable, Coroutine
@@ -9,7 +9,7 @@ from anyio import to_thread
 
 from rdukit_platform.tenants.service import Caller
 
-#: Requests that are served at once, of all tenants and of one. Further ones wait, and no thread for them.
+#: Largest numbers of concurrent requests, of all tenants and of one. Further ones wait without a thread.
 MAX_THREADS: Final = 8
 MAX_OF_TENANT: Final = 2
 
@@ -19,7 +19,7 @@ class ContentThreads:
 
     def __init__(self) -> None:
         self._all: Final = anyio.CapacityLimiter(MAX_THREADS)
-        #: Of tenants that have requests: what they share.
+        #: Limiters of tenants that have requests.
         self._shares: dict[str, anyio.CapacityLimiter] = {}
 
     async def run(self, tenant_id: str, work: Callable[[], Any]) -> Any:
@@ -34,7 +34,7 @@ class ContentThreads:
 
 
 def reads_content(endpoint: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
-    """Let a route's endpoint, which takes ``request`` and ``caller``, run in these threads."""
+    """Run a route's endpoint, which has ``request`` and ``caller``, in these threads."""
 
     @functools.wraps(endpoint)
     async def run(**values: Any) -> Any:

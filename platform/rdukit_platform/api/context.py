@@ -1,4 +1,4 @@
-"""Open platform in one value, as routes and console need it, and how often its streams of events look for more."""
+"""Open platform as one value for routes and console, and the polling of its event streams."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,17 +25,17 @@ from rdukit_platform.jobs.broker import Notifier
 from rdukit_platform.jobs.listing import JobCounts
 from rdukit_platform.settings import MAX_STREAMS, Home
 
-#: Seconds between two looks of a stream: first after a job's state has changed, as it may soon again; and at most.
+#: Seconds between polls of a stream: right after a change of the job's state, and at most.
 FIRST_POLL_S: Final = 0.025
 POLL_S: Final = 0.2
-#: So many streams of one tenant look as often; of more, each looks less often.
+#: Number of a tenant's streams from which on each polls less often.
 BRISK_STREAMS: Final = 20
-#: Looks at once, of all tenants: requests do not queue behind them.
+#: Largest number of concurrent polls of all tenants, so that requests do not queue behind them.
 LOOKS: Final = 4
 
 
 class Followers:
-    """Counts of the streams that each tenant follows in this process."""
+    """Counts of open streams per tenant in this process."""
 
     def __init__(self) -> None:
         self._streams: dict[str, int] = {}
@@ -43,7 +43,7 @@ class Followers:
 
     @contextmanager
     def following(self, tenant_id: str) -> Iterator[None]:
-        """Count one stream more of the tenant while the block lasts."""
+        """Count a stream of the tenant while the block lasts."""
         self._streams[tenant_id] = self._streams.get(tenant_id, 0) + 1
         try:
             yield
@@ -60,14 +60,14 @@ class Followers:
             )
 
     def pause_s(self, tenant_id: str, looks: int) -> float:
-        """Return the seconds until a stream of the tenant looks again, after so many looks since a state changed."""
+        """Return the seconds until a stream of the tenant polls again, after ``looks`` polls since the last change."""
         pause_s = min(FIRST_POLL_S * 2.0 ** min(looks, 16), POLL_S)
         return pause_s * max(1.0, self._streams.get(tenant_id, 0) / BRISK_STREAMS)
 
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """The parts of one running platform, as seen by one process."""
+    """The parts of a running platform, for one process."""
 
     home: Home
     database: Database

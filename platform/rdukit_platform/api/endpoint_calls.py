@@ -1,7 +1,7 @@
-"""Calls of endpoints: a request goes to a ready replica of the tenant's endpoint, and its answer back as it comes.
+"""Calls of endpoints: a request is passed to a ready replica of the tenant's endpoint, and its answer is streamed back.
 
 A request that fails before the first byte of its answer, or whose replica hangs until then, is tried on another one.
-The gateway says of replicas that drain whether it still has requests there.
+The gateway records whether it still has requests at draining replicas.
 """
 
 import asyncio
@@ -56,19 +56,19 @@ logger = logging.getLogger(__name__)
 
 router = APIRouter(prefix="/v1/endpoints", tags=["endpoint calls"])
 
-#: How often usage is written, and replicas that drain are looked at.
+#: Seconds between writes of usage, and between checks of draining replicas.
 TICK_S: Final = 0.5
-#: For so long after a look others know that requests are under way at a replica that drains.
+#: Seconds for which a record of open requests at a draining replica is valid.
 BUSY_S: Final = 3.0
-#: Seconds between two looks for a ready replica.
+#: Seconds between polls for a ready replica.
 LOOK_S: Final = 0.1
-#: Bytes that are read of why a replica is not ready.
+#: Bytes read of a replica's reason why it is not ready.
 MAX_WORDS: Final = 16 << 10
-#: Longest wait for what a replica beside the one that answers says of its models; revisions that are remembered, and
-#: replicas of experts.
+#: Longest wait in seconds for another replica's list of models; numbers of cached revisions, and of cached replicas of
+#: experts.
 LIST_S: Final = 5.0
 MAX_KNOWN: Final = 1000
-#: Says which expert of a bundle answered.
+#: Header that names the expert of a bundle which answered.
 EXPERT_HEADER: Final = "x-rdukit-expert"
 
 
@@ -78,14 +78,14 @@ class Target:
 
     endpoint_id: str
     wanted: int
-    #: The wanted revision, and the one that gets a part of the calls.
+    #: The wanted revision, and the canary with its percentage.
     revision: int
     canary: int | None
     canary_percent: int
-    #: Whether it does without replicas while nobody calls it.
+    #: Whether it may be without replicas while it is idle.
     may_idle: bool
     ready: tuple[ReadyReplica, ...]
-    #: What requests call the model of a revision, and of a bundle all of its experts and adapters.
+    #: Model name of each revision in requests, and names of all experts and adapters of a bundle.
     models: Mapping[int, str]
     bundled: Mapping[int, frozenset[str]]
 
@@ -108,20 +108,20 @@ class EndpointCalls:
     def __init__(self, platform: Platform) -> None:
         self._platform = platform
         self._connections: dict[str, ReplicaConnection] = {}
-        #: Requests under way at each replica.
+        #: Open requests at each replica.
         self.under_way: Counter[str] = Counter()
         self.usage = UsageCounter(platform.database, platform.clock)
-        #: Calls so far, of each endpoint and of its revisions.
+        #: Numbers of calls so far, per endpoint and revision.
         self._turns = Counter[tuple[str, int]]()
-        #: Of endpoints that may idle: requests under way, and those that have been called since the last tick.
+        #: For endpoints that may idle: open requests, and endpoints called since the last tick.
         self._callers = Counter[str]()
         self._called = set[str]()
-        #: Of revisions, which never change: what requests call the model, and of a bundle all of its models.
+        #: Cached names of models by revision, which is immutable, and of all models of a bundle.
         self._models: dict[tuple[str, int], tuple[str, frozenset[str]]] = {}
-        #: Of endpoints and their experts: the replica that answered last, which has the expert in memory.
+        #: Last answering replica per endpoint and expert, which has the expert in memory.
         self._holders: dict[tuple[str, str], str] = {}
         self._task: asyncio.Task[None] | None = None
-        #: Of long answers: threads that read what is to be counted.
+        #: Threads that read the usage of long answers.
         self._counting = set[asyncio.Task[None]]()
 
     def start(self) -> None:
@@ -129,7 +129,7 @@ class EndpointCalls:
         self._task = asyncio.create_task(self._tick())
 
     async def close(self) -> None:
-        """Write what is not written, and close the connections."""
+        """Write unwritten usage, and close the connections."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
@@ -140,18 +140,16 @@ class EndpointCalls:
             await connection.close()
 
     async def call(self, tenant_id: str, name: str, request: PassedRequest) -> StreamingResponse:
-        """Pass a request on. Returns the answer, of which the first bytes have come.
+        """Pass a request on. Returns the answer once its first bytes have arrived.
 
         Raises:
-            NotFound: the tenant has no such endpoint, or it passes on no such route.
-            Unavailable: no replica is ready in time, or all that are failed.
+            NotFound: the tenant has no such endpoint, or the route is not passed on.
+            Unavailable: no replica is ready in time, or all ready ones failed.
             DeadlineExceeded: a replica took the request and gave no answer in time.
         """
         clock = asyncio.get_running_loop().time
         target = await to_thread.run_sync(self._find, tenant_id, name)
-        path_at_box(
-            request.method, request.path, name, name
-        )  # what is not passed on is refused before anybody is waited for
+        path_at_box(request.method, request.path, name, name)  # refused before any wait
         deadline, tried, last = clock() + resolve(ENDPOINT_WAIT_S), set[str](), None
         attempts = Counter[str]()
         turn = self._turns[target.endpoint_id, 0]
@@ -190,12 +188,12 @@ class EndpointCalls:
                 answer = await self._send(target, replica, at_box, replace(request, body=body))
             except Unavailable as failed:
                 last = failed
-                if failed.detail.get("is_silent"):  # so may be others, of its node: they do not cost as long each
+                if failed.detail.get("is_silent"):  # other replicas of its node may hang, too; probe them together
                     tried |= await self._silent([each for each in target.ready if each.id not in tried])
-                elif attempts[replica.id] == 1:  # it had a replica meanwhile, and did not wait for one
+                elif attempts[replica.id] == 1:  # it had a replica, so this was no wait for one
                     deadline += clock() - sent_at
                 if failed.detail.get("is_broken") and attempts[replica.id] == 1:
-                    tried.discard(replica.id)  # it may have closed a connection that was idle
+                    tried.discard(replica.id)  # it may have closed an idle connection
                 logger.info("replica failed a call endpoint=%s replica=%s error=%s", name, replica.id, failed.message)
             else:
                 if expert[1]:
@@ -204,12 +202,12 @@ class EndpointCalls:
                 return await self._of_all(answer, target, replica, at_box) if is_list else answer
 
     def _count(self, request: PassedRequest, target: Target, revision: int, use: Use, model: str = "") -> None:
-        """Count a call; what only reads of the model, such as a look whether it is ready, is none."""
+        """Count a call; requests for metadata, such as readiness, do not count."""
         if is_inference(request.method, request.path):
             self.usage.count(target.endpoint_id, revision, use, model)
 
     def _hold(self, expert: tuple[str, str], replica_id: str) -> None:
-        """Remember the replica that answered for an expert; the one that was not asked for the longest is forgotten."""
+        """Remember the replica that answered for an expert; the least recently used entry is dropped."""
         self._holders.pop(expert, None)
         self._holders[expert] = replica_id
         if len(self._holders) > MAX_KNOWN:
@@ -218,7 +216,7 @@ class EndpointCalls:
     async def _of_all(
         self, answer: StreamingResponse, target: Target, replica: ReadyReplica, path: str
     ) -> StreamingResponse:
-        """Return what a replica says of its models, with their states at the others of its revision."""
+        """Return a replica's description of its models, with their states at the other replicas of its revision."""
         others = [each for each in target.ready if each.revision == replica.revision and each.id != replica.id]
         if not others or not target.bundled.get(replica.revision):
             return answer
@@ -230,7 +228,7 @@ class EndpointCalls:
         return StreamingResponse(iter([merged]), answer.status_code, headers)
 
     async def _list(self, replica: ReadyReplica, path: str) -> bytes:
-        """Return what a replica says at ``path``; nothing if it does not answer soon, or says more than is read."""
+        """Return a replica's answer at ``path``; empty if it is late or too long."""
         with suppress(httpx.HTTPError, Unavailable, TimeoutError):
             async with asyncio.timeout(LIST_S), self._connection(replica).http.stream("GET", path) as answer:
                 refuse_packed(answer.headers, "the replica")
@@ -252,7 +250,7 @@ class EndpointCalls:
             sent = http.build_request(request.method, url, headers=headers, content=request.body)
             async with connection.expecting():
                 answer = await http.send(sent, stream=True)
-            # That an expert is not loaded is an answer, too.
+            # "Not loaded" is a valid answer about an expert, too.
             is_told = path.endswith("/ready") and target.bundled.get(replica.revision) and "/models/" in path
             if answer.status_code == 503 and not is_told:
                 said = b""
@@ -354,7 +352,7 @@ class EndpointCalls:
         return {replica_id for replica_id, connection in self._connections.items() if connection.is_hung}
 
     async def _silent(self, replicas: Sequence[ReadyReplica]) -> set[str]:
-        """Look at replicas, all at once. Returns those that do not answer."""
+        """Probe replicas concurrently. Returns those that do not answer."""
         answers = await asyncio.gather(*(self._answers(each) for each in replicas))
         return {each.id for each, is_there in zip(replicas, answers, strict=True) if not is_there}
 
@@ -383,7 +381,7 @@ class EndpointCalls:
     def _models_of(
         self, session: Session, endpoint_id: str, numbers: Collection[int]
     ) -> dict[int, tuple[str, frozenset[str]]]:
-        """Return of revisions what requests call the model, and of a bundle all of its models."""
+        """Return the model name of each revision in requests, with all names of a bundle's models."""
         known = {number: self._models.get((endpoint_id, number)) for number in numbers}
         if missing := [number for number, found in known.items() if found is None]:
             is_missing = EndpointRevisionRow.endpoint_id == endpoint_id, EndpointRevisionRow.number.in_(missing)
@@ -418,7 +416,8 @@ class EndpointCalls:
             for replica_id, connection in list(self._connections.items()):
                 if states.get(replica_id, ReplicaState.ENDED) != ReplicaState.ENDED:
                     continue
-                if self.under_way[replica_id]:  # its worker may be lost and its box not: nobody waits for it
+                # its worker may be lost while its box lives; only replicas with open requests matter
+                if self.under_way[replica_id]:
                     connection.end_waits()
                 else:
                     del self.under_way[replica_id]
@@ -452,13 +451,13 @@ def _none_ready(name: str, target: Target) -> Unavailable:
 
 @router.get("/{name}/{path:path}", response_model=None)
 async def call_to_read(request: Request, name: str, path: str, caller: EndpointsCaller) -> Response:
-    """Pass on what tells of the model: ``v2/models/MODEL``, ``v2/health/ready``, ``v1/models``."""
+    """Pass on a request for metadata: ``v2/models/MODEL``, ``v2/health/ready``, ``v1/models``."""
     return await calls_of(request).call(caller.tenant_id, name, await _passed(request, path))
 
 
 @router.post("/{name}/{path:path}", response_model=None)
 async def call(request: Request, name: str, path: str, caller: EndpointsCaller) -> Response:
-    """Pass an inference on, by the Open Inference Protocol or OpenAI's routes; streams come as they are made."""
+    """Pass an inference on, by the Open Inference Protocol or OpenAI's routes; streams are passed on as they arrive."""
     return await calls_of(request).call(caller.tenant_id, name, await _passed(request, path))
 
 
@@ -476,5 +475,5 @@ def calls_of(request: Request) -> EndpointCalls:
 
 
 def _as_wanted(context: SpanContext) -> SpanContext:
-    """Return a span as a replica is told it: sampled only where somebody wants spans, as that costs the replica."""
+    """Return a span's context for a replica: sampled only if spans are collected, because recording costs time."""
     return replace(context, is_sampled=context.is_sampled and is_traced())

@@ -1,4 +1,4 @@
-"""Routes of endpoints: what a tenant wants served, and how it is. Their calls are in ``endpoint_calls``."""
+"""Routes of endpoints: their wanted and present state. Their calls are in ``endpoint_calls``."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -49,7 +49,7 @@ def list_(request: Request, caller: EndpointsViewer, limit: Limit = 50, cursor: 
 
 @router.post("", status_code=status.HTTP_201_CREATED)
 def create(request: Request, caller: EndpointsWriter, body: EndpointRequest) -> Endpoint:
-    """Want an expert, or a box with a PEF and a checkpoint, to be served under a name."""
+    """Create an endpoint that serves an expert, a bundle, or a box with a PEF and a checkpoint."""
     platform = platform_of(request)
     serving = _resolve(request, caller, body)
     with platform.database.write() as session:
@@ -72,9 +72,9 @@ def show(request: Request, name: Name, caller: EndpointsViewer) -> Endpoint:
 
 @router.post("/{name}/update")
 def update(request: Request, name: Name, caller: EndpointsWriter, body: UpdateRequest) -> Endpoint:
-    """Want a new revision, as a whole or as a canary, another number of replicas, or another idle time."""
+    """Change an endpoint: a new revision or canary, the number of replicas, or the idle time."""
     platform = platform_of(request)
-    with platform.database.read() as session:  # what is not the caller's waits for no writer
+    with platform.database.read() as session:  # checked before the write lock is taken
         service.get_endpoint(session, caller.tenant_id, name)
     serving = None if body.names_nothing() else _resolve(request, caller, body)
     with platform.database.write() as session:
@@ -93,7 +93,7 @@ def update(request: Request, name: Name, caller: EndpointsWriter, body: UpdateRe
 
 @router.post("/{name}/promote")
 def promote(request: Request, name: Name, caller: EndpointsWriter) -> Endpoint:
-    """Want the canary in place of the wanted revision."""
+    """Make the canary the wanted revision."""
     platform = platform_of(request)
     with platform.database.read() as session:
         service.get_endpoint(session, caller.tenant_id, name)
@@ -110,7 +110,7 @@ def promote(request: Request, name: Name, caller: EndpointsWriter) -> Endpoint:
 
 @router.post("/{name}/rollback")
 def roll_back(request: Request, name: Name, caller: EndpointsWriter, body: RollbackRequest) -> Endpoint:
-    """Want an earlier revision again."""
+    """Make an earlier revision the wanted one again."""
     platform = platform_of(request)
     with platform.database.read() as session:
         service.get_endpoint(session, caller.tenant_id, name)
@@ -127,7 +127,7 @@ def roll_back(request: Request, name: Name, caller: EndpointsWriter, body: Rollb
 
 @router.delete("/{name}")
 def delete(request: Request, name: Name, caller: EndpointsWriter) -> Endpoint:
-    """Want it no more: its replicas finish what they have, and its name is free at once."""
+    """Delete an endpoint: its replicas finish their requests, and its name is free at once."""
     platform = platform_of(request)
     with platform.database.read() as session:
         service.get_endpoint(session, caller.tenant_id, name)
@@ -142,7 +142,7 @@ def delete(request: Request, name: Name, caller: EndpointsWriter) -> Endpoint:
 
 
 def show_all(session: Session, rows: Sequence[EndpointRow], now: float) -> list[Endpoint]:
-    """Return endpoints as lists have them."""
+    """Return endpoints for a list."""
     ids = [row.id for row in rows]
     snapshots = {each.id: each for each in read_snapshots(session, now, ids)}
     uses = read_uses(session, ids)

@@ -1,4 +1,4 @@
-"""Routes of the catalog's entries: one list of all kinds to search, and entries side by side."""
+"""Routes of the catalog's entries: search over all kinds, and comparison."""
 
 from typing import Annotated
 
@@ -16,7 +16,7 @@ from rdukit_platform.tenants.service import Caller
 
 router = APIRouter(prefix="/v1/entries", tags=["catalog"])
 
-#: Longest words, and most values of a facet, that a search takes.
+#: Longest text of a search, and largest number of values of a facet.
 MAX_WORDS = 200
 MAX_VALUES = 20
 
@@ -24,12 +24,12 @@ Values = Annotated[list[str] | None, Query(max_length=MAX_VALUES, description="O
 
 
 class EntryPage(BaseModel):
-    """Entries in the order that was asked for; ``next_cursor`` asks for the rest."""
+    """Entries in the requested order; ``next_cursor`` asks for the rest."""
 
     entries: list[Entry]
-    #: How many were found, on all pages.
+    #: Number of results on all pages.
     total: int
-    #: By kind, task, family, modality and licence: how many there would be of each value.
+    #: By kind, task, family, modality and licence: number of results per value.
     counts: dict[str, dict[str, int]]
     #: Metrics that some of them have, to sort by.
     metrics: list[str]
@@ -60,10 +60,10 @@ def list_(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> EntryPage:
-    """Return what a search finds of all kinds: boxes, sizes of models, experts, checkpoints, PEFs and data sets.
+    """Search the catalog: boxes, sizes of models, experts, checkpoints, PEFs and data sets.
 
     Boxes and models come with rdukit; the rest, and boxes that were installed, are the tenant's own. Artifacts need
-    the scope ``artifacts:read``. The newest 2,000 experts and artifacts are looked at.
+    the scope ``artifacts:read``. The newest 2,000 experts and artifacts are searched.
     """
     asked = {"kind": kind, "task": task, "family": family, "modality": modality, "licence": licence}
     facets = {name: [str(value) for value in values or ()] for name, values in asked.items()}
@@ -81,7 +81,7 @@ def compare(
     caller: BoxesReader,
     entry: Annotated[list[str] | None, Query(description="KIND/NAME, or a name; two to four.")] = None,
 ) -> EntryComparison:
-    """Compare two to four entries of any kinds: what each is, its sizes, figures and recipes."""
+    """Compare two to four entries of any kinds: descriptions, sizes, figures and recipes."""
     entries, lines = compare_named(platform_of(request), caller, entry or [])
     return EntryComparison(entries=entries, lines=lines)
 
@@ -92,14 +92,14 @@ def show(
     caller: BoxesReader,
     entry: Annotated[str, Query(max_length=MAX_WORDS, description="KIND/NAME, or a name.")],
 ) -> Entry:
-    """Return one entry with all that is known of it."""
+    """Return one entry with all its properties."""
     return show_one(platform_of(request), caller, entry)
 
 
 def search_entries(
     platform: Platform, caller: Caller, query: EntryQuery, limit: int = 50, cursor: str | None = None
 ) -> EntryList:
-    """Return what a caller's query finds. Raises as ``find_entries``."""
+    """Return the results of a caller's query. Raises as ``find_entries``."""
     boxes = platform.catalog.boxes()
     with platform.database.read() as session:
         known = read_entries(session, boxes, caller.tenant_id, query, with_artifacts=_reads_artifacts(caller))
@@ -107,7 +107,7 @@ def search_entries(
 
 
 def compare_named(platform: Platform, caller: Caller, names: list[str]) -> tuple[list[Entry], list[ComparedLine]]:
-    """Return the entries that a caller names, and how they compare. Raises as ``get_entry`` and ``compare_entries``."""
+    """Return the entries that a caller names, and their comparison. Raises as ``get_entry`` and ``compare_entries``."""
     boxes = platform.catalog.boxes()
     with platform.database.read() as session:
         entries = [

@@ -1,4 +1,4 @@
-"""Routes of experts, and how the API shows them."""
+"""Routes of experts, and their API views."""
 
 from typing import Annotated, Final
 
@@ -50,17 +50,17 @@ class DeprecateRequest(RequestBody):
 class Expert(BaseModel):
     """A version of an expert: a base box with the checkpoint that a job of it trained."""
 
-    #: What names exactly this version: ``name:version``.
+    #: Exact version: ``name:version``.
     expert: str
     name: str
     version: int
-    #: As a job names it.
+    #: Box, as a job names it.
     box: str
     #: Artifacts; ``pef`` is what trained the checkpoint, if the job had one.
     checkpoint: str
     pef: str | None
     description: str
-    #: Empty: nobody has said.
+    #: Licence; empty: unknown.
     licence: str
     #: Figures of the job's result.
     metrics: dict[str, JsonValue]
@@ -68,7 +68,7 @@ class Expert(BaseModel):
     created_at: float
     deprecated_at: float | None
     deprecated_reason: str | None
-    #: All of this name, where one expert is asked for.
+    #: All versions of this name; present only if a single expert is requested.
     versions: list[int] | None = None
 
 
@@ -130,9 +130,9 @@ def show(request: Request, expert: Asked, caller: BoxesReader) -> Expert:
 
 @router.post("/{expert}/deprecate")
 def deprecate(request: Request, expert: Asked, caller: BoxesWriter, body: DeprecateRequest) -> Deprecated:
-    """Mark a version (``NAME:VERSION``) as one not to begin with, or all of an expert (``NAME``)."""
+    """Deprecate a version (``NAME:VERSION``), or all versions of an expert (``NAME``)."""
     platform = platform_of(request)
-    with platform.database.read() as session:  # what is not the caller's waits for no writer
+    with platform.database.read() as session:  # checked before the write lock is taken
         get_expert(session, caller.tenant_id, expert)
     with platform.database.write() as session:
         rows = deprecate_expert(session, caller.tenant_id, expert, body.reason, platform.clock.now())
@@ -142,7 +142,7 @@ def deprecate(request: Request, expert: Asked, caller: BoxesWriter, body: Deprec
 
 
 def show_expert(row: ExpertRow, versions: list[int] | None = None) -> Expert:
-    """Return a row as the API shows it."""
+    """Return the API's view of an expert."""
     same = ("name", "version", "description", "licence", "metrics", "created_at", "deprecated_at", "deprecated_reason")
     return Expert.model_validate(
         {

@@ -1,4 +1,4 @@
-"""What callers do with jobs, whichever wire they come by: REST and gRPC have these calls in common."""
+"""Calls about jobs that REST and gRPC share."""
 
 from collections.abc import Callable, Mapping
 
@@ -31,7 +31,7 @@ def submit_job(platform: Platform, caller: Caller, body: JobRequest) -> Job:
         body = with_tiles(platform.store, session, caller.tenant_id, body)
     with platform.database.write(on_commit=platform.notifier.wake) as session:
         job = service.submit_job(session, boxes, caller.tenant_id, body, platform.clock.now(), caller.submitter)
-        # One that an earlier request with its key has made may have some.
+        # A job of an earlier request with this key may have attempts.
         shown = show_job(job, service.list_attempts(session, job.id) if job.attempt else ())
     return shown
 
@@ -73,7 +73,7 @@ def submit_pipeline(platform: Platform, caller: Caller, body: PipelineRequest) -
 
 
 def check_job(platform: Platform, caller: Caller, body: JobRequest) -> CheckedJob:
-    """Say what a job would be recorded as; nothing is. Raises as ``service.submit_job``."""
+    """Return the job that would be recorded; nothing is recorded. Raises as ``service.submit_job``."""
     boxes, now = platform.catalog.boxes(), platform.clock.now()
     with platform.database.read() as session:
         body = with_tiles(platform.store, session, caller.tenant_id, body)
@@ -107,7 +107,7 @@ def change_job(
     platform: Platform, caller: Caller, job_id: str, change: Callable[[Session, JobRow, float], JobRow]
 ) -> Job:
     """Change one of the tenant's jobs: cancel, pause or resume it. Raises as ``change``, and as ``service.get_job``."""
-    with platform.database.read() as session:  # what is not the caller's to change waits for no writer
+    with platform.database.read() as session:  # checked before the write lock is taken
         service.get_job(session, caller.tenant_id, job_id)
     with platform.database.write() as session:
         job = service.get_job(session, caller.tenant_id, job_id, is_locked=True)

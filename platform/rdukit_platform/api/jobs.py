@@ -1,4 +1,4 @@
-"""Routes of jobs and pipelines, and how a job is followed: events and log lines as they come, until it has ended."""
+"""Routes of jobs and pipelines, and the streams of a job's events and log lines until it has ended."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing
@@ -54,7 +54,7 @@ SEARCH: Final = (
     "Words that each have to be in a job's name, box, verb, reason, labels or submitter, or begin its id. "
     "A page may have few jobs or none and a next_cursor: it goes on where this one stopped looking."
 )
-#: Numbers of events are below what databases hold.
+#: Largest sequence number that databases can hold.
 LAST = (1 << 63) - 1
 
 
@@ -74,7 +74,7 @@ def submit_batch(request: Request, caller: JobsWriter, body: JobBatchRequest) ->
 
 @router.post("/jobs/check")
 def check(request: Request, caller: JobsWriter, body: JobRequest) -> CheckedJob:
-    """Say what a job would be recorded as, or why it is refused; nothing is recorded."""
+    """Check a job: return the job that would be recorded, or the refusal; nothing is recorded."""
     return job_calls.check_job(platform_of(request), caller, body)
 
 
@@ -90,7 +90,7 @@ def list_(
     ] = [],  # noqa: B006
     q: Annotated[str, Query(max_length=MAX_SEARCH, description=SEARCH)] = "",
 ) -> JobPage:
-    """Return the tenant's jobs, newest first; of ``label`` (key=value) those that have all of them."""
+    """Return the tenant's jobs, newest first; with ``label`` (key=value), only those with all labels."""
     labels = service.read_labels(label)
     return job_calls.list_jobs(platform_of(request), caller, state, limit, cursor, labels, q)
 
@@ -146,19 +146,19 @@ def logs(request: Request, job_id: str, caller: JobsReader, follow: Follow = Fal
 
 @router.post("/jobs/{job_id}/cancel")
 def cancel(request: Request, job_id: str, caller: JobsWriter) -> Job:
-    """End a job now, whatever it does."""
+    """Cancel a job at once, in any open state."""
     return job_calls.change_job(platform_of(request), caller, job_id, service.cancel_job)
 
 
 @router.post("/jobs/{job_id}/pause")
 def pause(request: Request, job_id: str, caller: JobsWriter) -> Job:
-    """Hold a job until it is resumed; a training that runs writes a checkpoint first, and its tiles become free."""
+    """Pause a job until it is resumed; a running training writes a checkpoint first, and its tiles are freed."""
     return job_calls.change_job(platform_of(request), caller, job_id, service.pause_job)
 
 
 @router.post("/jobs/{job_id}/resume")
 def resume(request: Request, job_id: str, caller: JobsWriter) -> Job:
-    """Let a paused job go on; a training does so from its checkpoint."""
+    """Resume a paused job; a training continues from its checkpoint."""
     return job_calls.change_job(platform_of(request), caller, job_id, service.resume_job)
 
 
@@ -192,7 +192,7 @@ def show_one_pipeline(request: Request, pipeline_id: str, caller: JobsReader) ->
 
 @router.post("/pipelines/{pipeline_id}/cancel")
 def cancel_pipeline(request: Request, pipeline_id: str, caller: JobsWriter) -> Pipeline:
-    """End all jobs of a pipeline that have not ended."""
+    """Cancel all jobs of a pipeline that have not ended."""
     platform = platform_of(request)
     with platform.database.write() as session:
         row = pipelines.cancel_pipeline(session, caller.tenant_id, pipeline_id, platform.clock.now())
@@ -201,7 +201,7 @@ def cancel_pipeline(request: Request, pipeline_id: str, caller: JobsWriter) -> P
     return shown
 
 
-#: Lines of a log that are in memory at once.
+#: Largest number of log lines in memory at once.
 LOG_PAGE: Final = 500
 #: A comment line this often keeps proxies from closing a quiet stream.
 KEEP_ALIVE_S: Final = 10.0
@@ -210,9 +210,9 @@ KEEP_ALIVE_S: Final = 10.0
 async def follow_events(
     platform: Platform, caller: Caller, job_id: str, after: int, kind: str | None = None
 ) -> AsyncGenerator[list[JobEventRow]]:
-    """Batches of events after a sequence number, empty ones while nothing happens; ends after the final state.
+    """Yield batches of events after a sequence number, empty ones while nothing happens; ends after the final state.
 
-    It ends with the caller's token too.
+    It also ends with the caller's token.
     """
 
     def look() -> tuple[list[JobEventRow], bool]:
@@ -238,7 +238,7 @@ async def follow_events(
 
 
 async def stream_events(platform: Platform, caller: Caller, job_id: str, after: int) -> AsyncIterator[bytes]:
-    """Server-sent events: ``event`` is the kind, ``id`` the sequence number, ``data`` the event as JSON."""
+    """Yield server-sent events: ``event`` is the kind, ``id`` the sequence number, ``data`` the event as JSON."""
     said_at = anyio.current_time()
     async with aclosing(follow_events(platform, caller, job_id, after)) as batches:
         async for batch in batches:
@@ -251,7 +251,7 @@ async def stream_events(platform: Platform, caller: Caller, job_id: str, after: 
 
 
 async def stream_logs(platform: Platform, caller: Caller, job_id: str) -> AsyncIterator[bytes]:
-    """Log lines as text."""
+    """Yield log lines as text."""
     async with aclosing(follow_events(platform, caller, job_id, 0, kind="log")) as batches:
         async for batch in batches:
             for row in batch:
@@ -259,7 +259,7 @@ async def stream_logs(platform: Platform, caller: Caller, job_id: str) -> AsyncI
 
 
 def log_pages(platform: Platform, job_id: str) -> Iterator[bytes]:
-    """Yield a job's log so far: the next page is read when the caller has taken the one before."""
+    """Yield a job's log so far: the next page is read when the previous one was consumed."""
     after: int | None = 0
     while after is not None:
         with platform.database.read() as session:

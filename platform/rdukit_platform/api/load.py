@@ -1,4 +1,4 @@
-"""Route that shows administrators who loads this gateway."""
+"""Route that shows administrators the load of this gateway by token."""
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
@@ -18,7 +18,7 @@ class LoadOfToken(BaseModel):
 
 
 class GatewayLoad(BaseModel):
-    """Load of this gateway of late, the heaviest tokens first."""
+    """Recent load of this gateway, the heaviest tokens first."""
 
     load: list[LoadOfToken]
 

@@ -1,4 +1,4 @@
-"""Who loads this gateway: requests, bytes and seconds by tenant and token, of late and since it started."""
+"""Load of this gateway: requests, bytes and seconds by tenant and token, recent and since its start."""
 
 import threading
 from collections.abc import Iterator
@@ -7,12 +7,12 @@ from typing import Final
 
 from rdukit_platform.tenants.service import Caller
 
-#: Seconds of "of late": the minute that runs, and the one before.
+#: Seconds per window; recent load is that of the current and the previous window.
 WINDOW_S: Final = 60.0
-#: Tenants that are counted by name, and tokens of a minute; further ones are counted together.
+#: Largest number of tenants counted by name, and of tokens per minute; further ones are counted together.
 MAX_TENANTS: Final = 200
 MAX_TOKENS: Final = 2000
-#: Tokens that are shown, the heaviest first.
+#: Number of tokens shown, the heaviest first.
 SHOWN: Final = 20
 STRANGERS: Final = "strangers"
 OTHERS: Final = "others"
@@ -20,7 +20,7 @@ OTHERS: Final = "others"
 
 @dataclass(slots=True)
 class CallerLoad:
-    """Load by somebody. ``seconds``: until answers began, all requests together."""
+    """Load by one owner. ``seconds``: time until answers began, summed over requests."""
 
     requests: int = 0
     bytes_in: int = 0
@@ -28,25 +28,25 @@ class CallerLoad:
     seconds: float = 0.0
 
     def add(self, other: "CallerLoad") -> None:
-        """Add another's."""
+        """Add another load."""
         self.requests += other.requests
         self.bytes_in += other.bytes_in
         self.bytes_out += other.bytes_out
         self.seconds += other.seconds
 
 
-#: Tenant and token; of strangers and others no token.
+#: Tenant and token; strangers and others have no token.
 Owner = tuple[str, str]
 
 
 class LoadLedger:
-    """The load of one process. Safe for threads; its size is bounded."""
+    """The load of one process. Thread-safe, and bounded in size."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         #: By tenant, since the process started.
         self._tenants: dict[str, CallerLoad] = {}
-        #: By owner, of the minute with this number and of the one before.
+        #: Number of the current minute, and load by owner in it and in the previous one.
         self._minute = 0
         self._now: dict[Owner, CallerLoad] = {}
         self._before: dict[Owner, CallerLoad] = {}
@@ -69,7 +69,7 @@ class LoadLedger:
                     for name, each in self._tenants.items()}  # fmt: skip
 
     def heaviest(self, now_s: float) -> Iterator[tuple[Owner, CallerLoad]]:
-        """Yield the load of late of the owners with most seconds, bytes or requests, the heaviest first."""
+        """Yield the recent load of the heaviest owners by seconds, bytes or requests, heaviest first."""
         with self._lock:
             self._turn(now_s)
             found: dict[Owner, CallerLoad] = {}

@@ -1,4 +1,4 @@
-"""Routes by which a command logs in and out. What a browser does is in ``console.login_pages``."""
+"""Routes by which a command logs in and out. ``console.login_pages`` has the browser's part."""
 
 import math
 from typing import Annotated, Literal
@@ -17,25 +17,25 @@ from rdukit_platform.tenants.service import Caller
 
 router = APIRouter(prefix="/v1", tags=["login"], route_class=StrictJsonRoute)
 
-#: Where the code is typed.
+#: Page on which the code is typed.
 DEVICE_PAGE = "/console/device"
 
 
 class DeviceRequest(RequestBody):
     """Body of ``POST /v1/login/device``."""
 
-    #: What the token will be called: such as the machine's name.
+    #: Name of the token, such as the machine's name.
     name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[\x20-\x7e]+$")]
 
 
 class DeviceAnswer(BaseModel):
     """A login that waits for its user."""
 
-    #: What the command asks with.
+    #: Secret code that the command polls with.
     device_code: str
-    #: What its user types.
+    #: Code that the user types.
     user_code: str
-    #: Path of the page where.
+    #: Path of the page for it.
     path: str
     expires_in_s: float
     interval_s: float
@@ -48,7 +48,7 @@ class DevicePoll(RequestBody):
 
 
 class DeviceToken(BaseModel):
-    """Answer of the user, if there is one yet: the token, whose text is shown this once."""
+    """Answer of the user, if there is one yet: the token, whose text is shown only once."""
 
     status: Literal["pending", "done"]
     token: str | None = None

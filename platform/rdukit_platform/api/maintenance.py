@@ -41,7 +41,7 @@ class UncordonRequest(RequestBody):
 class DrainRequest(CordonRequest):
     """Body of ``POST /v1/nodes/{node}/drain``."""
 
-    #: Seconds after which leases that are left are ended; without it they have all the time they take.
+    #: Seconds after which remaining leases are ended; without it they are never ended.
     deadline_s: Seconds = None
 
 
@@ -56,10 +56,10 @@ class MaintenanceRequest(RequestBody):
 
     component: Component = "/NODE"
     reason: Annotated[Reason, Field(min_length=1)]
-    #: Without it: now; without an end: until somebody ends it.
+    #: Start, by default now; without an end, the window stays open until it is ended.
     starts_at: Moment = None
     ends_at: Moment = None
-    #: Seconds from the start until leases that are left are ended.
+    #: Seconds from the start until remaining leases are ended.
     grace_s: Seconds = None
 
 
@@ -74,7 +74,7 @@ class NodeChange(BaseModel):
 
 
 class NodeStanding(BaseModel):
-    """A node that leaves or rejoins: ``leaving`` until what it has is done, then ``left``."""
+    """A node that leaves or rejoins: ``leaving`` until its work is done, then ``left``."""
 
     node: str
     state: str
@@ -84,7 +84,7 @@ class NodeLabelsRequest(RequestBody):
     """Body of ``POST /v1/nodes/{node}/labels``."""
 
     set: Annotated[dict[NodeLabelKey, NodeLabelValue], Field(max_length=registry.MAX_NODE_LABELS)] = {}
-    #: Keys of labels that were given so.
+    #: Keys of labels to remove that were set this way.
     remove: Annotated[list[NodeLabelKey], Field(max_length=registry.MAX_NODE_LABELS)] = []
 
 
@@ -97,27 +97,27 @@ class NodeLabels(BaseModel):
 
 @router.post("/{node}/cordon")
 def cordon(request: Request, node: str, caller: Admin, body: CordonRequest) -> NodeChange:
-    """Keep a part of a node from being allocated; what runs there goes on."""
+    """Cordon a part of a node: no new allocations; running work continues."""
     given = {"component": body.component, "reason": body.reason or None}
     return change(request, caller, node, Act.CORDON, "cordon", given)
 
 
 @router.post("/{node}/uncordon")
 def uncordon(request: Request, node: str, caller: Admin, body: UncordonRequest) -> NodeChange:
-    """Allocate a part of a node again, and what is below it."""
+    """Uncordon a part of a node, with everything below it."""
     return change(request, caller, node, Act.UNCORDON, "uncordon", {"component": body.component})
 
 
 @router.post("/{node}/drain")
 def drain(request: Request, node: str, caller: Admin, body: DrainRequest) -> NodeChange:
-    """Cordon, and wait for what runs there; at the deadline jobs go back to the queue, with their checkpoints."""
+    """Drain: cordon, and let running work finish; at the deadline jobs are queued again, with their checkpoints."""
     given = {"component": body.component, "reason": body.reason or None, "deadline_s": body.deadline_s}
     return change(request, caller, node, Act.DRAIN, "drain", given)
 
 
 @router.post("/{node}/leases/{lease}/release")
 def release(request: Request, node: str, lease: str, caller: Admin, body: ReleaseRequest | None = None) -> NodeChange:
-    """End somebody's lease now; a job goes back to the queue."""
+    """End a lease of any user at once; its job is queued again."""
     reason = (body.reason if body else "") or None
     return change(request, caller, node, Act.RELEASE_LEASE, "evict", {"lease": lease, "reason": reason})
 
@@ -141,19 +141,19 @@ def end(request: Request, node: str, window: str, caller: Admin) -> NodeChange:
 
 @router.post("/{node}/leave")
 def leave(request: Request, node: str, caller: Admin) -> NodeStanding:
-    """Give a node no more jobs; it has left when what it has is done."""
+    """Let a node leave: it gets no more jobs, and has left when its work is done."""
     return move(request, caller, node, Act.LEAVE_NODE)
 
 
 @router.post("/{node}/rejoin")
 def rejoin(request: Request, node: str, caller: Admin) -> NodeStanding:
-    """Give a node jobs again that leaves, or has left and still beats."""
+    """Let a node take jobs again that is leaving, or has left and still sends heartbeats."""
     return move(request, caller, node, Act.REJOIN_NODE)
 
 
 @router.post("/{node}/labels")
 def label(request: Request, node: str, caller: Admin, body: NodeLabelsRequest) -> NodeLabels:
-    """Give a node labels that jobs ask for by ``constraint``, or take given ones away."""
+    """Set labels of a node, which jobs require by ``constraint``, or remove them."""
     platform = platform_of(request)
     with platform.database.write() as session:
         row = registry.label(session, node, body.set, body.remove)
@@ -167,7 +167,7 @@ def move(request: Request, caller: Caller, node: str, act: Act) -> NodeStanding:
     """Let a node leave or rejoin for ``caller``, and record it.
 
     Raises:
-        NotFound: there is no such node. Conflict: it cannot.
+        NotFound: there is no such node. Conflict: its state does not allow it.
     """
     platform = platform_of(request)
     with platform.database.write() as session:

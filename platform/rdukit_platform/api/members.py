@@ -46,9 +46,9 @@ class MemberView(BaseModel):
     email: str
     name: str
     role: str
-    #: Whether somebody invited it, the issuer's groups say so, or it is an administrator of the organisation.
+    #: Origin: an invitation, the issuer's groups, or administration of the organisation.
     by: Literal["invitation", "claims", "organisation"]
-    #: Invited is who has not logged in yet.
+    #: Invited: has not logged in yet.
     state: Literal["invited", "active", "disabled"]
     last_login_at: float | None
 
@@ -81,7 +81,7 @@ class UserView(BaseModel):
     id: str
     email: str
     name: str
-    #: Who says who it is; null: it was invited and has not logged in yet.
+    #: Issuer of its identity; null: invited, and not logged in yet.
     issuer: str | None
     subject: str | None
     admin: bool
@@ -98,7 +98,7 @@ class UserPage(BaseModel):
 
 
 class UserChange(RequestBody):
-    """Body of ``PATCH /v1/users/{user}``: what is to be changed."""
+    """Body of ``PATCH /v1/users/{user}``: the changes."""
 
     #: Disabling ends all tokens and sessions of the user.
     disabled: bool | None = None
@@ -149,12 +149,14 @@ def read_members(request: Request, caller: Caller, tenant: OtherTenant = None) -
 
 @router.post("/members", status_code=status.HTTP_201_CREATED)
 def invite(request: Request, caller: MembersKeeper, body: InviteRequest) -> MemberView:
-    """Make whoever logs in with a verified e-mail address a member, with a role within the caller's scopes."""
+    """Invite an e-mail address: whoever logs in with it, verified, is a member. The role must be within the caller's
+    scopes.
+    """
     return add_member(request, caller, body)
 
 
 def add_member(request: Request, caller: Caller, body: InviteRequest) -> MemberView:
-    """Invite for ``caller``, and record it. Raises as ``users.invite``, and ``Conflict`` where nobody can log in."""
+    """Invite for ``caller``, and record it. Raises as ``users.invite``, and ``Conflict`` if the address cannot log in."""
     platform = platform_of(request)
     now = platform.clock.now()
     if not is_configured():
@@ -180,7 +182,7 @@ def add_member(request: Request, caller: Caller, body: InviteRequest) -> MemberV
 def change_role(
     request: Request, user: str, caller: MembersKeeper, body: RoleChange, tenant: OtherTenant = None
 ) -> MemberView:
-    """Change the role of a member (id or e-mail), within the caller's scopes. It holds at once."""
+    """Change the role of a member (id or e-mail), within the caller's scopes. It takes effect at once."""
     return change_member(request, caller, user, body.role, tenant)
 
 
@@ -224,7 +226,7 @@ def list_users(request: Request, caller: Admin, limit: Limit = 50, cursor: Curso
 
 @router.patch("/users/{user}")
 def change_user(request: Request, user: str, caller: Admin, body: UserChange) -> UserView:
-    """Disable or enable a user (id or e-mail), or make it an administrator of the platform, or end that."""
+    """Disable or enable a user (id or e-mail), or grant or revoke administration of the platform."""
     platform = platform_of(request)
     now = platform.clock.now()
     if body.disabled is None and body.admin is None:
@@ -265,19 +267,19 @@ def create_organisation(request: Request, caller: Admin, body: OrganisationReque
 
 @router.put("/organisations/{organisation}/tenants/{tenant}")
 def add_tenant(request: Request, organisation: str, tenant: str, caller: Admin) -> OrganisationView:
-    """Put a tenant into an organisation (ids or names); it leaves the one that it was in."""
+    """Move a tenant to an organisation (ids or names)."""
     return _move(request, caller, organisation, tenant, is_in=True)
 
 
 @router.delete("/organisations/{organisation}/tenants/{tenant}")
 def remove_tenant(request: Request, organisation: str, tenant: str, caller: Admin) -> OrganisationView:
-    """Take a tenant out of its organisation (ids or names)."""
+    """Remove a tenant from its organisation (ids or names)."""
     return _move(request, caller, organisation, tenant, is_in=False)
 
 
 @router.put("/organisations/{organisation}/admins/{user}")
 def add_admin(request: Request, organisation: str, user: str, caller: Admin) -> OrganisationView:
-    """Make whoever logs in with a verified e-mail address an administrator of an organisation."""
+    """Make a verified e-mail address an administrator of an organisation."""
     platform = platform_of(request)
     with platform.database.write() as session:
         row = orgs.get_organisation(session, organisation)
@@ -289,7 +291,7 @@ def add_admin(request: Request, organisation: str, user: str, caller: Admin) -> 
 
 @router.delete("/organisations/{organisation}/admins/{user}")
 def remove_admin(request: Request, organisation: str, user: str, caller: Admin) -> OrganisationView:
-    """End that a user (id or e-mail) is an administrator of an organisation."""
+    """Remove a user (id or e-mail) as administrator of an organisation."""
     platform = platform_of(request)
     with platform.database.write() as session:
         row = orgs.get_organisation(session, organisation)
@@ -300,7 +302,7 @@ def remove_admin(request: Request, organisation: str, user: str, caller: Admin) 
 
 
 def show_member(member: Member) -> MemberView:
-    """Return a member as the API shows it."""
+    """Return the API's view of a member."""
     user, membership = member.user, member.membership
     is_known = user.subject is not None
     return MemberView(

@@ -1,4 +1,4 @@
-"""Routes of nodes, and nodes as a gateway sees and changes them: its own directly, others through their workers."""
+"""Routes of nodes, and a gateway's access to them: its own node directly, others through their workers."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,16 +31,16 @@ class NodeService(BaseModel):
     id: str
     kind: str
     slots: int
-    #: Of a worker: its node.
+    #: Node of a worker.
     node: str
-    #: Of schedulers: whether it is the one that decides; others stand by.
+    #: Whether it is the deciding scheduler; others stand by.
     decides: bool = False
     started_at: float
     beat_at: float
 
 
 class NodeList(BaseModel):
-    """The nodes as their daemons tell them, and the platform's own processes."""
+    """The nodes as their daemons report them, and the platform's own processes."""
 
     nodes: list[dict[str, JsonValue]]
     services: list[NodeService]
@@ -51,9 +51,9 @@ _COLUMNS: Final = [name for name in NodeService.model_fields if name != "decides
 
 @router.get("")
 def list_(request: Request, caller: NodesReader) -> NodeList:
-    """Nodes, tiles and who holds them: a tenant is told of its own jobs, and how much others have.
+    """List nodes, tiles and their holders. A tenant sees its own jobs, and how many tiles others have.
 
-    With the scope ``metrics`` or ``admin`` it is all.
+    The scopes ``metrics`` and ``admin`` show everything.
     """
     platform = platform_of(request)
     with platform.database.read() as session:
@@ -69,15 +69,15 @@ def list_(request: Request, caller: NodesReader) -> NodeList:
 
 
 def nodes_seen(platform: Platform, caller: Caller) -> list[dict[str, Any]]:
-    """Return the nodes, as ``caller`` may see them."""
+    """Return the part of the nodes that ``caller`` may see."""
     nodes = list_nodes(platform)
     return nodes if allows(caller.scopes, METRICS) else nodes_for(nodes, caller.tenant_id)
 
 
 def list_nodes(platform: Platform) -> list[dict[str, Any]]:
-    """Return the nodes with their tiles, who holds them, and what is broken, by name, for people and the console.
+    """Return the nodes by name, with tiles, holders and faults, for people and the console.
 
-    ``state`` is as ``NodeLife``, or ``unreachable`` where its daemon does not answer; ``error`` says more.
+    ``state`` is a ``NodeLife``, or ``unreachable`` if its daemon does not answer; ``error`` has the details.
     """
     home, now = platform.home, platform.clock.now()
     with platform.database.read() as session:
@@ -91,12 +91,12 @@ def list_nodes(platform: Platform) -> list[dict[str, Any]]:
 def change_allocation(
     platform: Platform, node: str, operation: str, by: str, arguments: Mapping[str, object]
 ) -> tuple[str, dict[str, Any]]:
-    """Have a node's daemon change what it allocates. Returns the node's name, and what the daemon answers.
+    """Let a node's daemon change its allocation. Returns the node's name, and the daemon's answer.
 
     Args:
         node: the node's name, or ``-`` for the platform's only one.
     Raises:
-        NotFound: there is no such node. InvalidArgument: there are several, and none is named.
+        NotFound: there is no such node. InvalidArgument: there are several nodes, and none is named.
         Unavailable: it does not answer, or is of a version that cannot do it.
     """
     home = platform.home
@@ -131,8 +131,8 @@ def _describe(row: NodeRow, snd_socket: Path | None, now: float) -> dict[str, An
         report = look_at_node(snd_socket, row.name).report
     elif row.state in {NodeLife.LOST, NodeLife.LEFT}:
         age_s = max(now - row.beat_at, 0.0)
-        how = "it has left" if row.state == NodeLife.LEFT else "nothing is heard of it any more"
-        report = {"error": f"{how}; its last sign of life was {age_s:.0f} s ago", "tiles": []}
+        how = "it has left" if row.state == NodeLife.LEFT else "its heartbeats are missing"
+        report = {"error": f"{how}; last heartbeat {age_s:.0f} s ago", "tiles": []}
     is_away = report.get("state") == "unreachable" and row.state in PRESENT
     return {
         "tiles": [],

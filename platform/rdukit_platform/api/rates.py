@@ -2,8 +2,8 @@
 
 Logins are counted by address.
 
-Counted is by a sliding window (``limits``: this minute, and the last one as far as it reaches into the last 60 s), so
-nobody sends twice as many around the turn of a minute. A gateway whose broker is away counts by itself.
+A sliding window counts (``limits``: this minute, and the share of the last one within the last 60 s), so a burst around
+the turn of a minute gains nothing. Without the broker a gateway counts alone.
 """
 
 import logging
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Detail of an ``Overloaded`` error: whole seconds after which a request may be served.
+#: Detail of an ``Overloaded`` error: seconds to wait, as an integer.
 RETRY_AFTER: Final = "retry_after_s"
 _PREFIX: Final = "rdukit:rate"
-#: A request waits for the broker no longer than this; then this gateway counts by itself.
+#: Longest wait for the broker in seconds; then this gateway counts alone.
 _BROKER_S: Final = 1.0
 
 
 class Rates:
-    """Counts of requests. Safe for threads; asks the broker only where a limit is set."""
+    """Counts of requests. Thread-safe; contacts the broker only if a limit is set."""
 
     def __init__(self, broker_url: str) -> None:
-        #: Setting, what is counted, and how many a minute.
+        #: Setting, kind of count, and limit per minute.
         self._limits = [
             (TOKEN_RATE.name, "token", resolve(TOKEN_RATE)),
             (TENANT_RATE.name, "tenant", resolve(TENANT_RATE)),
@@ -66,20 +66,19 @@ class Rates:
         """Count a request of a caller.
 
         Raises:
-            Overloaded: its token or its tenant has sent as many as it may; the detail says when to come again.
+            Overloaded: the limit of its token or tenant is reached; the detail says when to retry.
         """
         self._count(self._limits, _names_of(caller))
 
     def check_batch(self, caller: Caller, jobs: int, what: str = "batch", parts: str = "jobs") -> None:
-        """Count the jobs of a batch, whose request is counted already, as if each had been sent by itself.
+        """Count the jobs of a batch like single requests; the batch's own request is counted already.
 
         Args:
-            what: what has the jobs: a batch, a pipeline or a sweep.
-            parts: what it calls them.
+            what: a batch, a pipeline or a sweep. parts: its name for the jobs.
 
         Raises:
             Overloaded: as ``check``.
-            InvalidArgument: they are more than may be sent within any minute.
+            InvalidArgument: they exceed the limit of a minute.
         """
         for setting, kind, rate in self._limits:
             if 0 < rate < jobs:

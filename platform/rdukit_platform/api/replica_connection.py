@@ -1,4 +1,4 @@
-"""Connections of the gateway to one replica, and whether its box still answers while calls wait for it."""
+"""Connections of the gateway to one replica, with probes of its box while calls wait."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -14,14 +14,14 @@ from rdukit_platform.backends.fenced import FencedWires
 from rdukit_platform.endpoints.routing import ReadyReplica
 
 CONNECT_S: Final = 5.0
-#: Seconds that a call waits before its replica is looked at, and between two looks.
+#: Seconds that a call waits before its replica is probed, and between probes.
 LOOK_S: Final = 1.0
-#: Seconds that a box has to answer a look; any answer will do. So many looks in a row must fail.
+#: Seconds for an answer to a probe (any answer suffices), and number of successive failures that mean a hang.
 ANSWER_S: Final = 2.0
 MAX_MISSES: Final = 3
 #: Longest time after which calls know that their replica hangs.
 HANG_S: Final = MAX_MISSES * (LOOK_S + ANSWER_S)
-#: Answered by a box's server itself, whatever its device does.
+#: Route that a box's server answers even if its device hangs.
 LIVE: Final = "/health/live"
 
 
@@ -29,12 +29,12 @@ class ReplicaConnection:
     """Connections to one replica. Belongs to an event loop."""
 
     def __init__(self, replica: ReadyReplica, answer_s: float) -> None:
-        """Open the way to the replica. Raises: Unavailable: no socket of the box is where it is said to listen."""
+        """Prepare connections. Raises Unavailable if the box has no socket at its announced path."""
         address = parse_rest_address(replica.address)
         self._wires: FencedWires | None = None
         path = None
         if address.path is not None:
-            # A box may put something else at its socket's place: what is connected to is what was looked at.
+            # A box may replace its socket: connections use the socket that was checked.
             self._wires = FencedWires(address.path.parent, replica.uid)
             path = str(Path(str(parse_rest_address(self._wires.addresses["rest"]).path)))
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=2.0)
@@ -42,15 +42,15 @@ class ReplicaConnection:
             transport=httpx.AsyncHTTPTransport(uds=path, limits=limits), base_url=address.base_url,
             timeout=httpx.Timeout(answer_s, connect=CONNECT_S, pool=CONNECT_S), trust_env=False, headers=PLAIN,
         )  # fmt: skip
-        #: The last looks were not answered. It is looked at until it answers, and gets no calls meanwhile.
+        #: Whether the last probes failed. It is probed until it answers, and gets no calls meanwhile.
         self.is_hung = False
-        #: Calls that wait for the first byte of their answers, the oldest first: since when, and what ends the wait.
+        #: Calls that wait for their first byte, oldest first: the timeout that ends the wait, and the start.
         self._waiting: dict[asyncio.Timeout, float] = {}
         self._watch = asyncio.create_task(self._look())
 
     @asynccontextmanager
     async def expecting(self) -> AsyncIterator[None]:
-        """Wait in the block for what the box must answer. Raises: TimeoutError: the box hangs, or its replica ended."""
+        """Wrap a wait for the box's answer. Raises TimeoutError if the box hangs or its replica has ended."""
         async with asyncio.timeout(None) as limit:
             self._waiting[limit] = asyncio.get_running_loop().time()
             try:
@@ -59,13 +59,13 @@ class ReplicaConnection:
                 del self._waiting[limit]
 
     def end_waits(self) -> None:
-        """End what waits in ``expecting``: no answer is to come any more."""
+        """End all waits in ``expecting``, because no answer will come."""
         for limit in self._waiting:
             if not limit.expired():
                 limit.reschedule(asyncio.get_running_loop().time())
 
     async def answers(self) -> bool:
-        """Look at the box. Returns whether it answers within ``ANSWER_S``."""
+        """Probe the box. Returns whether it answers within ``ANSWER_S``."""
         with suppress(httpx.HTTPError, TimeoutError):
             async with asyncio.timeout(ANSWER_S), self.http.stream("GET", LIVE):
                 return True
@@ -81,7 +81,7 @@ class ReplicaConnection:
             self._wires.close()
 
     async def _look(self) -> None:
-        """Look at the box as long as a call waits for it, or it hangs."""
+        """Probe the box while a call waits for it, or it hangs."""
         misses, clock = 0, asyncio.get_running_loop().time
         while True:
             await asyncio.sleep(LOOK_S)

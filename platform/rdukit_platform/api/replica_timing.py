@@ -1,4 +1,4 @@
-"""Parts of a replica's answer, as its ``Server-Timing`` has them, as spans below the call."""
+"""Spans of a call from the ``Server-Timing`` header of a replica's answer."""
 
 import re
 import time
@@ -7,10 +7,10 @@ from typing import Final
 from rdukit.telemetry.model import Attribute, Span
 from rdukit.telemetry.spans import begin_span, end_span, is_traced
 
-#: Parts of an answer that are told: others are of the model's load, long before.
+#: Server-Timing entries that become spans; others are of the model's load, long before.
 PARTS: Final = ("queue", "batch", "compute")
 _PART: Final = re.compile(r'(\w{1,32});dur=(\d{1,9}(?:\.\d{1,9})?)(?:;desc="([\w= ]{0,80})")?')
-#: What a replica says of the batch that a request was in, and how spans call it.
+#: Entries about the batch of a request, and their span attributes.
 BATCH: Final = {
     "requests": "rdukit.batch.requests", "rows": "rdukit.batch.rows", "most": "rdukit.batch.most_rows",
     "own": "rdukit.rows",
@@ -19,13 +19,13 @@ _COUNT: Final = re.compile(r"\b(\w{1,32})=(\d{1,9})\b")
 
 
 def read_timing(header: str) -> list[tuple[str, float]]:
-    """Return the parts of a ``Server-Timing`` with their milliseconds, in the order in which they come (pure)."""
+    """Return the parts of a ``Server-Timing`` with their milliseconds, in order (pure)."""
     times = {match[1]: float(match[2]) for match in _parts_of(header)}
     return [(name, times[name]) for name in PARTS if name in times]
 
 
 def read_batch(header: str) -> dict[str, Attribute]:
-    """Return what a ``Server-Timing`` says of the batch that a request was in (pure)."""
+    """Return the batch's attributes from a ``Server-Timing`` (pure)."""
     batch = next((match[3] or "" for match in _parts_of(header) if match[1] == "batch"), "")
     return {BATCH[name]: int(count) for name, count in _COUNT.findall(batch) if name in BATCH}
 
@@ -36,7 +36,7 @@ def _parts_of(header: str) -> list[re.Match[str]]:
 
 
 def tell_timing(call: Span, header: str) -> None:
-    """Record the parts one after the other, so that the last ends now, and none begins before the call did."""
+    """Record the parts as successive spans: the last ends now, and all begin within the call."""
     parts = read_timing(header) if is_traced() else []
     batch = read_batch(header) if parts else {}
     at = max(call.start_ns, time.time_ns() - int(sum(length_ms for _, length_ms in parts) * 1e6))

@@ -1,4 +1,4 @@
-"""Routes that take up jobs as runs: compare several, read all metrics of one, clone one with changes."""
+"""Routes that treat jobs as runs: compare several, read all metrics of one, clone one with changes."""
 
 from typing import Annotated
 
@@ -41,7 +41,7 @@ def metrics(
     after: Annotated[int, Query(ge=0, le=LAST, description="Only points of a later sequence.")] = 0,
     limit: Annotated[int, Query(ge=1, le=5000, description="Points of a page.")] = 1000,
 ) -> MetricPage:
-    """List what each of a job's progress events said, oldest first."""
+    """List the figures of a job's progress events, oldest first."""
     with platform_of(request).database.read() as session:
         job = service.get_job(session, caller.tenant_id, job_id)
         return show_page(read_progress_events(session, job.id, after, limit + 1), limit)
@@ -62,7 +62,7 @@ def clone(
     body: CloneRequest | None = None,
     idempotency_key: IdempotencyKey = None,
 ) -> Job:
-    """Submit a job like another one, with changed parameters, inputs or name; without a body with none."""
+    """Clone a job, with changed parameters, inputs or name; without a body, unchanged."""
     platform, body = platform_of(request), body or CloneRequest()
     if body.idempotency_key is None:
         body = body.model_copy(update={"idempotency_key": idempotency_key})

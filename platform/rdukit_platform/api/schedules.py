@@ -23,7 +23,9 @@ router = APIRouter(prefix="/v1/schedules", tags=["schedules"], route_class=Stric
 
 @router.post("", status_code=status.HTTP_201_CREATED)
 def create(request: Request, caller: JobsWriter, body: ScheduleRequest) -> Schedule:
-    """Have a pipeline submitted at the times of a cron expression. The same again under its name changes nothing."""
+    """Create a schedule, which submits a pipeline at the times of a cron expression. An identical request changes
+    nothing.
+    """
     platform = platform_of(request)
     service.check_schedule(body)
     boxes, now = platform.catalog.boxes(), platform.clock.now()
@@ -60,7 +62,7 @@ def show(request: Request, schedule: str, caller: JobsReader) -> Schedule:
 def remove(request: Request, schedule: str, caller: JobsWriter) -> RemovedSchedule:
     """Remove a schedule and its runs; pipelines that it has submitted go on."""
     platform = platform_of(request)
-    with platform.database.read() as session:  # what is not the caller's to remove waits for no writer
+    with platform.database.read() as session:  # checked before the write lock is taken
         get_schedule(session, caller.tenant_id, schedule)
     with platform.database.write() as session:
         row = get_schedule(session, caller.tenant_id, schedule, is_locked=True)
@@ -71,13 +73,13 @@ def remove(request: Request, schedule: str, caller: JobsWriter) -> RemovedSchedu
 
 @router.post("/{schedule}/pause")
 def pause(request: Request, schedule: str, caller: JobsWriter) -> Schedule:
-    """Start no run until the schedule is resumed."""
+    """Pause a schedule until it is resumed."""
     return change_schedule(request, caller, schedule, is_paused=True)
 
 
 @router.post("/{schedule}/resume")
 def resume(request: Request, schedule: str, caller: JobsWriter) -> Schedule:
-    """Go on with the next due time."""
+    """Resume a schedule at its next due time."""
     return change_schedule(request, caller, schedule, is_paused=False)
 
 

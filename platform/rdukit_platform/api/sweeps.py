@@ -49,9 +49,9 @@ def show(request: Request, sweep_id: str, caller: JobsReader) -> Sweep:
 
 @router.post("/{sweep_id}/cancel")
 def cancel(request: Request, sweep_id: str, caller: JobsWriter) -> Sweep:
-    """End a sweep now, and its trials that go on."""
+    """Cancel a sweep at once, and its open trials."""
     platform = platform_of(request)
-    with platform.database.read() as session:  # what is not the caller's to end waits for no writer
+    with platform.database.read() as session:  # checked before the write lock is taken
         service.get_sweep(session, caller.tenant_id, sweep_id)
     with platform.database.write() as session:
         row = service.get_sweep(session, caller.tenant_id, sweep_id, is_locked=True)
@@ -74,7 +74,7 @@ def submit_sweep(platform: Platform, caller: Caller, body: SweepRequest) -> Swee
 
 
 def check_sweep(platform: Platform, caller: Caller, body: SweepRequest) -> SweepRequest:
-    """Return what a sweep would be recorded as; nothing is. Raises as ``service.check_sweep``."""
+    """Return the request that would be recorded; nothing is recorded. Raises as ``service.check_sweep``."""
     boxes = platform.catalog.boxes()
     with platform.database.read() as session:
         job = with_tiles(platform.store, session, caller.tenant_id, body.job)

@@ -45,7 +45,7 @@ from rdukit_platform.tenants.tokens import (
 
 router = APIRouter(prefix="/v1", tags=["tenants"], route_class=StrictJsonRoute)
 
-WithMade = Annotated[bool, Query(description="End also the tokens that it made, and those that they made.")]
+WithMade = Annotated[bool, Query(description="Also revoke the tokens created with it, directly or indirectly.")]
 
 
 class Me(BaseModel):
@@ -56,12 +56,12 @@ class Me(BaseModel):
     #: Id of the token.
     token: str
     expires_at: float | None
-    #: Of a user's own token: who that is.
+    #: User that owns the token; null: the tenant owns it.
     user: "MyUser | None" = None
 
 
 class MyUser(BaseModel):
-    """The user whose own a token is."""
+    """The user that owns a token."""
 
     id: str
     email: str
@@ -79,30 +79,30 @@ class Tenant(BaseModel):
     name: str
     created_at: float | None = None
     weight: float | None = None
-    #: Tiles that are its own when its jobs want them, tiles and active jobs that it may have at once; null: not set.
+    #: Guaranteed tiles, limit of tiles, and limit of active jobs; null: not set.
     quota: int | None = None
     max_tiles: int | None = None
     max_jobs: int | None = None
 
 
 class TenantList(BaseModel):
-    """List all tenants by name."""
+    """All tenants by name."""
 
     tenants: list[Tenant]
 
 
-#: Part of the node beside that of other tenants, as the scheduler weighs it.
+#: Weight of a tenant's share in the scheduler.
 Weight = Annotated[float, Field(ge=0.01, le=1000, allow_inf_nan=False)]
 
 
 class TenantDetail(Tenant):
-    """A tenant, and what it uses now."""
+    """A tenant, and its present use."""
 
     #: Tiles that its active jobs have or are about to get, and its active and queued jobs.
     tiles: int
     active_jobs: int
     queued_jobs: int
-    #: Of its own, where it has one; 0: any number.
+    #: Its own limit of bytes, if it has one; 0: no limit.
     artifact_bytes: int | None
     artifacts: ArtifactUseView
 
@@ -112,15 +112,13 @@ Count = Annotated[int, Field(ge=0, le=1_000_000)]
 
 
 class TenantLimits(RequestBody):
-    """Base of what says how much a tenant may have; null: as without the key."""
+    """Base of requests with a tenant's limits; null is the same as a missing key."""
 
     quota: Count | None = Field(
-        default=None, description="Tiles that are its own when its jobs want them; what it has beyond, it borrows."
+        default=None, description="Quota: tiles guaranteed to the tenant; further tiles are borrowed."
     )
-    max_tiles: Count | None = Field(default=None, description="Tiles that its jobs and endpoints may have at once.")
-    max_jobs: Count | None = Field(
-        default=None, description="Active jobs that it may have at once; by default as scheduler.tenant_jobs says."
-    )
+    max_tiles: Count | None = Field(default=None, description="Limit of tiles for its jobs and endpoints.")
+    max_jobs: Count | None = Field(default=None, description="Limit of active jobs; by default scheduler.tenant_jobs.")
 
 
 class TenantRequest(TenantLimits):
@@ -131,10 +129,10 @@ class TenantRequest(TenantLimits):
 
 
 class TenantChange(TenantLimits):
-    """Body of ``PATCH /v1/tenants/{id}``: what is to be changed."""
+    """Body of ``PATCH /v1/tenants/{id}``: the changes."""
 
     weight: Weight | None = None
-    #: Bytes of artifacts that it may keep, 0: any number; null: as ``artifacts.tenant_bytes`` says.
+    #: Limit of bytes of artifacts; 0: no limit; null: the setting ``artifacts.tenant_bytes``.
     artifact_bytes: Annotated[int, Field(ge=0, lt=1 << 62)] | None = None
 
 
@@ -146,7 +144,7 @@ class TokenRequest(RequestBody):
     scopes: Annotated[list[str] | None, Field(max_length=32)] = None
     #: Name of a role, whose scopes it gets: ``GET /v1/roles``.
     role: Annotated[str | None, Field(max_length=64)] = None
-    #: Seconds that it lives; without it as long as who makes it, or ``token.max_days``.
+    #: Lifetime in seconds; default: as long as its maker, or ``token.max_days``.
     expires_in_s: Annotated[float | None, Field(gt=0, le=1e10, allow_inf_nan=False)] = None
 
 
@@ -158,7 +156,7 @@ class RotateRequest(RequestBody):
 
 
 class Token(BaseModel):
-    """A new token; its text is shown this once."""
+    """A new token; its text is shown only once."""
 
     id: str
     tenant: str
@@ -170,7 +168,7 @@ class Token(BaseModel):
 
 
 class TokenView(BaseModel):
-    """A token, without its text, which nobody has but who it was given to."""
+    """A token, without its text, which only its holder knows."""
 
     id: str
     name: str
@@ -180,15 +178,15 @@ class TokenView(BaseModel):
     created_at: float
     expires_at: float | None
     revoked_at: float | None
-    #: When an administrator blocked it; none: it is let in.
+    #: Time at which an administrator blocked it; null: not blocked.
     blocked_at: float | None = None
     #: When it was last used, to about a minute.
     last_used_at: float | None
-    #: The token that made it (administrator: another tenant's), or host, or break-glass; none: before that was kept.
+    #: The token that made it (administrator: another tenant's), or host, or break-glass; null: not recorded.
     made_by: str | None
-    #: The token that it was rotated into.
+    #: The token that replaces it after a rotation.
     replaced_by: str | None
-    #: The user whose own it is; none: it is the tenant's.
+    #: User that owns it; null: the tenant owns it.
     user_id: str | None = None
 
 
@@ -222,12 +220,12 @@ class RevokedTokens(BaseModel):
 
 @router.get("/me")
 def me(request: Request, caller: Anyone) -> Me:
-    """Show whose the token is, and what it allows. Any token may ask."""
+    """Show the token's owner and scopes. Any token may ask."""
     return show_me(platform_of(request), caller)
 
 
 def show_me(platform: Platform, caller: Caller) -> Me:
-    """Return whose the token of ``caller`` is."""
+    """Return the owner of the caller's token."""
     with platform.database.read() as session:
         tenant = show_tenant(session.get_one(TenantRow, caller.tenant_id))
     user = read_user(platform, caller)
@@ -237,7 +235,7 @@ def show_me(platform: Platform, caller: Caller) -> Me:
 
 
 def read_user(platform: Platform, caller: Caller) -> MyUser | None:
-    """Read the user whose own a caller's token is."""
+    """Read the user that owns a caller's token."""
     if caller.user_id is None:
         return None
     with platform.database.read() as session:
@@ -280,7 +278,7 @@ def create(request: Request, caller: Admin, body: TenantRequest) -> Tenant:
 
 @router.get("/tenants/{tenant_id}")
 def show(request: Request, tenant_id: str, caller: Reader) -> TenantDetail:
-    """Show a tenant (by id or name) and what it uses now; others than the own one to administrators only."""
+    """Show a tenant (by id or name) and its present use; only administrators see other tenants."""
     with platform_of(request).database.read() as session:
         row = session.get_one(TenantRow, choose_tenant(session, caller, tenant_id))
         use = read_tenant_uses(session, [row])[row.id]
@@ -348,7 +346,7 @@ def read_tokens(
 
 @router.post("/tokens", status_code=status.HTTP_201_CREATED)
 def create_token_(request: Request, caller: TokenKeeper, body: TokenRequest) -> Token:
-    """Add a token of the caller's tenant, with no more than the caller's own scopes and life."""
+    """Add a token of the caller's tenant, within the caller's own scopes and lifetime."""
     return make_token(request, caller, caller.tenant_id, body)
 
 
@@ -360,19 +358,19 @@ def rotate(request: Request, token_id: str, caller: TokenKeeper, body: RotateReq
 
 @router.delete("/tokens/{token_id}")
 def revoke(request: Request, token_id: str, caller: TokenKeeper, with_made: WithMade = False) -> RevokedTokens:
-    """End a token now; ``with_made`` also those that it made, and those that they made."""
+    """Revoke a token; ``with_made``: also the tokens created with it, directly or indirectly."""
     return end_token(request, caller, token_id, with_made=with_made)
 
 
 @router.post("/tokens/{token_id}/block")
 def block(request: Request, token_id: str, caller: Admin) -> TokenView:
-    """Let a token of any tenant in no more, at once, with its streams; until it is unblocked."""
+    """Block a token of any tenant at once, with its streams, until it is unblocked."""
     return _block(request, caller, token_id, is_blocked=True)
 
 
 @router.post("/tokens/{token_id}/unblock")
 def unblock(request: Request, token_id: str, caller: Admin) -> TokenView:
-    """Let a blocked token in again."""
+    """Unblock a blocked token."""
     return _block(request, caller, token_id, is_blocked=False)
 
 
@@ -386,7 +384,7 @@ def _block(request: Request, caller: Caller, token_id: str, *, is_blocked: bool)
 
 
 def make_token(request: Request, caller: Caller, tenant_id: str, body: TokenRequest) -> Token:
-    """Make a token for ``caller``, and record it. Raises as ``give_token``."""
+    """Create a token for ``caller``, and record it. Raises as ``give_token``."""
     platform = platform_of(request)
     now = platform.clock.now()
     with platform.database.write() as session:
@@ -418,10 +416,10 @@ def end_token(request: Request, caller: Caller, token_id: str, *, with_made: boo
 
 
 def choose_tenant(session: Session, caller: Caller, asked: str | None) -> str:
-    """Return the id of the tenant whose tokens are asked for.
+    """Return the id of the tenant whose tokens are requested.
 
     Raises:
-        NotFound: no tenant has this id or name, or it is not the caller's to see.
+        NotFound: no tenant has this id or name, or the caller may not see it.
     """
     if asked is None:
         return caller.tenant_id
@@ -467,5 +465,5 @@ def _check_limits(row: TenantRow) -> None:
 
 
 def show_tenant(row: TenantRow) -> Tenant:
-    """Return what the interface tells of a tenant."""
+    """Return the API's view of a tenant."""
     return Tenant.model_validate({name: getattr(row, name) for name in Tenant.model_fields})

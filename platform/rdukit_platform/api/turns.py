@@ -1,13 +1,14 @@
-"""Turns of a tenant's requests: so many are worked on at once, until their answers begin; further ones wait.
+"""Turns of a tenant's requests: a bounded number is processed at once, until their answers begin; others wait.
 
-A burst of one tenant would else be served before the next request of another: threads take what came first.
+Otherwise a burst of one tenant would precede the next request of another, because threads work first come, first
+served.
 """
 
 from typing import Final
 
 import anyio
 
-#: Requests of one tenant, or of one stranger's address, that are worked on at once.
+#: Largest number of concurrent requests of one tenant, or of one stranger's address.
 TURNS: Final = 4
 
 
@@ -18,7 +19,7 @@ class RequestTurn:
         self._turns, self._owner, self._is_over = turns, owner, False
 
     def end(self) -> None:
-        """Let the owner's next request be worked on. Doing so twice is no error."""
+        """End the turn, so that the owner's next request is processed. Repeating that is no error."""
         if not self._is_over:
             self._is_over = True
             self._turns.end(self, self._owner)
@@ -28,7 +29,7 @@ class Turns:
     """The turns of one process. Belongs to an event loop."""
 
     def __init__(self) -> None:
-        #: Of owners that have requests.
+        #: Limiters of owners that have requests.
         self._limiters: dict[str, anyio.CapacityLimiter] = {}
 
     async def take(self, owner: str) -> RequestTurn:

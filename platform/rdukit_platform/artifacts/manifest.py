@@ -1,7 +1,7 @@
 """A folder as content: the JSON ``{"files": [{"path", "digest", "bytes"}]}``, sorted by path.
 
-A program has ``"executable": true`` beside these, and a folder with empty ones in it ``"folders": [path, …]`` beside
-the files; both are left out where there are none. A folder is the same content wherever it was made.
+Programs also have ``"executable": true``, and ``"folders": [path, …]`` lists empty folders. Both keys are omitted if
+not needed, so equal folders have equal manifests.
 """
 
 import json
@@ -12,9 +12,9 @@ from typing import Any, Final
 from rdukit.errors import ContentDamaged, InvalidArgument
 from rdukit.files.tree import is_utf8
 
-#: Files of an artifact that is sent, and empty folders in it.
+#: Largest number of an artifact's files, and of its empty folders.
 MAX_FILES: Final = 60_000
-#: Bytes that a file system takes for a file's name; and for a path in a folder, which itself lies somewhere.
+#: Largest length in bytes of a file's name, and of a path inside a folder.
 MAX_NAME_BYTES: Final = 255
 MAX_PATH_BYTES: Final = 3072
 
@@ -31,7 +31,7 @@ class FolderEntry:
 
 @dataclass(frozen=True, slots=True)
 class FolderManifest:
-    """A folder: its files, and the folders in it that have nothing inside, each sorted by path."""
+    """A folder: its files, and its empty folders, each sorted by path."""
 
     files: tuple[FolderEntry, ...]
     folders: tuple[str, ...] = ()
@@ -43,27 +43,27 @@ class FolderManifest:
 
 
 def make_manifest(files: Sequence[FolderEntry], folders: Sequence[str] = ()) -> FolderManifest:
-    """Return the manifest of a folder's files and empty folders, which come in any order.
+    """Return the manifest of a folder's files and empty folders, given in any order.
 
     Raises:
-        InvalidArgument: a path is none, or no file system could have all of them.
+        InvalidArgument: a path is invalid, or no file system could hold all of them.
     """
     check_paths([check_relative(file.path) for file in files], [check_relative(path) for path in folders])
     return FolderManifest(tuple(sorted(files, key=lambda file: file.path)), tuple(sorted(folders)))
 
 
 def write_manifest(manifest: FolderManifest) -> bytes:
-    """Return the JSON of a manifest: of equal ones the same bytes."""
+    """Return a manifest as JSON; equal manifests give equal bytes."""
     files = [_describe(file) for file in manifest.files]
     found: dict[str, object] = {"files": files} | ({"folders": list(manifest.folders)} if manifest.folders else {})
     return json.dumps(found, sort_keys=True, separators=(",", ":")).encode()
 
 
 def read_manifest(data: bytes) -> FolderManifest:
-    """Return the manifest of a JSON.
+    """Parse a manifest.
 
     Raises:
-        ContentDamaged: it is none.
+        ContentDamaged: the data is no manifest.
         InvalidArgument: a path in it would leave the folder.
     """
     try:
@@ -80,7 +80,7 @@ def check_paths(files: Sequence[str], folders: Sequence[str] = ()) -> None:
     """Refuse the paths of a folder that no file system could hold together.
 
     Args:
-        folders: paths of folders that have nothing inside.
+        folders: paths of empty folders.
     Raises:
         InvalidArgument: two are equal, or one lies inside another that is a file or an empty folder.
     """
@@ -96,7 +96,7 @@ def check_paths(files: Sequence[str], folders: Sequence[str] = ()) -> None:
 
 
 def check_relative(text: str) -> str:
-    """``text`` if it is a plain relative path with forward slashes.
+    """Return ``text`` if it is a plain relative path with forward slashes.
 
     Raises:
         InvalidArgument: it is absolute, empty, not UTF-8, or would leave its folder.
@@ -114,10 +114,10 @@ def check_relative(text: str) -> str:
 
 
 def check_lengths(paths: Iterable[str]) -> None:
-    """Refuse paths that are longer than file systems take them, so that nobody could have the folder again.
+    """Refuse paths that are too long for file systems, because the folder could not be restored.
 
     Raises:
-        InvalidArgument: one is; the message names it.
+        InvalidArgument: a path is too long; the message names it.
     """
     for path in paths:
         if len(path.encode()) > MAX_PATH_BYTES or any(len(part.encode()) > MAX_NAME_BYTES for part in path.split("/")):

@@ -1,7 +1,7 @@
-"""What needs an artifact: as long as something does, neither a tenant nor its age takes it away.
+"""Needs of artifacts: a needed artifact can neither be deleted nor expire.
 
-Tables that are not named here and refer to artifacts are found by their foreign keys: each of their rows needs what it
-refers to, so that what is added later is safe before anybody thinks of it here.
+Other tables that refer to artifacts are found by their foreign keys. Each of their rows is a need, so tables added
+later are safe without a change here.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ from rdukit_platform.db.models import (
 )
 from rdukit_platform.db.references import read_reference
 
-#: Columns that refer to artifacts and are looked at below, or, as lineage does, only remember them.
+#: Columns that refer to artifacts and are handled below, or that only record history, as lineage does.
 KNOWN: Final = frozenset(
     {
         "boxes.artifact_id",
@@ -39,13 +39,13 @@ KNOWN: Final = frozenset(
         "lineage.parent",
     }
 )
-#: Needs that a refusal names.
+#: Largest number of needs that a refusal names.
 MAX_NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Need of an artifact: the kind of thing that has it, its name, and what ends the need."""
+    """Need of an artifact: kind and name of its holder, and how to end the need."""
 
     kind: str
     name: str
@@ -56,7 +56,7 @@ class Need:
 
 
 def read_needs(session: Session, tenant_id: str) -> dict[str, list[Need]]:
-    """Return, by id, what needs each of the tenant's artifacts; those that nothing needs are not there."""
+    """Return the needs of the tenant's artifacts by artifact id; artifacts without needs are missing."""
     found: dict[str, list[Need]] = {}
     for artifact_id, need in _all_needs(session, tenant_id):
         known = found.setdefault(artifact_id, [])
@@ -66,7 +66,7 @@ def read_needs(session: Session, tenant_id: str) -> dict[str, list[Need]]:
 
 
 def describe_needs(needs: Sequence[Need]) -> str:
-    """Say what needs an artifact, and what ends that."""
+    """Describe the needs of an artifact, and how to end them."""
     named = ", ".join(str(need) for need in needs[:MAX_NAMED]) + (", …" if len(needs) > MAX_NAMED else "")
     return f"{named}; {', or '.join(dict.fromkeys(need.way_out for need in needs))}"
 
@@ -97,7 +97,7 @@ def _all_needs(session: Session, tenant_id: str) -> Iterator[tuple[str, Need]]:
     served = select(EndpointRow.name, EndpointRevisionRow).join(
         EndpointRevisionRow, EndpointRevisionRow.endpoint_id == EndpointRow.id
     )
-    # A deleted one may have replicas that finish what they have.
+    # A deleted endpoint may have draining replicas.
     has_replicas = exists().where(
         EndpointReplicaRow.endpoint_id == EndpointRow.id, EndpointReplicaRow.ended_at.is_(None)
     )
@@ -152,7 +152,7 @@ def _needs_of_jobs(
 def _needs_of_sweeps(
     session: Session, tenant_id: str, boxes: dict[tuple[str, int], str | None]
 ) -> Iterator[tuple[str, Need]]:
-    # Trials to come take what the sweep was submitted with.
+    # Future trials use the inputs that the sweep was submitted with.
     for row in session.scalars(select(SweepRow).where(SweepRow.tenant_id == tenant_id, SweepRow.ended_at.is_(None))):
         need = Need("sweep", row.id, f"wait for sweeps that have not ended, or end them: rdukit sweep cancel {row.id}")
         job = row.request["job"]

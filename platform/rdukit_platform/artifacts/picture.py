@@ -1,6 +1,7 @@
-"""Lineage as an SVG picture (pure): artifacts and jobs from left to right in the order they were made, without script.
+"""Lineage as an SVG picture (pure): artifacts and jobs from left to right, in the order of their creation, without
+scripts.
 
-The same picture is part of the console's page, which brings the style, and a file of its own, which has it inside.
+The console's page embeds the same picture and brings the style; a separate file includes it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,14 +13,14 @@ WIDTH: Final = 190
 HEIGHT: Final = 46
 COLUMN_GAP: Final = 54
 ROW_GAP: Final = 16
-#: What a line is given of a column that it passes.
+#: Height of the lane for a line that passes through a column.
 LANE_HEIGHT: Final = 8
 MARGIN: Final = 12
-#: Of a larger graph the nodes next to the artifact are drawn.
+#: Largest number of nodes drawn; of a larger graph, those next to the artifact.
 MAX_NODES: Final = 120
 MAX_LABEL: Final = 25
 
-#: Style of a picture that is a file of its own; the console's style sheet says the same in its colours.
+#: Style of a picture in its own file; the console's style sheet has its own version.
 STYLE: Final = (
     "svg.lineage{font:12px system-ui,sans-serif;background:#fff}"
     "svg.lineage rect{fill:#fff;stroke:#5d6878}svg.lineage .job rect{fill:#eef2f8}"
@@ -31,7 +32,7 @@ STYLE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class LineageNode:
-    """An artifact or a job of the picture. ``path``: its page below the console; ``is_gone``: it has none any more."""
+    """An artifact or a job of the picture. ``path``: its page below the console; ``is_gone``: it was deleted."""
 
     id: str
     label: str
@@ -45,7 +46,7 @@ class LineageNode:
 
 @dataclass(frozen=True, slots=True)
 class LineageEdge:
-    """From what was there to what came of it; ``label`` is the slot."""
+    """Edge from an input to its result; ``label`` is the slot."""
 
     source: str
     target: str
@@ -54,10 +55,10 @@ class LineageEdge:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Places of the nodes' upper left corners, and the picture's size."""
+    """Positions of the nodes' upper left corners, and the picture's size."""
 
     at: Mapping[str, tuple[int, int]]
-    #: By a node and a column between it and what comes of it: where lines from it pass, left end and height.
+    #: Lanes by node and passed column: left end and height of the lines from that node.
     lanes: Mapping[tuple[str, int], tuple[int, int]]
     width: int
     height: int
@@ -68,7 +69,7 @@ def graph_of(
     links: Iterable[Mapping[str, object]],
     jobs: Iterable[Mapping[str, object]],
 ) -> tuple[list[LineageNode], list[LineageEdge]]:
-    """Return the graph of a lineage as the API shows it."""
+    """Return the graph of a lineage from its API views."""
     nodes: dict[str, LineageNode] = {}
     edges: dict[LineageEdge, None] = {}
     for one in artifacts:
@@ -91,7 +92,7 @@ def graph_of(
 
 
 def nearest(nodes: Sequence[LineageNode], edges: Sequence[LineageEdge], focus: str, most: int = MAX_NODES) -> set[str]:
-    """Return the ids of the nodes that are next to ``focus``, ``most`` at most."""
+    """Return the ids of the ``most`` nodes closest to ``focus``."""
     beside: dict[str, list[str]] = {node.id: [] for node in nodes}
     for edge in edges:
         beside[edge.source].append(edge.target)
@@ -106,15 +107,15 @@ def nearest(nodes: Sequence[LineageNode], edges: Sequence[LineageEdge], focus: s
 
 
 def place(nodes: Sequence[LineageNode], edges: Sequence[LineageEdge]) -> Placed:
-    """Place nodes in columns, each right of all that it comes from, and in a column next to what it comes from.
+    """Place nodes in columns, each to the right of its sources, and at a similar height.
 
-    Lines pass the columns between their ends in lanes, which they have of a column as nodes do.
+    Lines pass the columns between their ends in lanes, which take space like nodes.
     """
     before: dict[str, list[str]] = {node.id: [] for node in nodes}
     for edge in edges:
         before[edge.target].append(edge.source)
     column = {node.id: 0 for node in nodes}
-    for _ in nodes:  # at most as often as the longest path is long, whatever the edges are
+    for _ in nodes:  # bounded by the longest possible path, even for cyclic edges
         moved = False
         for id, sources in before.items():
             after = min(max((column[source] + 1 for source in sources), default=0), len(nodes))
@@ -161,8 +162,8 @@ def draw_lineage(
     """Draw the graph as SVG, ``focus`` marked.
 
     Args:
-        base_url: comes before each link.
-        is_file: with its own style, as a file of its own needs it.
+        base_url: prefix of each link.
+        is_file: include the style, for a separate file.
     """
     shown = nearest(nodes, edges, focus)
     drawn = [node for node in nodes if node.id in shown]
@@ -181,7 +182,7 @@ def draw_graph(
     left: int = 0,
     is_file: bool = False,
 ) -> str:
-    """Draw all nodes as SVG, as ``draw_lineage``. ``left``: how many more are told of and not drawn."""
+    """Draw all nodes as SVG, as ``draw_lineage``. ``left``: number of further nodes, mentioned but not drawn."""
     placed = place(nodes, edges)
     height = placed.height + (20 if left else 0)
     parts = [

@@ -1,4 +1,4 @@
-"""Bytes of artifacts that a tenant has and may have. Each artifact counts in full, even where two share content."""
+"""Quota of artifacts in bytes. Each artifact counts in full, even if two share content."""
 
 from dataclasses import dataclass
 
@@ -12,13 +12,13 @@ from rdukit_platform.artifacts.needs import read_needs
 from rdukit_platform.db.models import ArtifactRow, TenantRow
 from rdukit_platform.settings import ARTIFACT_TENANT_BYTES
 
-#: Artifacts that a refusal proposes.
+#: Largest number of artifacts that a refusal proposes for deletion.
 MAX_PROPOSED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class ArtifactUse:
-    """A tenant's artifacts: how many, their bytes, and the bytes that it may have; 0: any number."""
+    """A tenant's artifacts: their number, their bytes, and the limit of bytes; 0: no limit."""
 
     artifacts: int
     bytes: int
@@ -26,7 +26,7 @@ class ArtifactUse:
 
 
 def read_use(session: Session, tenant_id: str) -> ArtifactUse:
-    """Return what a tenant has and may have."""
+    """Return a tenant's use and limit of artifacts."""
     count, total = session.execute(
         select(func.count(), func.coalesce(func.sum(ArtifactRow.bytes), 0)).where(
             ArtifactRow.tenant_id == tenant_id, ArtifactRow.deleted_at.is_(None)
@@ -37,17 +37,17 @@ def read_use(session: Session, tenant_id: str) -> ArtifactUse:
 
 
 def limit_of(own: int | None) -> int:
-    """Return the bytes that a tenant may have of whom this is written; 0: any number."""
+    """Return a tenant's limit in bytes: its own, or the setting's if it has none; 0: no limit."""
     return resolve(ARTIFACT_TENANT_BYTES) if own is None else own
 
 
 def check_quota(session: Session, tenant_id: str, more: int, *, is_kept: bool = False) -> None:
-    """Refuse ``more`` bytes of artifacts where a tenant would have too many.
+    """Refuse ``more`` bytes of artifacts if they exceed the tenant's limit.
 
     Args:
-        is_kept: nobody else adds any to the tenant's before the transaction ends.
+        is_kept: lock the tenant, so that no other transaction adds artifacts before this one ends.
     Raises:
-        QuotaExceeded: the message says by how much, and what could go.
+        QuotaExceeded: the message says by how much, and which artifacts could be deleted.
     """
     tenant = select(TenantRow).where(TenantRow.id == tenant_id)
     row = session.scalars(tenant).one()
@@ -81,8 +81,8 @@ def _propose(session: Session, tenant_id: str, more: int, limit: int) -> str:
     )
     free = [row for row in largest if row.id not in needs][:MAX_PROPOSED]
     if not free and more > limit:
-        return "that alone is more than it may keep; ask an administrator for more"
+        return "that alone exceeds its limit; ask an administrator for more"
     if not free:
-        return "nothing of it can go now: all is pinned or needed; ask an administrator for more"
+        return "nothing can be deleted now: all is pinned or needed; ask an administrator for more"
     named = ", ".join(f"{row.id} ({row.kind}, {format_bytes(row.bytes)})" for row in free)
     return f"delete what you do not need, such as {named}, with: rdukit artifact delete ID"

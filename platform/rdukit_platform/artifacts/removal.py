@@ -1,7 +1,7 @@
-"""Ends of artifacts: deleted by their tenant, or by their age; pins keep them from both.
+"""Removal of artifacts: their tenant deletes them, or they expire; pins prevent both.
 
-The row stays and is marked, so that lineage stays true; the content goes with the next sweep, unless another row
-names it too. Every function but ``expire_artifacts`` runs in the caller's transaction.
+The row stays and is marked, so that lineage stays true; the next sweep removes the content, unless another row refers
+to it, too. Every function but ``expire_artifacts`` runs in the caller's transaction.
 """
 
 import logging
@@ -28,7 +28,9 @@ DAY_S = 86400.0
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """An artifact that was deleted. ``same_content``: the tenant's others, of which the content stays for some."""
+    """An artifact that was deleted. ``same_content``: the tenant's other artifacts with the same content, which
+    therefore stays.
+    """
 
     row: ArtifactRow
     same_content: Sequence[str]
@@ -38,7 +40,7 @@ def delete_artifact(session: Session, tenant_id: str, artifact_id: str, now: flo
     """Mark one of the tenant's artifacts as deleted.
 
     Raises:
-        NotFound: there is none.
+        NotFound: there is no such artifact.
         Conflict: it is pinned, or something needs it; the message says what.
     """
     row = get_artifact(session, tenant_id, artifact_id, is_locked=True)
@@ -57,21 +59,21 @@ def delete_artifact(session: Session, tenant_id: str, artifact_id: str, now: flo
 
 
 def pin_artifact(session: Session, tenant_id: str, artifact_id: str, now: float) -> ArtifactRow:
-    """Keep an artifact whatever its age; pinning twice is no error. Raises as ``get_artifact``."""
+    """Pin an artifact, so that it is kept at any age; pinning twice is no error. Raises as ``get_artifact``."""
     row = get_artifact(session, tenant_id, artifact_id, is_locked=True)
     row.pinned_at = row.pinned_at if row.pinned_at is not None else now
     return row
 
 
 def unpin_artifact(session: Session, tenant_id: str, artifact_id: str) -> ArtifactRow:
-    """Take a pin away; there may be none. Raises as ``get_artifact``."""
+    """Remove an artifact's pin, if it has one. Raises as ``get_artifact``."""
     row = get_artifact(session, tenant_id, artifact_id, is_locked=True)
     row.pinned_at = None
     return row
 
 
 def has_expired(row: ArtifactRow, keep_days: Mapping[str, float], needs: Sequence[Need], now: float) -> bool:
-    """Return whether an artifact's time is over (pure). ``keep_days``: by kind, ``*`` for the others, 0 for ever."""
+    """Return whether an artifact has expired (pure). ``keep_days``: days by kind; ``*``: other kinds; 0: for ever."""
     days = keep_days.get(row.kind, keep_days.get("*", 0.0))
     is_old = days > 0 and row.created_at < now - days * DAY_S
     return is_old and row.pinned_at is None and row.deleted_at is None and not needs

@@ -1,4 +1,4 @@
-"""Artifacts of a tenant: rows over the store's content, their lineage, and how the API shows them."""
+"""Artifacts of a tenant: rows over the store's content, their lineage, and their API views."""
 
 import re
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ from rdukit_platform.db.models import ArtifactRow, JobRow, LineageRow
 from rdukit_platform.db.rows import new_id, read_page
 
 MAX_FILE_NAME: Final = 128
-#: Kinds of artifacts that boxes' jobs make; whoever adds one may give it a kind of their own.
+#: Kinds of artifacts that jobs make; users may choose other kinds for artifacts that they add.
 KINDS: Final = ("dataset", "pef", "checkpoint", "report", "predictions", "metrics", "picture", "box")
-#: Of a tenant's own kinds an error's message names so many.
+#: Largest number of a tenant's own kinds that an error message names.
 MAX_KINDS: Final = 32
 
 
@@ -26,13 +26,13 @@ def record_artifact(
     session: Session, tenant_id: str, name: str, kind: str, content: Content, now: float, file_name: str | None = None,
     artifact_id: str | None = None,
 ) -> ArtifactRow:  # fmt: skip
-    """Name content that is in the store already.
+    """Record an artifact for content that is already in the store.
 
     Args:
-        file_name: what a file was called; its ending is its format.
+        file_name: original name of a file; its ending gives the format.
         artifact_id: by default a new one.
     Raises:
-        QuotaExceeded: the tenant may not keep as much.
+        QuotaExceeded: it exceeds the tenant's quota.
     """
     check_quota(session, tenant_id, content.bytes, is_kept=True)
     row = ArtifactRow(
@@ -57,8 +57,8 @@ def get_artifact(
     """Return one of the tenant's artifacts.
 
     Args:
-        is_kept: nobody deletes it before the transaction ends.
-        is_locked: nor does anybody else keep it until then.
+        is_kept: lock the row, so that it cannot be deleted before the transaction ends.
+        is_locked: lock it exclusively until then.
     Raises:
         NotFound: the tenant has no such artifact, or has deleted it.
     """
@@ -84,7 +84,7 @@ def list_artifacts(
     """Return the tenant's artifacts, newest first, and the cursor of the next page.
 
     Raises:
-        InvalidArgument: the tenant has no artifact of the kind, and no box makes one; or the cursor is none.
+        InvalidArgument: unknown kind, or invalid cursor.
     """
     query = select(ArtifactRow).where(ArtifactRow.tenant_id == tenant_id, ArtifactRow.deleted_at.is_(None))
     if kind is not None:
@@ -108,16 +108,16 @@ def _check_kind(session: Session, tenant_id: str, kind: str) -> None:
 
 
 def plain_name(text: str | None) -> str | None:
-    """Return a file's own name, without folders, as any file system takes it; ``None`` if nothing is left."""
+    """Return a file's name without folders, valid on any file system; ``None`` if nothing is left."""
     name = re.sub(r"[^\w.+-]", "_", (text or "").replace("\\", "/").rsplit("/", 1)[-1])[-MAX_FILE_NAME:]
     return name.encode()[-MAX_NAME_BYTES:].decode(errors="ignore").lstrip(".-") or None
 
 
 def find_file(store: BlobStore, row: ArtifactRow, path: str | None) -> FolderEntry:
-    """Return the file that a request for content means.
+    """Return the file that a request for content names.
 
     Raises:
-        InvalidArgument: a folder without a path, or a file with one.
+        InvalidArgument: the artifact is a folder and no path is given, or a file and one is.
         NotFound: the folder has no such file; the message lists some it has.
     """
     if not row.is_folder:
@@ -137,7 +137,7 @@ def find_file(store: BlobStore, row: ArtifactRow, path: str | None) -> FolderEnt
 
 
 def parents_and_children(session: Session, row: ArtifactRow) -> tuple[Sequence[LineageRow], Sequence[LineageRow]]:
-    """Return what an artifact was made from, and what was made from it."""
+    """Return the lineage links to an artifact's sources, and to its results."""
     up = session.scalars(select(LineageRow).where(LineageRow.child == row.id).order_by(LineageRow.slot)).all()
     down = session.scalars(select(LineageRow).where(LineageRow.parent == row.id).order_by(LineageRow.child)).all()
     return up, down
@@ -187,7 +187,7 @@ def verify_artifact(store: BlobStore, row: ArtifactRow) -> "VerifiedArtifact":
 def read_lineage_jobs(
     session: Session, tenant_id: str, rows: Sequence[ArtifactRow], links: Sequence[LineageRow], *, with_words: bool
 ) -> "list[LineageJob]":
-    """Return the jobs of a lineage, oldest first. ``with_words``: what they are called and did too."""
+    """Return the jobs of a lineage, oldest first. ``with_words``: include names and verbs."""
     ids = {link.job_id for link in links} | {row.job_id for row in rows}
     ids.discard(None)
     query = select(JobRow).where(JobRow.tenant_id == tenant_id, JobRow.id.in_(ids))
@@ -206,17 +206,17 @@ class Artifact(BaseModel):
     digest: str
     bytes: int
     is_folder: bool
-    #: Of a file: what it was called when it came.
+    #: Original name of a file.
     file_name: str | None
     job_id: str | None
     slot: str | None
     created_at: float
-    #: Since when it is kept whatever its age.
+    #: Time at which it was pinned.
     pinned_at: float | None
-    #: In lineage only: since when its content is not kept.
+    #: Time of its deletion, in lineage only.
     deleted_at: float | None
     files: list["File"] | None = None
-    #: Folders of a folder that have nothing inside.
+    #: Empty folders inside a folder.
     empty_folders: list[str] | None = None
 
 
@@ -238,7 +238,7 @@ class ArtifactPage(BaseModel):
 
 
 class ArtifactUseView(BaseModel):
-    """Bytes and number of a tenant's artifacts; ``limit_bytes`` is what it may have, 0: any number."""
+    """Bytes and number of a tenant's artifacts; ``limit_bytes``: its limit; 0: no limit."""
 
     artifacts: int
     bytes: int
@@ -246,7 +246,7 @@ class ArtifactUseView(BaseModel):
 
 
 class Deleted(BaseModel):
-    """Result of a deletion; artifacts with the same content stay, and with them the content."""
+    """Result of a deletion; the content stays if other artifacts have it."""
 
     id: str
     bytes: int
@@ -254,7 +254,9 @@ class Deleted(BaseModel):
 
 
 class Collected(BaseModel):
-    """Result of a collection: what it removed, or with ``dry_run`` would; ``young``: blobs that may yet be named."""
+    """Result of a collection: what it removed, or would remove (``dry_run``); ``young``: blobs that rows may still
+    refer to later.
+    """
 
     removed: int
     removed_bytes: int
@@ -264,7 +266,9 @@ class Collected(BaseModel):
 
 
 class Link(BaseModel):
-    """``child`` was made from ``parent``, which job ``job_id`` had in ``slot``, or which itself names in ``slot``."""
+    """``child`` was made from ``parent``: job ``job_id`` had it in ``slot``, or, without a job, ``child`` names it in
+    ``slot``.
+    """
 
     child: str
     parent: str
@@ -273,7 +277,7 @@ class Link(BaseModel):
 
 
 class LineageJob(BaseModel):
-    """A job of a lineage; of its words only the id where the token may not see jobs."""
+    """A job of a lineage; only the id is shown if the token may not read jobs."""
 
     id: str
     name: str | None = None
@@ -291,7 +295,7 @@ class Lineage(BaseModel):
 
 
 class Problem(BaseModel):
-    """Content that is missing or damaged. ``path``: of a folder's file; none: the file itself, or the folder's list."""
+    """Content that is missing or damaged. ``path``: file in a folder; null: the file itself, or the folder's manifest."""
 
     path: str | None
     digest: str

@@ -1,11 +1,10 @@
-"""Content by its digest: files as blobs, folders as a manifest of blobs. Where they lie is the store's matter.
+"""Content by its digest: files as blobs, folders as a manifest of blobs. Stores differ in where they keep the blobs.
 
-A folder is a blob too: its manifest. A blob appears whole or not at all; having it twice is having it once. Whoever
-gets bytes gets those of the digest or an error; a blob that somebody has changed is mended when the right bytes are
-added again.
+A folder is a blob too: its manifest. A blob appears completely or not at all; adding it twice has no further effect.
+Readers get the bytes of the digest or an error. A damaged blob is repaired when its content is added again.
 
-What no row of the database refers to is collected (``sweep``). Whoever adds content does so within ``holding`` until
-a row refers to it. Stores are in ``stores``: a folder that all nodes mount, or a bucket of S3.
+Content without a row in the database is collected (``sweep``). Content is added within ``holding``, until a row refers
+to it. Stores are in ``stores``: a folder that all nodes mount, or a bucket of S3.
 """
 
 import hashlib
@@ -33,12 +32,12 @@ from rdukit_platform.artifacts.manifest import (
 logger = logging.getLogger(__name__)
 
 BLOCK: Final = 1 << 20
-#: Blobs that are remembered as right.
+#: Largest number of blobs remembered as verified.
 MAX_SOUND: Final = 10_000
 
 
 class ContentDiffers(Conflict):
-    """Content arrived with another digest than was announced. Send it again."""
+    """Content arrived with another digest than announced. Send it again."""
 
     def __init__(self, found: str, wanted: str) -> None:
         super().__init__(f"what came has the SHA-256 {found}, not {wanted}; send it again")
@@ -46,7 +45,7 @@ class ContentDiffers(Conflict):
 
 
 class ContentLost(NoResources):
-    """Content that was added is not in the store: a disk has refused it after it was written. Add it again."""
+    """Added content is not in the store, because the disk reported a late write error. Add it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,74 +59,74 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class StoredBlob:
-    """A blob as a sweep sees it, or what somebody left where blobs are. ``place`` is the store's own word for where."""
+    """A blob as a sweep sees it, or a foreign file among blobs. ``place`` is the store's own address of it."""
 
     digest: str
     place: str
     bytes: int
     #: Seconds since the epoch by this machine's clock.
     written_at: float
-    #: There is a younger one of the same digest.
+    #: A younger copy of the same digest exists.
     is_surplus: bool = False
 
 
 class PiecePlace(Protocol):
-    """Place of what has come of uploads: for each upload a description, and a part for each file that has begun."""
+    """Storage of unfinished uploads: a description per upload, and a part per file that has begun."""
 
     def ids(self) -> Iterator[str]:
-        """Yield the uploads, and what looks like one."""
+        """Yield the ids of uploads, and of entries that look like one."""
 
     def describe(self, id: str, data: bytes) -> None:
-        """Write an upload's description."""
+        """Store an upload's description."""
 
     def description(self, id: str) -> bytes | None:
         """Return an upload's description; ``None``: it has none."""
 
     def size(self, id: str, number: int) -> int:
-        """Return how many bytes of a file have come."""
+        """Return the number of received bytes of a file."""
 
     def append(self, id: str, number: int, offset: int, piece: bytes, check: Callable[[int], None]) -> int:
-        """Add a piece. ``check`` is told how many bytes there are and may refuse. Returns how many there are then."""
+        """Append a piece. ``check`` gets the number of present bytes and may refuse. Returns the new number."""
 
     def open(self, id: str, number: int) -> AbstractContextManager[BinaryIO]:
-        """Open what has come of a file."""
+        """Open the received bytes of a file."""
 
     def drop(self, id: str, numbers: Iterable[int]) -> None:
-        """Forget what has come of some files."""
+        """Delete the received bytes of some files."""
 
     def remove(self, id: str) -> None:
-        """Forget an upload."""
+        """Delete an upload."""
 
     def written_at(self, id: str) -> float:
-        """Return when something came last."""
+        """Return when the last bytes were received, in seconds since the epoch."""
 
 
 class PendingContent(ABC):
-    """Content that is added, and that its store has when ``BlobStore.keep`` has ended.
+    """Content being added; it is durable in its store when ``BlobStore.keep`` has returned.
 
-    What is large or much the store may have before. For one thread at a time.
+    Large content may be stored earlier. Not thread-safe.
     """
 
     @abstractmethod
     def _add(self, stream: BinaryIO, digest: str | None) -> tuple[str, int]:
-        """Store what a stream gives. Returns its digest and how many bytes it has."""
+        """Store the bytes of a stream. Returns their digest and number."""
 
     @abstractmethod
     def _publish(self, digest: str, data: bytes) -> None:
         """Store a few bytes of a known digest."""
 
     def add_stream(self, stream: BinaryIO, digest: str | None = None) -> Content:
-        """Store what the stream gives, in blocks.
+        """Store the bytes of a stream, read in blocks.
 
         Args:
-            digest: what it is said to be, if that is known; it is not believed.
+            digest: announced digest, if known; it is verified.
         Raises:
-            ContentDiffers: it is something else; then nothing was stored.
+            ContentDiffers: the digest differs; nothing was stored.
         """
         return Content(*self._add(stream, digest), is_folder=False)
 
     def add_path(self, path: Path) -> Content:
-        """Store a file, or a folder with all below it.
+        """Store a file, or a folder with everything below it.
 
         Raises:
             InvalidArgument: there is a link or something else that is neither file nor folder.
@@ -151,7 +150,7 @@ class PendingContent(ABC):
         """Store a folder whose files are in the store already.
 
         Raises:
-            InvalidArgument: a path is none, or no folder could have all of them.
+            InvalidArgument: a path is invalid, or no folder could hold all of them.
         """
         check_lengths([entry.path for entry in entries])
         manifest = make_manifest(entries, empty_folders)
@@ -162,23 +161,23 @@ class PendingContent(ABC):
 
     @abstractmethod
     def drop(self) -> None:
-        """Forget what the store does not have yet. What is to be kept is dropped afterwards, too."""
+        """Discard content that the store does not have yet; also called after ``keep``."""
 
 
 class BlobStore(ABC):
-    """A content-addressed store. Safe for several processes and threads."""
+    """A content-addressed store. Safe for concurrent processes and threads."""
 
-    #: Seconds by which times of blobs may be wrong.
+    #: Largest error of blobs' times, in seconds.
     slack_s: float = 2.0
 
     def __init__(self) -> None:
-        #: Blobs that were read whole and were right, with what the store said of each then.
+        #: Verified blobs, each with its ``state`` at that time.
         self._sound: dict[str, tuple[object, ...]] = {}
 
     @property
     @abstractmethod
     def where(self) -> str:
-        """Return in words where the store keeps its content."""
+        """Return a description of the store's place."""
 
     @property
     @abstractmethod
@@ -187,16 +186,18 @@ class BlobStore(ABC):
 
     @abstractmethod
     def begin(self) -> PendingContent:
-        """Return where content is added that is kept later, within ``holding`` from now until a row refers to it."""
+        """Return a container for new content, to be stored by ``keep``; use it within ``holding`` until a row refers to
+        it.
+        """
 
     @abstractmethod
     def keep(self, added: PendingContent) -> None:
-        """Have the content, as nothing takes it away any more: a row that refers to it may be written then.
+        """Store added content durably; afterwards a row may refer to it.
 
-        What has failed may be tried again.
+        A failed call may be repeated.
 
         Raises:
-            ContentLost: something of it cannot be had: it is to be added again.
+            ContentLost: some content is lost and must be added again.
         """
 
     @abstractmethod
@@ -205,7 +206,7 @@ class BlobStore(ABC):
 
     @abstractmethod
     def read_range(self, digest: str, start: int, length: int) -> Iterator[bytes]:
-        """Yield some bytes of a blob, in blocks; they are not compared with its digest: ``check`` it before.
+        """Yield some bytes of a blob, in blocks; they are not verified: call ``check`` before.
 
         Raises:
             NotFound: no such blob, at the first block.
@@ -213,7 +214,7 @@ class BlobStore(ABC):
 
     @abstractmethod
     def state(self, digest: str) -> tuple[object, ...]:
-        """Return what is another value when the blob is written again.
+        """Return a value that changes when the blob is written again.
 
         Raises:
             NotFound: no such blob.
@@ -233,7 +234,7 @@ class BlobStore(ABC):
 
     @abstractmethod
     def local(self, digest: str) -> AbstractContextManager[Path]:
-        """Yield a file with a blob's bytes, for as long as the block goes on; nobody may change it.
+        """Yield a file with a blob's bytes while the block lasts; it must not be changed.
 
         Raises:
             NotFound: no such blob.
@@ -241,38 +242,38 @@ class BlobStore(ABC):
 
     @abstractmethod
     def holding(self) -> AbstractContextManager[None]:
-        """Keep what is added in the block from being collected until the block ends; a row refers to it by then."""
+        """Protect content added in the block from collection; before the block ends, a row must refer to it."""
 
     @abstractmethod
     def held_since(self) -> float | None:
-        """Return when the oldest block of ``holding`` that goes on began, in any process; ``None``: there is none.
+        """Return the begin of the oldest active block of ``holding`` in any process; ``None``: there is none.
 
-        What processes that are gone have left is removed.
+        Remains of dead processes are removed.
         """
 
     @abstractmethod
     def alone(self) -> AbstractContextManager[None]:
-        """Let nobody else remove content meanwhile.
+        """Exclude all other removals of content while the block lasts.
 
         Raises:
-            Conflict: somebody removes some just now, or does not want it removed.
+            Conflict: another process removes content, or excludes removals, too.
         """
 
     @abstractmethod
     def blobs(self) -> Iterator[StoredBlob]:
-        """Yield the blobs, and what a process that was killed left beside them."""
+        """Yield the blobs, and files that killed processes left among them."""
 
     @abstractmethod
     def discard(self, blob: StoredBlob, before: float) -> bool:
-        """Remove a blob. Returns false if it came again at ``before`` or later: then it stays."""
+        """Remove a blob. Returns false, and keeps it, if it was added again at ``before`` or later."""
 
     @abstractmethod
     def clear_incoming(self, before: float, on_step: Callable[[str], None]) -> None:
-        """Remove what was begun before a time and is not whole. ``on_step`` is told of each."""
+        """Remove incomplete content that was begun before a time. ``on_step`` is called for each."""
 
     @contextmanager
     def adding(self) -> Iterator[PendingContent]:
-        """Keep what is added in the block when it ends."""
+        """Yield a container whose content is stored when the block ends."""
         added = self.begin()
         try:
             yield added
@@ -281,17 +282,17 @@ class BlobStore(ABC):
             added.drop()
 
     def add_stream(self, stream: BinaryIO, digest: str | None = None) -> Content:
-        """Keep what ``PendingContent.add_stream`` adds."""
+        """Store a stream, as ``PendingContent.add_stream`` does."""
         with self.adding() as added:
             return added.add_stream(stream, digest)
 
     def add_path(self, path: Path) -> Content:
-        """Keep what ``PendingContent.add_path`` adds."""
+        """Store a file or folder, as ``PendingContent.add_path`` does."""
         with self.adding() as added:
             return added.add_path(path)
 
     def add_manifest(self, entries: Sequence[FolderEntry], empty_folders: Sequence[str] = ()) -> Content:
-        """Keep what ``PendingContent.add_manifest`` adds."""
+        """Store a folder, as ``PendingContent.add_manifest`` does."""
         with self.adding() as added:
             return added.add_manifest(entries, empty_folders)
 
@@ -313,7 +314,7 @@ class BlobStore(ABC):
         return self.manifest(digest).files
 
     def read(self, digest: str) -> Iterator[bytes]:
-        """Yield a blob's bytes, in blocks; hashed on the way.
+        """Yield a blob's bytes in blocks, and verify them at the end.
 
         Raises:
             NotFound: no such blob, at the first block.
@@ -322,11 +323,11 @@ class BlobStore(ABC):
         yield from self._checked(digest, self._open(digest))
 
     def read_kept(self, digest: str) -> Iterator[bytes]:
-        """Do as ``read``, from where the content is kept and not from a copy of it."""
+        """Yield a blob's bytes as ``read`` does, from the store itself and not from a local copy."""
         return self.read(digest)
 
     def check(self, digest: str) -> None:
-        """Read a blob through, once for as long as it stays as it is.
+        """Verify a blob by reading it, unless it was verified in its present state.
 
         Raises:
             NotFound: no such blob.
@@ -341,7 +342,7 @@ class BlobStore(ABC):
             self._sound[digest] = state
 
     def materialize(self, digest: str, is_folder: bool, target: Path) -> None:
-        """Put content at ``target``, which must not exist: read-only copies, checked as they are made.
+        """Copy content to ``target``, which must not exist, as read-only files; the copies are verified.
 
         Raises:
             NotFound: a blob is missing.
@@ -376,8 +377,8 @@ class BlobStore(ABC):
 
 
 def damaged(digest: str, found: str) -> ContentDamaged:
-    """Return the error of content that is not what it was; whoever may read it is not told where it is kept."""
-    return ContentDamaged(f"content {digest} was changed where it is kept; it is {found} now; add it again")
+    """Return the error of changed content; it does not reveal the place of storage."""
+    return ContentDamaged(f"content {digest} was changed in the store; it is {found} now; add it again")
 
 
 def check_digest(digest: str) -> str:
@@ -395,5 +396,5 @@ def _open_regular(path: Path) -> BinaryIO:
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise InvalidArgument(f"{path} is not a file any more")
+        raise InvalidArgument(f"{path} is no longer a file")
     return os.fdopen(descriptor, "rb")

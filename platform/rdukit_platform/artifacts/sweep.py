@@ -1,6 +1,6 @@
 """Collection of content that no row of the database refers to: mark, then sweep.
 
-What must hold: a blob goes only if no row refers to it, and none that is about to be written will. Rows are written
+Invariant: a blob is removed only if no present row, and no row about to be written, refers to it. Rows are written
 after their content within ``BlobStore.holding``, by an attempt after it began, or at least within a grace age. So the
 holds are read first, then the rows, then the blobs; what was written since the oldest hold or open attempt began stays.
 A blob that comes again while the sweep is at it gets a new time, which is looked at under the store's lock, or is
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """Result of a sweep: blobs and bytes that it removed (dry: would remove), keeps, or finds too young to tell."""
+    """Result of a sweep: blobs and bytes removed (in a dry run: removable), kept, and too young to decide."""
 
     removed: int
     removed_bytes: int
@@ -48,14 +48,14 @@ def collect(
     is_dry: bool = False,
     on_step: Callable[[str], None] = lambda step: None,
 ) -> Swept:
-    """Remove the content that nothing refers to.
+    """Remove content without references.
 
     Args:
         grace_s: age below which content stays; by default the setting's.
-        on_step: told before each step what is done next; it may raise to end the sweep.
+        on_step: called with the name of each next step; it may raise to end the sweep.
     Raises:
         Conflict: another sweep is under way.
-        ContentDamaged: a folder's list of files cannot be read, so that nobody knows which content is its.
+        ContentDamaged: a folder's manifest cannot be read, so its content is unknown.
     """
     grace_s = resolve(ARTIFACT_GRACE_S) if grace_s is None else grace_s
     with store.alone():
@@ -87,7 +87,7 @@ def collect(
 
 
 def read_roots(session: Session) -> tuple[set[str], dict[str, str]]:
-    """Return what rows refer to: digests of files, and those of folders with the id of an artifact or box."""
+    """Return the digests that rows refer to: those of files, and those of folders with the id of an artifact or box."""
     rows = session.execute(
         select(ArtifactRow.digest, ArtifactRow.is_folder, ArtifactRow.id).where(ArtifactRow.deleted_at.is_(None))
     ).all()
@@ -99,14 +99,14 @@ def read_roots(session: Session) -> tuple[set[str], dict[str, str]]:
 
 
 def read_carried(session: Session) -> list[str]:
-    """Return the digests of what attempts have left for later ones of jobs that have not ended."""
+    """Return the digests of partial outputs that open jobs keep for later attempts."""
     query = select(AttemptRow.kept).join(JobRow, JobRow.id == AttemptRow.job_id)
     found = session.scalars(query.where(AttemptRow.kept.is_not(None), JobRow.ended_at.is_(None)))
     return [digest for digest in found if digest is not None]
 
 
 def _mark_carried(store: BlobStore, digests: Iterable[str]) -> set[str]:
-    """Return the blobs that these are made of; what is missing makes a job begin anew, and nothing worse."""
+    """Return the blobs of partial outputs; if some are missing, their job only begins anew."""
     marked = set(digests)
     for digest in list(marked):
         with suppress(NotFound, ContentDamaged):
@@ -115,10 +115,10 @@ def _mark_carried(store: BlobStore, digests: Iterable[str]) -> set[str]:
 
 
 def mark(store: BlobStore, files: set[str], folders: dict[str, str]) -> set[str]:
-    """Return the digests of all blobs that these are made of.
+    """Return the digests of all blobs of these files and folders.
 
     Raises:
-        ContentDamaged: a folder's manifest is missing or damaged; nothing may be removed as long.
+        ContentDamaged: a folder's manifest is missing or damaged; nothing may be removed until that is repaired.
     """
     marked = files | set(folders)
     for digest, id in folders.items():
@@ -126,7 +126,7 @@ def mark(store: BlobStore, files: set[str], folders: dict[str, str]) -> set[str]
             marked.update(entry.digest for entry in store.entries(digest))
         except (NotFound, ContentDamaged) as cause:
             raise ContentDamaged(
-                f"nothing is collected: which files {id} has cannot be read ({cause}); bring its content again with "
-                f"rdukit artifact add, or delete it: rdukit artifact delete {id}"
+                f"nothing is collected: the list of files of {id} cannot be read ({cause}); add its content again "
+                f"with rdukit artifact add, or delete it: rdukit artifact delete {id}"
             ) from cause
     return marked

@@ -1,8 +1,8 @@
-"""Uploads in pieces: an artifact's files as far as they have come, in the store's place of pieces.
+"""Uploads in pieces: the received part of an artifact's files, in the store's storage of pieces.
 
-An upload has a description, which says what is to come, and a part for each file that has begun. Its id follows from
-tenant and description: who asks for the same again goes on with it, whatever was killed meanwhile. Nothing of it is
-content of the store before it is whole and has its digests; a digest alone gets nobody content that they have not sent.
+An upload has a description of the expected files, and a part for each file that has begun. Its id is derived from
+tenant and description, so the same request continues it after any interruption. It becomes content of the store only
+when complete and verified. A digest alone gives no access to content: the bytes must be sent.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from rdukit_platform.artifacts.store import (
 )
 from rdukit_platform.db.rows import new_id
 
-#: Seconds without a piece after which an upload is given up.
+#: Seconds without a piece after which an upload is deleted.
 UPLOAD_KEEP_S: Final = 86400.0
 _ID: Final = re.compile(r"upl-[0-9a-f]{32}")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
@@ -40,7 +40,7 @@ class Upload:
     kind: str
     is_folder: bool
     files: tuple[FolderEntry, ...]
-    #: Folders of a folder that have nothing inside.
+    #: Empty folders inside a folder.
     empty_folders: tuple[str, ...] = ()
 
     @property
@@ -50,7 +50,7 @@ class Upload:
 
 
 class Uploads:
-    """The uploads of one store. Safe for several processes."""
+    """Uploads of one store. Safe for concurrent processes."""
 
     def __init__(self, store: BlobStore) -> None:
         self._store, self._pieces = store, store.pieces
@@ -59,10 +59,10 @@ class Uploads:
         self, tenant_id: str, name: str, kind: str, files: Sequence[FolderEntry], *,
         is_folder: bool, empty_folders: Sequence[str] = (),
     ) -> Upload:  # fmt: skip
-        """Begin an upload, or go on with the tenant's that has the same description.
+        """Begin an upload, or continue the tenant's upload with the same description.
 
         Raises:
-            InvalidArgument: the files are none, or not what a folder or file can be.
+            InvalidArgument: the description of the files is invalid.
         """
         _check(files, empty_folders, is_folder=is_folder)
         told = sorted((f.path, f.digest, f.bytes, f.executable) for f in files)
@@ -79,7 +79,7 @@ class Uploads:
         """Return one of the tenant's uploads.
 
         Raises:
-            NotFound: the tenant has none of this id.
+            NotFound: the tenant has no upload of this id.
         """
         found = self._read(upload_id) if _ID.fullmatch(upload_id) else None
         if found is None or found.tenant_id != tenant_id:
@@ -87,21 +87,21 @@ class Uploads:
         return found
 
     def pending_bytes(self, tenant_id: str, but: str = "") -> int:
-        """Return the bytes that have come of the tenant's uploads, but for one."""
+        """Return the received bytes of the tenant's uploads, except ``but``."""
         own = [each for each in self._all() if each.tenant_id == tenant_id and each.id != but]
         return sum(self.offset(each, number) for each in own for number in range(len(each.files)))
 
     def offset(self, upload: Upload, number: int) -> int:
-        """Return how many bytes of a file have come."""
+        """Return the number of received bytes of a file."""
         return self._pieces.size(upload.id, number)
 
     def append(self, upload: Upload, number: int, offset: int, piece: bytes) -> int:
-        """Add a piece to a file. Returns how many bytes of it have come.
+        """Append a piece to a file. Returns the number of its received bytes.
 
         Raises:
             NotFound: the upload has no such file.
             Conflict: the piece does not begin where the file ends; ``detail["offset"]`` is where.
-            InvalidArgument: it is longer than the file is to be.
+            InvalidArgument: the file would become longer than announced.
         """
         if not 0 <= number < len(upload.files):
             raise NotFound(f"upload {upload.id} has no file {number}; legal: 0 to {len(upload.files) - 1}")
@@ -111,14 +111,14 @@ class Uploads:
             if offset != size:
                 raise Conflict(f"file {number} of {upload.id} has {size} bytes; send what follows them", offset=size)
             if size + len(piece) > most:
-                raise InvalidArgument(f"file {number} of {upload.id} was said to have {most} bytes; more came")
+                raise InvalidArgument(f"file {number} of {upload.id} was announced with {most} bytes; more were sent")
 
         return self._pieces.append(upload.id, number, offset, piece, check)
 
     def append_files(self, upload: Upload, first: int, data: bytes) -> int:
-        """Add several whole files that follow each other. Returns the number of the file after the last of them.
+        """Add several successive complete files. Returns the number of the file after the last of them.
 
-        What had come of them is not added again.
+        Bytes received earlier are not added again.
 
         Raises:
             NotFound: the upload has no such file.
@@ -143,7 +143,7 @@ class Uploads:
         """Bring all files into the store; within ``BlobStore.holding``.
 
         Raises:
-            Conflict: a file is not whole, or has another digest than was said; that one has to come again.
+            Conflict: a file is incomplete, or has another digest than announced, and must be sent again.
         """
         with self._store.adding() as added:
             entries = [self._add(added, upload, number) for number in range(len(upload.files))]
@@ -152,15 +152,15 @@ class Uploads:
         return Content(entries[0].digest, entries[0].bytes, is_folder=False)
 
     def empty(self, upload: Upload) -> None:
-        """Forget what has come of an upload that is an artifact now; that it is, is known for a while."""
+        """Delete the received bytes of an upload that has become an artifact; its description stays for a while."""
         self._pieces.drop(upload.id, range(len(upload.files)))
 
     def remove(self, upload: Upload) -> None:
-        """Forget an upload, and what has come of it."""
+        """Delete an upload and its received bytes."""
         self._pieces.remove(upload.id)
 
     def expire(self, now: float, keep_s: float = UPLOAD_KEEP_S) -> int:
-        """Forget the uploads to which nothing has come for long. Returns how many."""
+        """Delete uploads that received nothing for ``keep_s`` seconds. Returns how many."""
         old = [id for id in self._pieces.ids() if self._pieces.written_at(id) < now - keep_s]
         for id in old:
             self._pieces.remove(id)
@@ -197,7 +197,7 @@ class Uploads:
 
 def _check(files: Sequence[FolderEntry], empty_folders: Sequence[str], *, is_folder: bool) -> None:
     if not files or (not is_folder and len(files) != 1):
-        raise InvalidArgument(f"{len(files)} files are to come; legal: exactly one, or some of a folder")
+        raise InvalidArgument(f"{len(files)} files are announced; legal: exactly one, or several of a folder")
     if not is_folder and (empty_folders or files[0].executable):
         raise InvalidArgument("a file alone has neither folders nor permissions; send them as a folder")
     for file in files:

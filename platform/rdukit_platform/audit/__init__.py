@@ -1,1 +1,1 @@
-"""Audit log: an append-only record of acts and refusals."""
+"""Audit log: an append-only record of actions and refusals."""

@@ -1,8 +1,8 @@
 """Hash chain of the audit log: each entry has the SHA-256 of its content and of the entry before it.
 
-There is a chain for each tenant and outcome, because pruning takes the oldest of these, so that what is left of a chain
-has no gaps. A chain's row in ``audit_chains`` has its last entry's number and digest, and those of the last entry that
-was pruned (the anchor), from which the rest is verified.
+Each tenant and outcome has a chain of its own: pruning removes the oldest entries of each, so chains have no gaps. A
+chain's row in ``audit_chains`` has its last entry's number and digest, and those of the last entry that was pruned (the
+anchor), from which the rest is verified.
 
 Whoever can write the database can also write a whole chain anew. The digest of a chain's last entry, kept elsewhere,
 shows that, too: an export has it in each line.
@@ -22,9 +22,9 @@ from rdukit.errors import InvalidArgument
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import AuditChainRow, AuditRow
 
-#: What the first entry of a chain has in place of a predecessor's digest.
+#: Predecessor's digest for the first entry of a chain.
 GENESIS: Final = "0" * 64
-#: What of an entry is hashed, in this order, after its predecessor's digest.
+#: Fields of an entry that are hashed, in this order, after its predecessor's digest.
 FIELDS: Final = (
     "chain", "number", "id", "created_at", "tenant_id", "actor", "action", "target", "outcome", "reason", "detail",
     "address", "count",
@@ -45,14 +45,14 @@ def digest_entry(previous: str, entry: Mapping[str, object]) -> str:
 
 
 def add_to_chain(session: Session, row: AuditRow) -> None:
-    """Add a row. It gets its number and digest when the transaction commits, and is locked no longer than that."""
+    """Add a row. Its number and digest are set at the commit, so the chain is locked only briefly."""
     session.add(row)
     session.info.setdefault(_PENDING, []).append(row)
 
 
 @event.listens_for(Session, "before_commit")
 def _link(session: Session) -> None:
-    # Chains are locked last and in order, so that transactions never wait for each other in a circle.
+    # Chains are locked last and in order, so that transactions cannot deadlock.
     rows = [row for row in session.info.pop(_PENDING, []) if row in session]
     by_chain: dict[str, list[AuditRow]] = {}
     for row in rows:
@@ -68,7 +68,7 @@ def _link(session: Session) -> None:
 
 
 def lock_chain(session: Session, chain: str) -> "ChainEnds":
-    """Return a chain's ends, which no other transaction changes until this one ends. It is begun if it is new."""
+    """Return a chain's ends, locked until the transaction ends. A new chain is created."""
     values = {"chain": chain, "genesis": GENESIS}
     columns = "chain, number, digest, anchor_number, anchor_digest"
     session.execute(
@@ -98,11 +98,11 @@ class ChainEnds:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Outcome of a verification: how many entries are intact, and what is wrong first."""
+    """Outcome of a verification: number of intact entries, and the first problem."""
 
     chains: int
     entries: int
-    #: Empty: nothing.
+    #: First problem; empty: none.
     problem: str = ""
     #: The entry that the problem is about; empty: it is missing.
     entry: str = ""
@@ -114,14 +114,14 @@ class Verdict:
 
 
 def as_entry(row: AuditRow) -> dict[str, Any]:
-    """Return what an entry's digest is made of."""
+    """Return the hashed fields of an entry."""
     return {name: getattr(row, name) for name in FIELDS}
 
 
 def verify_entries(ends: Mapping[str, ChainEnds], entries: Iterable[Mapping[str, Any]]) -> Verdict:
     """Verify entries, sorted by chain and number, against the ends of their chains (pure).
 
-    The first entry is reported that was changed, added, or comes after one that was deleted.
+    Reports the first entry that was changed or added, or that follows a deleted one.
     """
     count, last = 0, {chain: (each.anchor_number, each.anchor_digest) for chain, each in ends.items()}
     for entry in entries:
@@ -148,7 +148,7 @@ def verify_entries(ends: Mapping[str, ChainEnds], entries: Iterable[Mapping[str,
 
 
 def verify(database: Database, tenant_id: str | None) -> Verdict:
-    """Verify the chains of a tenant, or all (``None``), as they are in one moment."""
+    """Verify the chains of a tenant, or all (``None``), in one snapshot."""
     with database.read() as session:
         hold_snapshot(session)
         query = _ENDS
@@ -160,7 +160,7 @@ def verify(database: Database, tenant_id: str | None) -> Verdict:
 
 
 def export(database: Database) -> Iterator[bytes]:
-    """Yield the log of one moment as JSON lines: the ends of each chain, then all entries by chain and number."""
+    """Yield a snapshot of the log as JSON lines: the ends of each chain, then all entries by chain and number."""
     with database.read() as session:
         hold_snapshot(session)
         for row in session.execute(_ENDS.order_by(AuditChainRow.chain)):
@@ -174,7 +174,7 @@ def verify_export(lines: Iterable[bytes]) -> Verdict:
     """Verify what ``export`` wrote.
 
     Raises:
-        InvalidArgument: a line is none of an export.
+        InvalidArgument: a line is not of an export.
     """
     ends: dict[str, ChainEnds] = {}
 
@@ -190,7 +190,7 @@ def verify_export(lines: Iterable[bytes]) -> Verdict:
                 raise InvalidArgument(f"line {number} is none of an export of the audit log") from cause
 
     read = iter(entries())
-    first = next(read, None)  # the chains come before it
+    first = next(read, None)  # chains precede entries
     return verify_entries(ends, [] if first is None else _and_then(first, read))
 
 
@@ -200,7 +200,7 @@ def _and_then(first: dict[str, Any], rest: Iterator[dict[str, Any]]) -> Iterator
 
 
 def prune_chain(session: Session, chain: str, up_to: int) -> int:
-    """Delete a chain's entries with numbers up to ``up_to``; the anchor moves there. Returns how many went."""
+    """Delete a chain's entries with numbers up to ``up_to``; the anchor moves there. Returns how many were deleted."""
     ends = lock_chain(session, chain)
     last = select(AuditRow.digest).where(AuditRow.chain == chain, AuditRow.number == up_to)
     found = session.execute(last).one_or_none()
@@ -214,7 +214,7 @@ def prune_chain(session: Session, chain: str, up_to: int) -> int:
 
 
 def hold_snapshot(session: Session) -> None:
-    """Let all that a session reads be of one moment."""
+    """Make all reads of a session see one snapshot."""
     if session.get_bind().dialect.name == "postgresql":
         session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
 

@@ -1,7 +1,7 @@
-"""Audit log: what is recorded, and how its rows are written and listed.
+"""Audit log: its actions, and how entries are written, listed and pruned.
 
-An entry says who (actor: a token's id, or a part of the platform) did or tried what (action) to what (target), how it
-ended, and for which reason it was refused. It holds no secret: no token's text, no body, no query.
+An entry has an actor (a token's id, or a part of the platform), an action, a target, an outcome, and the reason of a
+refusal. It has no secrets: no token's text, body or query.
 """
 
 import re
@@ -29,19 +29,19 @@ from rdukit_platform.db.models import AuditChainRow, AuditRow, TokenRow
 from rdukit_platform.db.rows import new_id, read_page
 from rdukit_platform.settings import AUDIT_DAYS, AUDIT_ROWS
 
-#: Actors that are no token.
+#: Actors that are not tokens.
 SYSTEM: Final = "system"
 SCHEDULER: Final = "scheduler"
 WORKER: Final = "worker"
-#: Somebody who showed no valid token.
+#: Caller without a valid token.
 NOBODY: Final = "nobody"
-#: What a tenant is told of another tenant's token.
+#: Actor that a tenant sees instead of another tenant's token.
 ADMINISTRATOR: Final = "administrator"
 
 #: HTTP statuses of answers that are recorded.
 REFUSALS: Final = frozenset({401, 403, 413, 429})
 
-#: Codes of errors by which an attempt ends for a reason of security. A wall that refuses adds its code here.
+#: Error codes of attempts that end for a security reason; each isolating check adds its code here.
 SECURITY_CODES: Final = frozenset(
     {
         PermissionDenied.code,
@@ -57,7 +57,7 @@ MAX_TEXT: Final = 256
 
 
 class AuditOutcome(StrEnum):
-    """End of an act."""
+    """Outcome of an action."""
 
     DONE = "done"
     REFUSED = "refused"
@@ -69,15 +69,15 @@ class Act(StrEnum):
     REQUEST = "request"
     ATTEMPT = "attempt"
     LOGIN = "console.login"
-    #: By the issuer.
+    #: Login through the issuer.
     OIDC_LOGIN = "console.login.oidc"
-    #: A token of the issuer's that an API call carried, seen for the first time.
+    #: First API call with a token of the issuer.
     BEARER_LOGIN = "login.bearer"
     LOGOUT = "logout"
-    #: A look of an administrator at jobs or endpoints of a tenant that is not its own.
+    #: An administrator reads jobs or endpoints of another tenant.
     VIEW_TENANT = "tenant.view"
     SWITCH_TENANT = "console.tenant"
-    #: A command that is let in, or kept out, by its code.
+    #: Decision about a command's login by its code.
     DEVICE_LOGIN = "login.device"
     CREATE_TENANT = "tenant.create"
     CHANGE_TENANT = "tenant.change"
@@ -86,12 +86,12 @@ class Act(StrEnum):
     REVOKE_TOKEN = "token.revoke"
     BLOCK_TOKEN = "token.block"
     UNBLOCK_TOKEN = "token.unblock"
-    #: An administrator's token that was made on the host.
+    #: An administrator's token created on the host.
     BREAK_GLASS = "token.break-glass"
     INVITE_MEMBER = "member.invite"
     CHANGE_MEMBER = "member.role"
     REMOVE_MEMBER = "member.remove"
-    #: Disabled, enabled, or made an administrator of the platform.
+    #: A user is disabled, enabled, or made an administrator of the platform.
     CHANGE_USER = "user.change"
     CHANGE_ORGANISATION = "organisation.change"
     INSTALL_BOX = "box.install"
@@ -101,7 +101,7 @@ class Act(StrEnum):
     DELETE_ARTIFACT = "artifact.delete"
     PIN_ARTIFACT = "artifact.pin"
     UNPIN_ARTIFACT = "artifact.unpin"
-    #: Artifacts that were older than they are kept.
+    #: Artifacts that have expired.
     EXPIRE_ARTIFACTS = "artifact.expire"
     COLLECT_CONTENT = "artifact.collect"
     CORDON = "node.cordon"
@@ -130,7 +130,7 @@ class Act(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """Row to be written."""
+    """Entry to write."""
 
     #: Seconds since the epoch.
     at: float
@@ -138,17 +138,17 @@ class AuditRecord:
     outcome: AuditOutcome = AuditOutcome.DONE
     #: A token's id, or one of the constants above.
     actor: str = SYSTEM
-    #: Whom it concerns; ``None``: nobody in particular, only administrators see it.
+    #: Tenant that it concerns; ``None``: only administrators see it.
     tenant_id: str | None = None
-    #: Such as the id of what was made, or method and path of a request.
+    #: Target, such as the id of a new resource, or method and path of a request.
     target: str = ""
-    #: Of a refusal: the error's code.
+    #: Error code of a refusal.
     reason: str = ""
-    #: What there is to say besides.
+    #: Further text.
     detail: str = ""
-    #: Where it came from.
+    #: Address of the caller.
     address: str = ""
-    #: How often, where many alike are one row.
+    #: Number of equal events that the entry represents.
     count: int = 1
 
 
@@ -166,12 +166,12 @@ _TOKEN: Final = re.compile(r"rdk_[\w-]{8,}")
 
 
 def hide_tokens(text: str) -> str:
-    """``text`` without the tokens in it, as where somebody gave one in place of an id."""
+    """Return ``text`` with tokens masked, in case one was given in place of an id."""
     return _TOKEN.sub("rdk_…", text)
 
 
 def printable(text: str, most: int = MAX_TEXT) -> str:
-    """``text`` without tokens, without what would control a terminal or break a line, no longer than ``most``."""
+    """Return ``text`` without tokens, control characters and line breaks, cut to ``most``."""
     text = hide_tokens(text[: 8 * most])
     cleaned = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text[: most + 1])
     return cleaned if len(cleaned) <= most else cleaned[: most - 1] + "…"
@@ -182,7 +182,7 @@ BATCH: Final = 1000
 
 
 def record(session: Session, entry: AuditRecord) -> None:
-    """Add an entry in the caller's transaction: an act that is rolled back leaves none."""
+    """Add an entry in the caller's transaction: a rollback removes it, too."""
     add_to_chain(
         session,
         AuditRow(
@@ -203,7 +203,7 @@ def record(session: Session, entry: AuditRecord) -> None:
 
 
 def note_uses(session: Session, used: Mapping[str, float]) -> None:
-    """Write when tokens were last used."""
+    """Store the times of the last use of tokens."""
     for token_id, at in sorted(used.items()):
         is_later = TokenRow.last_used_at.is_(None) | (TokenRow.last_used_at < at)
         session.execute(update(TokenRow).where(TokenRow.id == token_id, is_later).values(last_used_at=at))
@@ -220,11 +220,10 @@ def list_entries(
     about: str | None = None,
     actors: Collection[str] | None = None,
 ) -> tuple[list[AuditRow], str | None]:
-    """Entries of a tenant (``None``: of all), newest first, and the cursor of the next page.
+    """Return entries of a tenant (``None``: of all), newest first, and the cursor of the next page.
 
     Args:
-        about: only those whose target begins so, or whose actor it is; ``actors`` are those that may be asked for
-            (``None``: all).
+        about: beginning of the target, or the actor; ``actors``: actors that may be searched for (``None``: all).
     """
     query = select(AuditRow)
     if tenant_id is not None:
@@ -243,9 +242,9 @@ Group = tuple[str | None, str]
 
 
 def plan_pruning(counts: Mapping[Group, int], keep: int) -> dict[Group, int]:
-    """Choose how many of the oldest rows of each group (tenant, outcome) go, so that ``keep`` stay (pure).
+    """Choose how many of the oldest rows of each group (tenant, outcome) to delete, so that ``keep`` stay (pure).
 
-    The largest groups lose first: who fills the log pushes out its own rows, not what others did.
+    The largest groups lose rows first, so a tenant that fills the log displaces only its own rows.
     """
     excess = sum(counts.values()) - keep
     if excess <= 0:
@@ -263,7 +262,7 @@ def plan_pruning(counts: Mapping[Group, int], keep: int) -> dict[Group, int]:
 
 
 def prune_by_settings(database: Database, now: float) -> None:
-    """Return the scheduler's housekeeping; that rows went is a row."""
+    """Prune the log by the settings, and record that in the log."""
     gone = prune(database, now, resolve(AUDIT_DAYS) * 86400, resolve(AUDIT_ROWS))
     if gone:
         with database.write() as session:
@@ -271,7 +270,7 @@ def prune_by_settings(database: Database, now: float) -> None:
 
 
 def prune(database: Database, now: float, keep_s: float, keep_rows: int) -> int:
-    """Delete what is older than ``keep_s``, then what is beyond ``keep_rows``, in batches. Returns how many went."""
+    """Delete rows older than ``keep_s``, then those beyond ``keep_rows``, in batches. Returns how many were deleted."""
     gone = 0
     with database.read() as session:
         chains = session.scalars(select(AuditChainRow.chain)).all()
@@ -290,7 +289,7 @@ def prune(database: Database, now: float, keep_s: float, keep_rows: int) -> int:
 
 
 def _prune_old(database: Database, chain: str, before: float) -> int:
-    # What is older but comes after something younger stays with it: a chain has no gaps.
+    # An older row after a younger one stays, because a chain has no gaps.
     gone = 0
     while True:
         with database.read() as session:

@@ -1,7 +1,7 @@
-"""Writer of what no request waits for: refusals and looks, of which many alike are one row with a count, and uses of
-tokens.
+"""Background writer of refusals, of views by administrators, and of uses of tokens. Many equal events become one row
+with a count.
 
-A thread of the gateway or of a worker, a transaction a batch.
+It is a thread of the gateway or of a worker, and writes a batch per transaction.
 """
 
 import ipaddress
@@ -18,39 +18,39 @@ from rdukit_platform.db.engine import Database
 
 logger = logging.getLogger(__name__)
 
-#: What comes within so many seconds is one transaction.
+#: Seconds of events that one transaction writes.
 BATCH_S: Final = 0.25
-#: How often it looks for windows that have ended.
+#: Seconds between checks for ended windows.
 TICK_S: Final = 5.0
-#: How exactly it is known when a token was last used.
+#: Resolution in seconds of a token's last use.
 USE_S: Final = 60.0
-#: Rows that wait for a database that does not answer; the later ones are lost, and that is logged.
+#: Largest number of rows that wait for an unreachable database; further ones are lost, which is logged.
 MAX_WAITING: Final = 5000
 
 
 class AuditWriter:
-    """Takes refusals and looks at any rate from any thread; the thread that writes them begins with the first one."""
+    """Collects events at any rate from any thread; the writing thread starts with the first one."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database, self._clock = database, clock
         self._flood = Flood()
-        #: Guards all below, and ``_flood``.
+        #: Guards the attributes below, and ``_flood``.
         self._lock = threading.Lock()
-        #: Rows to be, in order.
+        #: Waiting entries, in order.
         self._waiting: list[AuditRecord] = []
         self._lost = 0
-        #: Token to when its use was last noted; and those of them that are not written yet.
+        #: Last recorded use of each token, and the uses not written yet.
         self._used: dict[str, float] = {}
         self._unwritten: set[str] = set()
         self._thread: threading.Thread | None = None
         self._is_closed = False
         self._has_work = threading.Event()
         self._stop = threading.Event()
-        #: One writes at a time, so that a flush that returns has it all in the database.
+        #: Only one thread writes at a time, so that everything is in the database when a flush returns.
         self._writing = threading.Lock()
 
     def note(self, entry: AuditRecord) -> None:
-        """Record a refusal, or a look at what is another tenant's, soon. Touches no database."""
+        """Queue a refusal, or a view of another tenant's data. Does not access the database."""
         with self._lock:
             row = self._flood.note(entry)
             if row is not None:
@@ -59,9 +59,9 @@ class AuditWriter:
         self._has_work.set()
 
     def used(self, token_id: str) -> None:
-        """Note that a token was used; it is written at most once in ``USE_S``. Touches no database."""
+        """Queue the use of a token, at most once per ``USE_S``. Does not access the database."""
         now = self._clock.now()
-        # Without the lock: most requests end here, and two that do not write the same.
+        # Without the lock: most requests return here, and concurrent ones write the same value.
         if now - self._used.get(token_id, float("-inf")) < USE_S:
             return
         with self._lock:
@@ -73,11 +73,11 @@ class AuditWriter:
         self._has_work.set()
 
     def flush(self) -> None:
-        """Write now what is to be written; after an error of the database it is tried again later."""
+        """Write all queued entries now; after a database error they stay queued."""
         self._write(is_end=False)
 
     def close(self) -> None:
-        """Write all there is, counts of windows that have not ended too."""
+        """Write everything, also counts of open windows."""
         with self._lock:
             self._is_closed = True
             thread = self._thread
@@ -131,13 +131,13 @@ class AuditWriter:
 
 
 WINDOW_S: Final = 60.0
-#: Rows a minute for one address, actor and reason; what comes beyond is one more row with a count.
+#: Rows per minute for one address, actor and reason; further events become one row with a count.
 ROWS_OF_ONE: Final = 10
-#: Rows a minute in all; beyond, each is counted only.
+#: Rows per minute in total; further events are only counted.
 ROWS_OF_ALL: Final = 500
-#: Addresses that are told apart at once; beyond, the rest are one.
+#: Largest number of addresses distinguished at once; the others count as one.
 SOURCES: Final = 500
-#: The address of those that are not told apart.
+#: Address of those that are not distinguished.
 MANY: Final = "many"
 
 
@@ -147,7 +147,7 @@ class _Window:
 
     began: float
     written: int = 0
-    #: The last of those that were counted only, with their number; ``None``: there is none.
+    #: Last of the events that were only counted, with their number; ``None``: there is none.
     counted: AuditRecord | None = None
 
 
@@ -155,7 +155,7 @@ class Flood:
     """Decides which refusals are rows at once, and which are counted."""
 
     def __init__(self) -> None:
-        #: Those of the last ``WINDOW_S``, at most ``SOURCES`` and one for each reason.
+        #: Windows of the last ``WINDOW_S``, at most ``SOURCES`` and one per reason.
         self._windows: dict[tuple[str, str, str], _Window] = {}
         self._all = _Window(float("-inf"))
 
@@ -165,7 +165,7 @@ class Flood:
         return any(window.counted for window in self._windows.values())
 
     def note(self, entry: AuditRecord) -> AuditRecord | None:
-        """``entry`` if it is to be a row now; ``None``: it was counted."""
+        """Return ``entry`` if it becomes a row now; ``None``: it was only counted."""
         if entry.at - self._all.began >= WINDOW_S:
             self._all = _Window(entry.at)
         key = (network(entry.address), entry.actor, entry.reason)
@@ -182,13 +182,13 @@ class Flood:
         return None
 
     def due(self, now: float, *, is_end: bool = False) -> list[AuditRecord]:
-        """Return the rows of windows that have ended, with how many each stands for; at the end those of all."""
+        """Return the counted rows of ended windows; at shutdown those of all windows."""
         ended = [key for key, window in self._windows.items() if is_end or now - window.began >= WINDOW_S]
         return [row for key in ended if (row := self._windows.pop(key).counted) is not None]
 
 
 def network(address: str) -> str:
-    """Return what counts as one address: for IPv6 the network of 64 bits, which one caller has as a whole."""
+    """Return the source of an address: for IPv6 its 64-bit network, because one caller may own it all."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:

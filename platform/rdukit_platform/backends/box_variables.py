@@ -1,7 +1,7 @@
-"""Variables of a box that is a process: the one list of what it gets of its worker's, in a fence and without one.
+"""Environment variables of a box that is a process: the list of those it gets, in a fence and without one.
 
-A worker's environment has passwords of database and broker, keys of a bucket and tokens. A box gets the variables that
-are named here, those that ``worker.box_environment`` names, and those of its job; nothing else.
+A worker's environment has passwords, keys and tokens. A box gets only the variables named here, those of
+``worker.box_environment``, and those of its job.
 """
 
 from collections.abc import Mapping
@@ -10,23 +10,23 @@ from typing import Final
 from rdukit.settings import CONFIG, HOME, resolve, variables_of
 from rdukit_platform.settings import BOX_ENVIRONMENT
 
-#: Numbers of threads, which a box takes over.
+#: Numbers of threads, which a box inherits.
 THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-#: Of each box, before what its job adds.
+#: Variables of every box; its job's override them.
 ENVIRONMENT: Final[Mapping[str, str]] = {"LANG": "C.UTF-8", "TMPDIR": "/tmp", "PYTHONUNBUFFERED": "1"}
-#: Of its worker's, in a fence.
+#: Variables that a fenced box inherits from its worker.
 FENCED: Final = ("PATH", *THREADS)
-#: Of its worker's, without a fence: it is the worker's user, with the same folders, and finds the same programs.
+#: Variables that a box without a fence inherits: it has the worker's user, folders and programs.
 UNFENCED: Final = (
     *FENCED, "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH",
     "VIRTUAL_ENV", "XDG_CACHE_HOME", HOME.variable, CONFIG.variable,
 )  # fmt: skip
-#: What a server needs that imports for boxes and is no box: to import the same, for as many threads.
+#: Variables of the fork server, which must import the same modules for as many threads.
 SERVER: Final = (*FENCED, "PYTHONPATH", "LD_LIBRARY_PATH")
 
 
 def named_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return what ``worker.box_environment`` names, as far as it is set here or in the settings file."""
+    """Return the variables of ``worker.box_environment`` that are set here or in the settings file."""
     return variables_of((word.strip() for word in resolve(BOX_ENVIRONMENT).split(",")), environ)
 
 
@@ -35,7 +35,7 @@ def fenced_variables(environ: Mapping[str, str], given: Mapping[str, str], home:
 
     Args:
         environ: its worker's.
-        given: those of its job, which count more; among them what ``worker.box_environment`` names.
+        given: those of its job, with those of ``worker.box_environment``; they override the others.
         home: folder of its tenant.
     """
     own = {"PATH": "/usr/bin:/bin", "HOME": home, HOME.variable: home, **ENVIRONMENT}
@@ -43,7 +43,7 @@ def fenced_variables(environ: Mapping[str, str], given: Mapping[str, str], home:
 
 
 def unfenced_variables(environ: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a box that has no fence; arguments as of ``fenced_variables``."""
+    """Return the variables of a box that has no fence; arguments as for ``fenced_variables``."""
     return {**_taken(environ, UNFENCED), **named_variables(environ), **given}
 
 

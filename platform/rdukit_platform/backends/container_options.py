@@ -1,4 +1,4 @@
-"""Options of a box's container, as an engine takes them. Pure but for this process's user id."""
+"""Options of a box's container for an engine (pure except for this process's user id)."""
 
 import os
 import secrets
@@ -15,16 +15,16 @@ EPOCH_LABEL: Final = "dev.rdukit.epoch"
 PORTS: Final[Mapping[str, object]] = {
     "ports": {f"{REST_PORT}/tcp": ("127.0.0.1", None), f"{GRPC_PORT}/tcp": ("127.0.0.1", None)}
 }
-#: But its own loopback. Its wires are sockets in its folder.
+#: Only loopback is reachable. APIs are UNIX sockets in the box's folder.
 NO_NETWORK: Final[Mapping[str, object]] = {"network_mode": "none"}
-#: What a container may use unless its spec says otherwise: as much as a process in a fence.
+#: Default limits of a container, equal to those of a fence.
 LIMITS: Final = FenceLimits()
 ULIMITS: Final[Mapping[str, int | None]] = {"nofile": LIMITS.open_files, "fsize": LIMITS.file_bytes, "core": 0}
-#: Of its log the engine keeps the last so many bytes: a box may say the same for ever.
+#: Bytes of the log that the engine keeps, from its end: a box may write without end.
 LOG_BYTES: Final = 16 << 20
-#: From -1000, never, to 1000, always: where the machine's memory runs out, boxes end before who runs them.
+#: OOM score from -1000 (never) to 1000 (always): the OOM killer picks boxes before the worker.
 OUT_OF_MEMORY_FIRST: Final = 500
-#: Where podman would put memory without a limit.
+#: Folders that podman would mount as memory without a limit.
 _TEMPORARY: Final = ("/tmp", "/var/tmp")
 
 
@@ -39,9 +39,9 @@ def container_options(
     """Make the options that docker-py's ``create`` takes.
 
     Args:
-        security: options of security beside those of every box.
-        volumes: what the image declares as volumes. They would be on the engine's disk, where nobody counts them.
-        given: the engine's word for memory that is given to the box's user; empty: ``uid=…``.
+        security: security options in addition to those of every box.
+        volumes: volumes that the image declares; on the engine's disk they would be without a limit.
+        given: the engine's mount option that makes the box's user own memory; empty: ``uid=…``.
     """
     given = given or f"uid={uid_of_box()}"
     labels = {BOX_LABEL: spec.box}
@@ -67,7 +67,7 @@ def container_options(
         "read_only": True,
         "tmpfs": dict.fromkeys(
             [path for path in (*_TEMPORARY, *volumes) if path not in read and path not in written],
-            # Engines give each the mode of the image's folder, which may be its owner's alone.
+            # Engines copy the mode of the image's folder, which others may not be able to enter.
             f"rw,nosuid,nodev,mode=1777,{given},size={LIMITS.temporary_bytes}",
         ),
         "shm_size": LIMITS.temporary_bytes,
@@ -102,7 +102,7 @@ def box_command(spec: BoxSpec) -> list[str]:
 
 
 def asked_limits(spec: BoxSpec) -> list[str]:
-    """Names of the limits that ``spec`` sets."""
+    """Return the names of the limits that ``spec`` sets."""
     limits = {"cores": spec.limits.cores, "memory": spec.limits.memory_bytes, "pids": spec.limits.pids}
     limits["disk"] = spec.limits.disk_bytes
     return [name for name, value in limits.items() if value is not None]

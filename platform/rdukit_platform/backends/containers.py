@@ -1,4 +1,4 @@
-"""Run boxes as containers of an engine that speaks Docker's API; ``docker.py`` and ``podman.py`` say where one is."""
+"""Run boxes as containers of an engine that speaks Docker's API; ``engines.py`` has the engines."""
 
 import contextlib
 import importlib
@@ -49,8 +49,8 @@ class ContainerBox:
     def __init__(
         self, container: Any, limits: Mapping[str, str], clock: Clock, started: float, sockets: Path | None = None
     ) -> None:
-        """``sockets``: the folder that its wires are in, if they are no ports."""
-        #: Which limit of the disk it was over, once it was.
+        """``sockets``: folder of its UNIX sockets, if it has no ports."""
+        #: Disk limit that it has exceeded, if any.
         self._excess = ""
         self._has_stopped = threading.Event()
         self._container = container
@@ -69,7 +69,7 @@ class ContainerBox:
 
     @property
     def rest_url(self) -> str:
-        """Base address of the REST wire: a socket in its folder, or on the loopback address."""
+        """Return the base address of the REST wire: a socket in its folder, or on the loopback address."""
         if self._sockets is not None:
             return self._open_wires(self._sockets).addresses["rest"]
         return f"http://127.0.0.1:{self._port(REST_PORT)}"
@@ -83,7 +83,7 @@ class ContainerBox:
 
     @property
     def limits(self) -> Mapping[str, str]:
-        """Limits that were asked for; an engine applies them all, or does not start the box."""
+        """Return the requested limits; an engine applies all of them, or does not start the box."""
         return self._limits
 
     def is_alive(self) -> bool:
@@ -91,7 +91,7 @@ class ContainerBox:
         return bool(self._state().get("Running"))
 
     def is_ready(self) -> bool:
-        """Return whether it says that it can serve."""
+        """Return whether it reports that it is ready."""
         is_there = self._sockets is None or os.path.lexists(self._sockets / REST_SOCKET)
         return self.is_alive() and is_there and answers_ready(self.rest_url)
 
@@ -119,7 +119,7 @@ class ContainerBox:
                 yield from (line.decode(errors="replace") for line in lines)
         finally:
             blocks.close()
-            # Its close() leaves the connection to the collector of garbage.
+            # Its close() would leave the connection to the garbage collector.
             blocks._response.close()
         if rest:
             yield rest.decode(errors="replace")
@@ -144,7 +144,7 @@ class ContainerBox:
         )
 
     def events(self) -> Sequence[BoxEvent]:
-        """Start, readiness, and how it ended, as the engine tells it."""
+        """Return start, readiness and end, as the engine reports them."""
         state = self._state()
         if state and not state.get("Running") and self._events[-1].kind is not BoxEventKind.ENDED:
             time = _seconds(state.get("FinishedAt")) or self._clock.now()
@@ -159,13 +159,13 @@ class ContainerBox:
         return tuple(self._events)
 
     def terminate(self) -> None:
-        """SIGTERM."""
+        """Send SIGTERM."""
         if self.is_alive():
             with _answering(), contextlib.suppress(_errors().NotFound):
                 self._container.kill(signal="SIGTERM")
 
     def stop(self, grace_s: float = 10.0) -> None:
-        """SIGTERM, then SIGKILL; the container is removed, its log kept here."""
+        """Send SIGTERM, then SIGKILL; remove the container, and keep its log here."""
         self._has_stopped.set()
         if self._last_words is not None:
             return
@@ -181,7 +181,7 @@ class ContainerBox:
             self._wires.close()
 
     def watch_disk(self, folders: Sequence[Path], max_bytes: int) -> None:
-        """Watch how much it has in ``folders``, in a thread, and end it where that is too much."""
+        """Watch the size of ``folders`` in a thread, and end the box if they exceed ``max_bytes``."""
         words = [str(folder) for folder in folders]
 
         def watch() -> None:
@@ -198,7 +198,7 @@ class ContainerBox:
         threading.Thread(target=watch, name="disk-watch", daemon=True).start()
 
     def _first_process(self) -> int:
-        """Return its number on the engine's machine; 0: it has ended, or the engine does not answer."""
+        """Return the pid of its first process on the engine's machine; 0: it has ended, or the engine does not answer."""
         with contextlib.suppress(Unavailable):
             return int(self._state().get("Pid") or 0)
         return 0
@@ -259,9 +259,9 @@ class EngineBackend:
     """Starts boxes as containers: user 10001 or this process's, a read-only system, no capabilities."""
 
     name = "engine"
-    #: Limits of each process of a box.
+    #: Limits per process of a box.
     ulimits: Mapping[str, int | None] = ULIMITS
-    #: How a folder in memory is given to the box's user, where that is not by its number.
+    #: Mount option that makes the box's user own a folder in memory, if that is not the uid.
     given = ""
 
     def __init__(self, url: str, image: str, clock: Clock | None = None) -> None:
@@ -280,7 +280,7 @@ class EngineBackend:
             raise BackendUnavailable(f"{self.name} does not answer at {url}: {cause}") from cause
 
     def close(self) -> None:
-        """Let go of the engine's socket; boxes go on."""
+        """Close the engine's socket; boxes keep running."""
         self._client.close()
 
     def start(self, spec: BoxSpec, timeout_s: float = 30.0, stop: threading.Event | None = None) -> ContainerBox:
@@ -316,11 +316,11 @@ class EngineBackend:
         return box
 
     def owned(self) -> Sequence[OwnedBox]:
-        """Find them by the containers' labels; also those that have ended and were not removed."""
+        """Find boxes by the containers' labels, also ended ones that were not removed."""
         return self._labelled(OWNER_LABEL)
 
     def orphans(self, owner: BoxOwner) -> Sequence[OwnedBox]:
-        """Find them by the containers' labels; also those that have ended and were not removed."""
+        """Find orphans by the containers' labels, also ended ones that were not removed."""
         return tuple(box for box in self._labelled(f"{OWNER_LABEL}={owner.id}") if is_orphan(box.owner, owner))
 
     def reap(self, orphan: OwnedBox) -> None:
@@ -331,7 +331,7 @@ class EngineBackend:
             remove(container)
 
     def read_image(self, image: str, folder: Path) -> str:
-        """Copy the folder out of a container that is never started. Returns the image's id, which is a digest."""
+        """Copy the folder from a container that is never started. Returns the image's id, which is a digest."""
         with _answering(f"{self.name} does not show image {image!r}"):
             try:
                 found = self._client.images.get(image)
@@ -353,11 +353,11 @@ class EngineBackend:
         return str(found.id)
 
     def _security(self, spec: BoxSpec) -> list[str]:
-        """Options of security, in words of this engine: what filters its system calls."""
+        """Return this engine's security options for its filter of system calls."""
         return []
 
     def _volumes_of(self, spec: BoxSpec) -> Iterable[str]:
-        """Return what the image of the box declares as volumes."""
+        """Return the volumes that the box's image declares."""
         return (self._client.images.get(spec.image or self._image).attrs["Config"].get("Volumes") or {}).keys()
 
     def _labelled(self, label: str) -> Sequence[OwnedBox]:
@@ -371,7 +371,7 @@ class EngineBackend:
 
 
 def processes_of(first: int) -> list[str]:
-    """Return the folder in ``/proc`` of each process of a container, from its first one; none where not seen."""
+    """Return the folder in ``/proc`` of each process of a container, from its first one; empty if they are not visible."""
     try:
         own = os.readlink(f"/proc/{first}/ns/pid")
     except OSError:
@@ -385,7 +385,7 @@ def processes_of(first: int) -> list[str]:
 
 
 def remove(container: Any) -> None:
-    """Remove a container with its volumes; nothing happens if it has gone or somebody else is removing it."""
+    """Remove a container with its volumes; does nothing if it is gone or being removed."""
     try:
         container.remove(force=True, v=True)
     except _errors().NotFound:
@@ -397,11 +397,11 @@ def remove(container: Any) -> None:
 
 @contextlib.contextmanager
 def _answering(what: str = "nothing is known of the box") -> Iterator[None]:
-    """Tell an engine's refusals and its absence in our words.
+    """Convert an engine's errors to rdukit's.
 
     Raises:
-        Unavailable: it refuses; the message is the engine's own.
-        BackendUnavailable: it does not answer.
+        Unavailable: the engine refuses; the message is its own.
+        BackendUnavailable: the engine does not answer.
     """
     requests = importlib.import_module("requests.exceptions")
     try:
@@ -413,7 +413,7 @@ def _answering(what: str = "nothing is known of the box") -> Iterator[None]:
 
 
 def prepare_folders(spec: BoxSpec) -> None:
-    """Make the folders that the box writes, its own where this process is root."""
+    """Create the folders that the box writes; if this process is root, the box's user owns them."""
     for folder in (spec.state, *spec.outputs):
         folder.mkdir(parents=True, exist_ok=True)
         if os.getuid() == 0:
@@ -421,7 +421,7 @@ def prepare_folders(spec: BoxSpec) -> None:
 
 
 def _seconds(text: object) -> float | None:
-    """RFC 3339 with any number of digits after the point; None for the engines' year 1."""
+    """Parse RFC 3339 with any number of decimals; ``None`` for the engines' year 1."""
     if not isinstance(text, str) or text.startswith("0001"):
         return None
     whole, _, rest = text.partition(".")

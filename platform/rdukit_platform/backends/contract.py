@@ -1,4 +1,4 @@
-"""Interface of every way to run a ModelBox, and the values that go in and out."""
+"""Interface of all backends that run ModelBoxes, and its values."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,20 +13,20 @@ from rdukit.fence.spec import FenceLimits, Way
 
 @dataclass(frozen=True, slots=True)
 class BoxLimits:
-    """Limits of what a box may use; None: no limit."""
+    """Limits of a box's resources; ``None``: no limit."""
 
     #: Processor cores, by number: those of the box's lease.
     cores: tuple[int, ...] | None = None
     memory_bytes: int | None = None
     #: Processes and threads together.
     pids: int | None = None
-    #: Of all that it keeps in its folders.
+    #: Bytes of all its folders together.
     disk_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class BoxOwner:
-    """Owner that a box was started for. Of one id only the newest epoch may have boxes.
+    """Owner that a box was started for. Only the newest epoch of an id may have boxes.
 
     The platform's ids are jobs and their epochs attempts; a program that keeps its id over restarts counts its starts.
     """
@@ -37,17 +37,17 @@ class BoxOwner:
 
 @dataclass(frozen=True, slots=True)
 class BoxFence:
-    """The fence of a box, where the backend puts up one (processes; a container is one)."""
+    """Fence of a box in backends that need one (processes; a container is one already)."""
 
-    #: Who puts it up: what ``rdukit.fence.probe.what_holds`` said.
+    #: Mechanism of the fence, from ``rdukit.fence.probe.what_holds``.
     way: Way
-    #: Whose boxes may trust what it compiles: ``tenant:<id>``.
+    #: Owner whose boxes may trust the compiled code: ``tenant:<id>``.
     owner: str
-    #: Its home folder, and of all boxes of this owner: caches and their key. It writes there.
+    #: Writable home folder of all boxes of this owner, with caches and their key.
     home: Path
     #: Its user and group; only root can choose.
     uid: int | None = None
-    #: Beside those of the spec.
+    #: Limits in addition to the spec's.
     limits: FenceLimits = field(default_factory=FenceLimits)
 
 
@@ -61,9 +61,9 @@ class ClaimedFolder:
 
 @dataclass(frozen=True, slots=True)
 class BoxSpec:
-    """Specification of a box to run: which one, where it may write, and what else it may read."""
+    """Specification of a box to run: its name, and the folders that it may write and read."""
 
-    #: Its name; without ``folder`` and ``image`` that of one that comes with rdukit.
+    #: Its name; without ``folder`` and ``image`` a box that comes with rdukit.
     box: str
     #: Its own folder; the same path inside a container as outside.
     state: Path
@@ -73,36 +73,35 @@ class BoxSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
     limits: BoxLimits = BoxLimits()
     owner: BoxOwner | None = None
-    #: Image that has the box; without one ``box`` runs from the backend's image. Processes have none.
+    #: Image with the box; without it ``box`` runs from the backend's image. Not for processes.
     image: str | None = None
-    #: The box ends with the process that started it, where the backend can do that (processes).
+    #: Whether the box ends with the process that started it (processes only).
     ends_with_parent: bool = True
-    #: Open files that it inherits and never uses, where the backend can do that (processes): a file lock lasts as long
-    #: as the box.
+    #: Open files that it inherits but never uses (processes only), so that a file lock lasts as long as the box.
     descriptors: Sequence[int] = ()
     #: Folders that it may write besides its own; the same paths inside as outside.
     outputs: Sequence[Path] = ()
-    #: UNIX sockets that it may connect to, each alone in its folder; the same paths inside as outside. A container is
-    #: given the folder: whoever listens there makes the socket anew when it is restarted.
+    #: UNIX sockets that it may connect to, each alone in its folder; the same paths inside as outside. A container
+    #: mounts the folder, because a restarted listener creates the socket again.
     sockets: Sequence[Path] = ()
     #: Folder with the box's YAML and code, among ``mounts``: it does not come with rdukit.
     folder: Path | None = None
-    #: Its wires are UNIX sockets in ``state``, made private, rather than ports, and a container has no network then.
+    #: Its wires are private UNIX sockets in ``state`` instead of ports; a container then has no network.
     has_sockets: bool = False
-    #: Without one it runs as the process that starts it does. With one it is to have sockets.
+    #: Fence of the box; requires ``has_sockets``. Without it the box has the rights of its starter.
     fence: BoxFence | None = None
-    #: Tiles that are leased for it, and seconds that its work may take, for a backend that counts both (Slurm).
+    #: Leased tiles, and run limit in seconds, for a backend that accounts for both (Slurm).
     tiles: int = 0
     run_limit_s: float | None = None
-    #: Number of the part that it has of a job on several nodes (fenced processes only); ``None``: of one node.
+    #: Number of its part of a job on several nodes (fenced processes only); ``None``: a job on one node.
     part: int | None = None
-    #: Called while it waits for its place, where the backend has a queue: which box, why in words, the queue's code.
+    #: Called while it waits in the backend's queue: with the box, the reason, and the queue's code.
     on_wait: Callable[[Mapping[str, object], str, str], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class BoxStats:
-    """Use of resources by a box and all that it started."""
+    """Use of resources by a box and its descendants."""
 
     cpu_s: float
     memory_bytes: int
@@ -125,7 +124,7 @@ def end_of_container(status: object, ran_out_of_memory: bool) -> BoxEnd:
 
 @dataclass(frozen=True, slots=True)
 class BoxEvent:
-    """Something that happened to a box, at seconds since 1970. ``end``: of an ``ENDED``."""
+    """Something that happened to a box, at seconds since 1970. ``end`` belongs to ``ENDED`` events."""
 
     kind: BoxEventKind
     time: float
@@ -135,7 +134,7 @@ class BoxEvent:
 
 @dataclass(frozen=True, slots=True)
 class OwnedBox:
-    """A box that was started for an owner, by whomever: ``id`` is the backend's own name for it."""
+    """A box that any process started for an owner: ``id`` is the backend's own name for it."""
 
     id: str
     box: str
@@ -172,8 +171,7 @@ class BoxProcess(Protocol):
 
 
 class RunningBox(Protocol):
-    """A box that has been started. Its calls raise ``BackendUnavailable`` where the
-    backend does not answer."""
+    """A box that has been started. Its methods raise ``BackendUnavailable`` if the backend does not answer."""
 
     @property
     def id(self) -> str:
@@ -192,7 +190,7 @@ class RunningBox(Protocol):
 
     @property
     def limits(self) -> Mapping[str, str]:
-        """Limits that were asked for, by name: ``applied …``, or ``not applied: …`` with the reason."""
+        """Return the requested limits by name: ``applied …``, or ``not applied: …`` with the reason."""
         ...
 
     def is_alive(self) -> bool:
@@ -200,7 +198,7 @@ class RunningBox(Protocol):
         ...
 
     def is_ready(self) -> bool:
-        """Return whether it says that it can serve."""
+        """Return whether it reports that it is ready."""
         ...
 
     def logs(self, tail: int | None = None) -> str:
@@ -224,11 +222,11 @@ class RunningBox(Protocol):
         ...
 
     def terminate(self) -> None:
-        """Ask it to end; returns at once. It still is to be stopped."""
+        """Ask it to end; returns at once. ``stop`` must still follow."""
         ...
 
     def stop(self, grace_s: float = 10.0) -> None:
-        """End it in order, by force after ``grace_s`` seconds; returns when nothing of it is left but its log."""
+        """End it gracefully, or by force after ``grace_s`` seconds; returns when only its log is left."""
         ...
 
 
@@ -249,52 +247,52 @@ class BoxBackend(Protocol):
         ...
 
     def owned(self) -> Sequence[OwnedBox]:
-        """Find all boxes that have an owner, whoever started them, also those that have ended and were not removed."""
+        """Find all boxes with an owner, of any starter, also ended ones that were not removed."""
         ...
 
     def orphans(self, owner: BoxOwner) -> Sequence[OwnedBox]:
-        """Boxes of the same owner's earlier epochs that are left. Boxes of others and of this epoch are none."""
+        """Find remaining boxes of the same owner's earlier epochs."""
         ...
 
     def reap(self, orphan: OwnedBox) -> None:
-        """End a box that somebody left behind, and remove it; nothing happens if it has gone."""
+        """End and remove an orphaned box; does nothing if it is gone."""
         ...
 
     def read_image(self, image: str, folder: Path) -> str:
-        """Copy the box's folder out of an image; nothing of the image runs. Returns what names it and no other.
+        """Copy the box's folder from an image, without running it. Returns the image's unique id.
 
         Raises:
-            NotFound: there is no such image where boxes are started.
+            NotFound: the backend has no such image.
             InvalidArgument: it is no ModelBox, or the backend starts no images.
             BackendUnavailable: the backend does not answer.
         """
         ...
 
     def close(self) -> None:
-        """Let go of the backend; boxes go on."""
+        """Close the backend; boxes keep running."""
         ...
 
 
 @runtime_checkable
 class TriedBackend(Protocol):
-    """A backend that asks others to keep its boxes from every network, and can only try whether they do."""
+    """A backend that relies on others to block its boxes' network, and can only probe the result."""
 
     def check_rights(self) -> None:
-        """See that it answers and may do all that is asked of it.
+        """Check that it answers and has all necessary rights.
 
         Raises:
-            PermissionDenied: it may not; the message says what.
-            Unavailable: it does not answer, or does not say.
+            PermissionDenied: a right is missing; the message names it.
+            Unavailable: it does not answer, or does not report the rights.
         """
         ...
 
     def try_network(self, timeout_s: float = 90.0) -> str:
-        """Try what a box with sockets reaches. Returns why that is too much, nothing where it reaches no network.
+        """Probe the network of a box with sockets. Returns why it is open; empty if it is blocked.
 
-        After that every box tries it again before it begins, and does not begin where it fails.
+        Afterwards every box probes it again, and does not start if it is open.
 
         Raises:
-            Unavailable: it cannot be tried.
+            Unavailable: the probe cannot run.
         """
         ...
 
@@ -305,7 +303,7 @@ def is_orphan(found: BoxOwner, owner: BoxOwner) -> bool:
 
 
 def last_lines(text: str, tail: int | None) -> str:
-    """Return the last ``tail`` lines of a log; all of it without ``tail``."""
+    """Return the last ``tail`` lines of a log; the whole log without ``tail``."""
     if tail is None:
         return text
     lines = text.splitlines(keepends=True)

@@ -30,7 +30,7 @@ class DockerBackend(EngineBackend):
 
 
 ROOT_SOCKET: Final = "unix:///run/podman/podman.sock"
-#: In a box's folder.
+#: Name of the file in a box's folder.
 PROFILE: Final = "system-calls.json"
 
 
@@ -38,7 +38,7 @@ class PodmanBackend(EngineBackend):
     """Starts boxes by the podman service at ``url`` (``CONTAINER_HOST``, or the socket of this user's service)."""
 
     name = "podman"
-    # Podman adds this one by itself, and asks for more than it may have where it may not have all.
+    # Podman sets this limit itself, and requests too much if it lacks rights.
     ulimits: Mapping[str, int | None] = {**ULIMITS, "nproc": 16384}
     given = "U"
 
@@ -56,6 +56,6 @@ class PodmanBackend(EngineBackend):
 
 
 def default_socket() -> str:
-    """Return where ``podman system service`` listens: root's, or this user's."""
+    """Return the socket of ``podman system service``: root's, or this user's."""
     user = os.getuid()
     return ROOT_SOCKET if user == 0 else f"unix:///run/user/{user}/podman/podman.sock"

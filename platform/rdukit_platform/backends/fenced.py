@@ -1,7 +1,7 @@
-"""A box in a fence: which folders, variables and wires it has, and how it is started and ended.
+"""A box in a fence: its folders, variables and wires, its start and its end.
 
-Of the attempt's folder only ``box`` is the box's to write. Its log, and all that decides where this process writes or
-connects to, lies beside that folder: a box may put a link wherever it writes.
+In the attempt's folder the box can write ``box`` only. Its log, and every file that decides where this process writes
+or connects to, is outside: a box may create links wherever it writes.
 """
 
 import contextlib
@@ -28,13 +28,13 @@ from rdukit.system.forks import ForkServer
 from rdukit_platform.backends.box_variables import fenced_variables
 from rdukit_platform.backends.contract import BoxFence, BoxProcess, BoxSpec
 
-#: In the folder of a box's state: what is its own.
+#: The box's own folder, inside the folder of its state.
 BOX: Final = "box"
 END_S: Final = 5.0
 
 
 def own_folder(spec: BoxSpec) -> Path:
-    """Return the folder that a box keeps its operations, wires and announcement in."""
+    """Return the folder of a box's operations, wires and announcement."""
     return spec.state / BOX if spec.fence is not None else spec.state
 
 
@@ -46,10 +46,10 @@ def start_fenced_box(
     log: IO[bytes],
     forks: ForkServer | None = None,
 ) -> BoxProcess:
-    """Start a box's command in its fence: what runs boxes, and its arguments. ``forks``: it is a fork of that server.
+    """Start a box in its fence: the program that runs boxes, and its arguments. ``forks``: fork it from that server.
 
     Raises:
-        InvalidArgument: it has no sockets, and nobody reaches its ports from outside.
+        InvalidArgument: it has no sockets; ports in a fence are unreachable.
     """
     made = prepare_fence(spec, fence, program, arguments)
     if forks is None:
@@ -65,7 +65,7 @@ def prepare_fence(spec: BoxSpec, fence: BoxFence, program: Sequence[str], argume
     """Make a box's folders its own, and return its fence.
 
     Raises:
-        InvalidArgument: it has no sockets, and nobody reaches its ports from outside.
+        InvalidArgument: it has no sockets; ports in a fence are unreachable.
     """
     if not spec.has_sockets:
         raise InvalidArgument(f"box {spec.box} is fenced and has no sockets: nobody could call it")
@@ -80,7 +80,7 @@ def prepare_fence(spec: BoxSpec, fence: BoxFence, program: Sequence[str], argume
 def fence_of(
     spec: BoxSpec, fence: BoxFence, program: Sequence[str], arguments: Sequence[str], environ: Mapping[str, str]
 ) -> FenceSpec:
-    """Return the fence of a box, once its folders are there."""
+    """Return the fence of a box, whose folders exist."""
     environment = fenced_variables(environ, {**log_place(spec, fence.home), **spec.environment}, str(fence.home))
     return FenceSpec(
         command=[*absolute_command(program), *arguments],
@@ -89,7 +89,7 @@ def fence_of(
         readable=[
             *program_paths(program, environment.get("PYTHONPATH", "")),
             *map(str, spec.mounts),
-            # The folders: whoever listens there makes the socket anew when it is restarted.
+            # The folders, because a restarted listener creates the socket again.
             *(str(path.parent) for path in spec.sockets),
         ],
         writable=[str(path) for path in (own_folder(spec), fence.home, *spec.outputs)],
@@ -106,7 +106,7 @@ def fence_of(
 
 
 def log_place(spec: BoxSpec, home: Path) -> dict[str, str]:
-    """Return the variable that says where its programs write ``sn.log``, if they reach a node.
+    """Return the variable for the place of ``sn.log``, if its programs reach a node.
 
     Without it that would be beside the node's socket, where no box writes.
     """
@@ -114,7 +114,7 @@ def log_place(spec: BoxSpec, home: Path) -> dict[str, str]:
 
 
 def fenced_limits(spec: BoxSpec, fence: BoxFence) -> dict[str, str]:
-    """Describe what comes of each limit that was asked for, and of the fence's own."""
+    """Describe which requested limits, and which of the fence's own, are applied."""
     limits = _limits_of(spec, fence)
     outcomes = {"fence": f"applied: {fence.way}" + (f", user {fence.uid}" if fence.uid is not None else "")}
     if spec.limits.cores is not None:
@@ -131,10 +131,10 @@ def fenced_limits(spec: BoxSpec, fence: BoxFence) -> dict[str, str]:
 
 
 class FencedWires(Closable):
-    """The sockets of a box, as this process reaches them: always what was there when it was ready."""
+    """The sockets of a box for this process: always those that existed when it became ready."""
 
     def __init__(self, folder: Path, uid: int | None) -> None:
-        """Open the sockets. Raises: Unavailable: what is at the place of the REST wire is no socket of the box."""
+        """Open the sockets. Raises: Unavailable: the REST socket's path is no socket of the box."""
         path = folder / REST_SOCKET
         self._descriptor = -1
         try:
@@ -163,7 +163,7 @@ class FencedWires(Closable):
 
 
 def end_fenced(process: BoxProcess) -> None:
-    """End what is in a fence at once. Returns when nothing of it lives, if its launcher still answers."""
+    """End everything in a fence at once. Returns when all processes are gone, if the launcher still answers."""
     with contextlib.suppress(ProcessLookupError):
         process.send_signal(signal.SIGQUIT)
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -171,7 +171,7 @@ def end_fenced(process: BoxProcess) -> None:
 
 
 def give_folder(folder: Path, uid: int | None) -> None:
-    """Make a folder that nobody else reads, and it and all in it the box's own. Links in it are not followed."""
+    """Create a private folder, and give it and its content to the box's user. Links are not followed."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if uid is None or folder.stat().st_uid == uid:
         return
@@ -180,7 +180,7 @@ def give_folder(folder: Path, uid: int | None) -> None:
 
 
 def make_given_folder(folder: Path, uid: int | None) -> None:
-    """Make a new folder and give it to a box's user, though that user may change what lies beside it meanwhile.
+    """Create a new folder for a box's user, safely even if that user changes its neighbours meanwhile.
 
     Raises:
         FileExistsError: there is something there.
@@ -190,14 +190,14 @@ def make_given_folder(folder: Path, uid: int | None) -> None:
         return
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        if os.fstat(descriptor).st_uid == os.getuid():  # else it is another one, and its user's already
+        if os.fstat(descriptor).st_uid == os.getuid():  # otherwise the user has replaced it and owns it
             os.fchown(descriptor, uid, uid)
     finally:
         os.close(descriptor)
 
 
 def open_to_read(folder: Path) -> None:
-    """Let other users read what this one made for them; only who reaches the folder profits."""
+    """Let other users read a folder's files; only users who can enter its parents gain access."""
     for path in _all_of(folder):
         mode = stat.S_IMODE(path.lstat().st_mode)
         wanted = mode | (0o555 if path.is_dir() else 0o444)

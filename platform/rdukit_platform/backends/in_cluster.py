@@ -1,4 +1,4 @@
-"""Identity of this process in the cluster that it runs in: its account, its namespace, where the API is."""
+"""Identity of this process in its cluster: account, namespace, and address of the API."""
 
 import os
 import ssl
@@ -15,16 +15,16 @@ ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 class AccountToken(httpx.Auth):
-    """The token of a service account, read anew for each request: the kubelet replaces it before it ends."""
+    """The token of a service account, read for each request, because the kubelet replaces it before it expires."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
 
     def auth_flow(self, request: httpx.Request) -> Iterator[httpx.Request]:  # type: ignore[override]
-        """Send it along.
+        """Add the token to the request.
 
         Raises:
-            Unavailable: the file has gone.
+            Unavailable: the file is missing.
         """
         try:
             request.headers["Authorization"] = f"Bearer {self._file.read_text().strip()}"
@@ -39,7 +39,7 @@ def in_cluster_client(account: Path = ACCOUNT) -> httpx.Client:
     The API is called at the address that every Pod of the cluster has for it, not by name.
 
     Raises:
-        Unavailable: it runs in none, or has no token.
+        Unavailable: this process runs in no Pod, or has no token.
     Source: Kubernetes documentation, "Accessing the Kubernetes API from a Pod".
     """
     host, port = os.environ.get(API_HOST, ""), os.environ.get(API_PORT, "443")
@@ -60,7 +60,7 @@ def own_namespace(account: Path = ACCOUNT) -> str:
     """Return the namespace of the Pod that this process runs in.
 
     Raises:
-        Unavailable: it runs in none.
+        Unavailable: this process runs in no Pod.
     """
     try:
         return (account / "namespace").read_text().strip()

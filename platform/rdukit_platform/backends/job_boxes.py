@@ -43,15 +43,15 @@ BACKENDS: Final[Mapping[str, Callable[..., BoxBackend]]] = {
     "kubernetes": KubernetesBackend,
     "slurm": SlurmBackend,
 }
-#: Of each engine: the variable that says where it is.
+#: Variable with the address of each engine.
 ENGINES: Final = {"docker": "DOCKER_HOST", "podman": "CONTAINER_HOST"}
-#: In the setting of the image: the box's name, where each box has an image of its own.
+#: Placeholder for the box's name in the setting of the image, if each box has its own image.
 NAME_MARK: Final = "{box}"
 
 
 @dataclass(frozen=True, slots=True)
 class OwnBox:
-    """Source that a box which a tenant installed runs from: one of the two."""
+    """Source of a tenant's own box: one of folder and image."""
 
     #: The attempt's copy of its folder.
     folder: Path | None = None
@@ -68,21 +68,21 @@ class BoxRules:
     environment: Mapping[str, str] = field(default_factory=dict)
     #: With ``NAME_MARK`` each box runs from its own image, otherwise all from the backend's.
     image: str = ""
-    #: Boxes listen in their own folders: other users of the machine reach no port.
+    #: Whether boxes listen on sockets in their own folders, so that other users reach no port.
     has_sockets: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class BoxPlace:
-    """Place that a box needs, for a backend whose queue has to give it one; as in ``BoxSpec``."""
+    """Resources of a box for a backend with a queue; as in ``BoxSpec``."""
 
     tiles: int = 0
     run_limit_s: float | None = None
     on_wait: Callable[[Mapping[str, object], str, str], None] | None = None
 
 
-#: Of a job's box that is a process: nobody speaks gRPC to it, and its server costs a tenth of the box's start; the
-#: setting ``box.grpc`` of boxes.
+#: Variable of job boxes that are processes: gRPC is unused there, and its server takes a tenth of the start; it sets
+#: ``box.grpc`` of boxes.
 WITHOUT_GRPC: Final[Mapping[str, str]] = {"RDUKIT_BOX_GRPC": "false"}
 
 
@@ -104,10 +104,10 @@ def spec_of(
     """Return the box of one attempt (pure).
 
     Args:
-        own: of a box that the job's tenant installed.
-        owner: the job and the number of the attempt: of one job only the newest attempt may have a box.
+        own: source, if the job's tenant installed the box.
+        owner: the job and the attempt's number: only the newest attempt of a job may have a box.
         state: the attempt's own folder.
-        output: what the box makes; outlives the attempt.
+        output: folder of outputs; it outlives the attempt.
         fence: of the job's tenant.
         place: what a queue of others' has to know.
         part: its number, of a job on several nodes.
@@ -119,7 +119,7 @@ def spec_of(
         environment={**rules.environment, **environment},
         limits=rules.limits,
         owner=owner,
-        # An own folder runs in the backend's image, which is one of no box in particular.
+        # A tenant's own folder runs in the backend's image, which has no particular box.
         image=_image_of(rules, box) if own is None else own.image,
         folder=None if own is None else own.folder,
         descriptors=descriptors,
@@ -141,7 +141,7 @@ def _image_of(rules: BoxRules, box: str) -> str | None:
 def open_backend(home: Home, *, is_worker: bool = False) -> tuple[BoxBackend, BoxRules]:
     """Return the backend that the settings name, connected, and the rules for what it starts.
 
-    ``is_worker``: it will start many boxes, so it keeps some warm where the settings let it.
+    ``is_worker``: many boxes will be started, so a fork server is kept if the settings allow it.
 
     Raises:
         InvalidArgument: a setting is not legal, or the backend lacks a package.
@@ -150,7 +150,7 @@ def open_backend(home: Home, *, is_worker: bool = False) -> tuple[BoxBackend, Bo
     name, image = resolve(BOX_BACKEND), resolve(BOX_IMAGE)
     environment = named_variables()
     limits = BoxLimits(memory_bytes=resolve(BOX_MEMORY) or None, pids=resolve(BOX_PIDS) or None)
-    if name in ENGINES:  # of a process it is its fence's, of a Pod its claim's
+    if name in ENGINES:  # processes have the fence's limit, Pods the claim's
         limits = replace(limits, disk_bytes=resolve(BOX_DISK) or None)
     rules = BoxRules(limits, environment)
     make = BACKENDS[name]
@@ -160,9 +160,9 @@ def open_backend(home: Home, *, is_worker: bool = False) -> tuple[BoxBackend, Bo
         rules = replace(rules, has_sockets=True)
         if name == SLURM:
             return open_slurm(box_command(), resolve(SLURM_WAIT_S)), rules
-        # By machine: a home folder may be shared, and a process id means something on one machine only.
+        # By machine: a home folder may be shared, and process ids are valid on one machine only.
         records = home.run / "boxes" / socket.gethostname()
-        # Of commands only our own is known to fork.
+        # Only rdukit's own command can fork.
         is_warm = is_worker and resolve(WARM_BOXES) in ({"always"} if resolve(BOX_COMMAND) else {"auto", "always"})
         warm = WarmBoxes(box_command(), environment, SystemClock()) if is_warm else None
         return make(records=records, command=box_command(), warm=warm), rules
@@ -175,7 +175,7 @@ def open_backend(home: Home, *, is_worker: bool = False) -> tuple[BoxBackend, Bo
         named = {"image": image} if image else {}
         folder = read_claim(resolve(BOX_CLAIM), home.folder)
         return make(folders=[folder], template=template, **named), replace(rules, has_sockets=True)
-    # An engine elsewhere has the folders, but a socket in them is of one machine.
+    # An engine on another machine may share folders, but not sockets in them.
     is_here = "://" not in (host := os.environ.get(ENGINES[name], "")) or host.startswith("unix://")
     rules = replace(rules, image=image, has_sockets=is_here)
     return make(image) if image and NAME_MARK not in image else make(), rules
@@ -185,7 +185,7 @@ def read_claim(text: str, home: Path) -> ClaimedFolder:
     """Return the claim that a home folder lies in, from ``NAME:PATH`` (pure).
 
     Raises:
-        InvalidArgument: it is none, or the home folder lies elsewhere.
+        InvalidArgument: the text has another form, or the home folder lies elsewhere.
     """
     name, _, path = text.partition(":")
     if not (name and path.startswith("/")):

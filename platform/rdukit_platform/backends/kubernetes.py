@@ -1,7 +1,7 @@
 """Run boxes as Pods, by the Kubernetes API over HTTPS.
 
-A box with sockets shares its claim's folders, and so the machine, with the process that starts it: that is how jobs'
-boxes run. One without is reached at its Pod's address.
+A box with sockets, such as a job's, shares its claim's folders, and so the machine, with its starter. A box without
+sockets is reached at its Pod's address.
 """
 
 import json
@@ -54,12 +54,12 @@ from rdukit_platform.backends.process import answers_ready
 
 POLL_S: Final = 0.25
 REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-#: What is asked of the API, on ``pods`` of the namespace: verb and sub-resource.
+#: Necessary rights on ``pods`` of the namespace: verb and sub-resource.
 RIGHTS: Final = (("create", ""), ("get", ""), ("list", ""), ("delete", ""), ("get", "log"))
 
 
 class PodBox:
-    """A box in a Pod; reached at its sockets, or at the Pod's address, which is its own as long as it lives."""
+    """A box in a Pod; reached at its sockets, or at the Pod's address, which it keeps for its life."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class PodBox:
         started: float,
         sockets: Path | None = None,
     ) -> None:
-        """``sockets``: the folder that its wires are in, if they are no ports."""
+        """``sockets``: folder of its UNIX sockets, if it has no ports."""
         self._backend = backend
         self._name = name
         self._host = ""
@@ -77,7 +77,7 @@ class PodBox:
         self._wires: FencedWires | None = None
         self._limits = limits
         self._events = [BoxEvent(BoxEventKind.STARTED, started)]
-        #: Its log, kept since it goes with the Pod.
+        #: Copy of its log, which is deleted with the Pod.
         self._last_words = ""
         self._is_removed = False
 
@@ -106,7 +106,7 @@ class PodBox:
         return self._status().get("phase") in {"Pending", "Running"}
 
     def is_ready(self) -> bool:
-        """Return the kubelet's check of readiness passes; of one with sockets, it answers ours."""
+        """Return whether the kubelet's readiness check passes; a box with sockets is asked directly."""
         status = self._status()
         if self._sockets is not None:
             is_there = status.get("phase") == "Running" and os.path.lexists(self._sockets / REST_SOCKET)
@@ -124,7 +124,7 @@ class PodBox:
         yield from self._backend.follow(self._name) if self._status() else self._last_words.splitlines()
 
     def stats(self) -> BoxStats:
-        """Return what the metrics server says, where there is one: processors in use now, not seconds so far.
+        """Return the metrics server's figures: processors in use now, not seconds so far.
 
         Raises:
             Unavailable: it has ended, or there is no metrics server.
@@ -144,7 +144,7 @@ class PodBox:
         return tuple(self._events)
 
     def terminate(self) -> None:
-        """Delete the Pod, which is gone when its box has ended; ``stop`` waits for that."""
+        """Delete the Pod, which disappears when its box has ended; ``stop`` waits for that."""
         self._keep_words()
         self._backend.call("DELETE", self._backend.pod_path(self._name), missing="{}")
 
@@ -162,11 +162,11 @@ class PodBox:
 
     def _keep_words(self) -> None:
         self.events()
-        with suppress(Unavailable):  # a node that is down has no log to give; its Pod is deleted all the same
+        with suppress(Unavailable):  # a node that is down has no log, but its Pod is still deleted
             self._last_words = self.logs()
 
     def exit_code(self) -> int | None:
-        """Return the exit status of its container; ``None``: it has not ended by itself."""
+        """Return the exit status of its container; ``None``: it runs, or was ended from outside."""
         codes = [
             state["terminated"].get("exitCode")
             for each in self._status().get("containerStatuses") or []
@@ -175,12 +175,12 @@ class PodBox:
         return int(codes[0]) if codes and codes[0] is not None else None
 
     def waits_for(self) -> str:
-        """Describe what keeps it from starting, to be appended; nothing if it has started."""
+        """Describe why it has not started, as a suffix; empty if it has."""
         reasons = pending_reasons(self._status())
         return f" ({'; '.join(reasons)})" if reasons else ""
 
     def wait_ready(self, box: str, timeout_s: float, stop: threading.Event | None = None) -> None:
-        """Wait until it is ready; note the time, and the Pod's address.
+        """Wait until it is ready; record the time, and the Pod's address.
 
         Raises:
             Unavailable: it ended, or was not ready in time; it is removed.
@@ -233,28 +233,28 @@ class KubernetesBackend:
         clock: Clock | None = None,
         template: Path | PodTemplate | None = None,
     ) -> None:
-        """Defaults are those of the Pod that this process runs in.
+        """Connect; defaults come from the Pod of this process.
 
         Args:
-            folders: where claims are mounted here; all that a box uses lies in one of them.
-            template: what Pods have beside, or a JSON file that says it.
+            folders: local mount points of claims; all folders of a box lie in one of them.
+            template: additions to Pods, or a JSON file with them.
         Raises:
             InvalidArgument: the template is not legal.
-            Unavailable: a default is taken, and this process runs in no cluster.
+            Unavailable: a default is needed, and this process runs in no cluster.
         """
         self.clock = clock or SystemClock()
         found = read_template(template) if isinstance(template, Path) else template or PodTemplate()
         self.namespace = namespace or own_namespace()
-        #: What holds for all Pods; ``check_rights`` and ``try_network`` add to it.
+        #: Rules for all Pods; ``check_rights`` and ``try_network`` extend them.
         self.rules = PodRules(self.namespace, image, folders, found, uid_of_box())
         self._client = client or in_cluster_client()
 
     def check_rights(self) -> None:
-        """See that the API answers and allows what this class asks of it; Pods go with this process's own from then on.
+        """Check that the API answers and grants all rights. From then on, this process's Pod owns the created Pods.
 
         Raises:
-            PermissionDenied: it does not allow all; the message says what.
-            Unavailable: it refuses to say.
+            PermissionDenied: a right is missing; the message names it.
+            Unavailable: it does not report the rights.
             BackendUnavailable: it does not answer.
         """
         missing = [f"{verb} pods{sub and '/' + sub}" for verb, sub in RIGHTS if not self._may(verb, sub)]
@@ -263,17 +263,17 @@ class KubernetesBackend:
                 f"the account of this pod may not {', '.join(missing)} in namespace {self.namespace}; bind it to a "
                 "role that allows that, as the chart does (jobs.boxes: pods)"
             )
-        # A Pod's name is its host's; elsewhere there is none of that name.
+        # Inside a Pod the host name is the Pod's name; elsewhere no such Pod exists.
         name = socket.gethostname()
         metadata = json.loads(self.call("GET", self.pod_path(name), missing="{}").text).get("metadata") or {}
         if "uid" in metadata:
             self.rules = replace(self.rules, parent={"name": name, "uid": str(metadata["uid"])})
 
     def try_network(self, timeout_s: float = 90.0) -> str:
-        """Try it with a Pod that does nothing else. From then on boxes with sockets try it too.
+        """Probe the network with a separate Pod. From then on boxes with sockets probe it, too.
 
         Raises:
-            Unavailable: that Pod did not run, or could not try it.
+            Unavailable: that Pod did not run, or could not probe.
         """
         name = f"rdukit-try-{secrets.token_hex(6)}"
         self.call("POST", self._pods_path, make_trying_pod(name, self.rules))
@@ -306,7 +306,7 @@ class KubernetesBackend:
         return bool((self.call("POST", REVIEWS, review).json().get("status") or {}).get("allowed"))
 
     def close(self) -> None:
-        """Close connections; boxes go on."""
+        """Close connections; boxes keep running."""
         self._client.close()
 
     def start(self, spec: BoxSpec, timeout_s: float = 120.0, stop: threading.Event | None = None) -> PodBox:
@@ -320,7 +320,7 @@ class KubernetesBackend:
         name = f"rdukit-{secrets.token_hex(6)}"
         pod = make_pod(spec, name, self.rules)
         if spec.has_sockets:
-            # Folders that are missing would be made by the kubelet, and be root's.
+            # The kubelet would create missing folders as root.
             prepare_folders(spec)
             write_variables(spec)
         started = self.clock.now()
@@ -337,7 +337,7 @@ class KubernetesBackend:
         return box
 
     def read_image(self, image: str, folder: Path) -> str:
-        """Refused: images are the nodes' business, and the API shows nothing of what is in them.
+        """Refuse: images are on the nodes, and the API does not show their content.
 
         Raises:
             InvalidArgument: always.
@@ -345,11 +345,11 @@ class KubernetesBackend:
         raise InvalidArgument(f"image {image!r} cannot be read through a cluster; legal with docker and podman")
 
     def owned(self) -> Sequence[OwnedBox]:
-        """Find them by the Pods' labels."""
+        """Find boxes by the Pods' labels."""
         return self._labelled(OWNER_LABEL)
 
     def orphans(self, owner: BoxOwner) -> Sequence[OwnedBox]:
-        """Find them by the Pods' labels."""
+        """Find orphans by the Pods' labels."""
         return tuple(box for box in self._labelled(f"{OWNER_LABEL}={owner.id}") if is_orphan(box.owner, owner))
 
     def _labelled(self, selector: str) -> Sequence[OwnedBox]:
@@ -358,12 +358,12 @@ class KubernetesBackend:
         return tuple(OwnedBox(name, labels.get(BOX_LABEL, ""), owner_of(labels)) for name, labels in sorted(found))
 
     def reap(self, orphan: OwnedBox) -> None:
-        """Delete its Pod."""
+        """Delete the orphan's Pod."""
         self.delete(orphan.id, 10.0)
 
     def delete(self, name: str, grace_s: float, look: Callable[[], None] = lambda: None) -> None:
-        """Delete a Pod, and wait until it has gone; meanwhile ``look`` at it."""
-        # Without grace the API forgets a Pod at once, whether or not its box still writes.
+        """Delete a Pod, and wait until it is gone; ``look`` is called meanwhile."""
+        # Without grace the API removes a Pod at once, even if its box still writes.
         options = {"gracePeriodSeconds": max(int(grace_s), 1), "propagationPolicy": "Background"}
         self.call("DELETE", self.pod_path(name), options, missing="{}")
         deadline = self.clock.monotonic() + grace_s + 30
@@ -374,7 +374,7 @@ class KubernetesBackend:
             self.clock.sleep(POLL_S)
 
     def read_log(self, name: str, tail: int | None) -> str:
-        """Return a Pod's log so far; empty while its container waits to start, when the API has none to give."""
+        """Return a Pod's log so far; empty until its container has started."""
         query = None if tail is None else {"tailLines": str(tail)}
         return self.call("GET", self.pod_path(name, "/log"), query=query, missing="", absent=(400, 404)).text
 
@@ -410,8 +410,8 @@ class KubernetesBackend:
         """Call the API once.
 
         Args:
-            missing: what to answer, as text, when there is no such object; None raises.
-            absent: the statuses that say so.
+            missing: text to return if there is no such object; ``None``: raise.
+            absent: statuses that mean a missing object.
 
         Raises:
             Unavailable: it refuses; the message is the API's own.
@@ -429,7 +429,7 @@ class KubernetesBackend:
 
 
 def write_variables(spec: BoxSpec) -> None:
-    """Put a box's variables where its Pod takes them from: whoever may look at Pods would see them there."""
+    """Write a box's variables into its folder, because users who can read Pods would see them there."""
     file = spec.state / VARIABLES
     file.unlink(missing_ok=True)
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -453,14 +453,14 @@ def end_events(status: Mapping[str, Any]) -> list[BoxEvent]:
             events.append(BoxEvent(BoxEventKind.ENDED, time, f"ended with status {code}", end))
     if not events and status.get("phase") in {"Failed", "Succeeded"}:
         detail = f"{status.get('reason', status['phase'])}: {status.get('message', '')}"
-        # Evicted or lost with its machine: a container that ended by itself has a status.
+        # Evicted or lost with its machine; a container that ended has a status.
         end = BoxEnd.KILLED if status["phase"] == "Failed" else BoxEnd.EXITED
         events.append(BoxEvent(BoxEventKind.ENDED, 0.0, detail, end))
     return events
 
 
 def pending_reasons(status: Mapping[str, Any]) -> list[str]:
-    """Read from a Pod's status why it has no node yet, or its container has not started. Pure."""
+    """Read from a Pod's status why it has no node, or its container has not started (pure)."""
     unscheduled = [
         condition
         for condition in status.get("conditions") or []

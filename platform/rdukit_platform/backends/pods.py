@@ -1,4 +1,4 @@
-"""A box in Kubernetes: its Pod as a value, and what an operator adds to all of them, never rights. Pure.
+"""A box in Kubernetes: its Pod as a value, and an operator's additions, which never grant rights (pure).
 
 Every folder that a box needs lies in a persistent volume claim; nothing of a node's own disk is mounted.
 """
@@ -16,7 +16,7 @@ from rdukit.fence.in_pod import in_pod_command
 from rdukit_platform.backends.container_options import EPOCH_LABEL, OWNER_LABEL, box_command
 from rdukit_platform.backends.contract import BoxOwner, BoxSpec, ClaimedFolder
 
-#: Of a Pod's specification: where it runs, and what runs it. Nothing that takes a wall away.
+#: Keys of a Pod's specification that a template may set: placement and runtime, nothing that weakens isolation.
 SPEC_KEYS: Final = frozenset({
     "affinity", "hostUsers", "imagePullSecrets", "nodeSelector", "priorityClassName", "runtimeClassName",
     "schedulerName", "serviceAccountName", "tolerations", "topologySpreadConstraints",
@@ -36,12 +36,12 @@ class PodTemplate:
 
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
-    #: Of the Pod's specification; ``SPEC_KEYS`` are legal.
+    #: Part of the Pod's specification; ``SPEC_KEYS`` are legal.
     spec: Mapping[str, Any] = field(default_factory=dict)
     #: Requests and limits, unless a box has its own.
     resources: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     pull_policy: str = ""
-    #: Size of ``/tmp``; whoever writes more is evicted.
+    #: Size of ``/tmp``; a Pod that writes more is evicted.
     tmp_size: str = "2Gi"
 
 
@@ -49,7 +49,7 @@ def read_template(file: Path) -> PodTemplate:
     """Read a template from a JSON file: labels, annotations, spec, resources, imagePullPolicy and tmpSize.
 
     Raises:
-        InvalidArgument: it cannot be read, or has something that is not legal; the message says what.
+        InvalidArgument: it cannot be read, or is not legal; the message says why.
     """
     try:
         value = json.loads(file.read_text())
@@ -104,9 +104,9 @@ def parse_quantity(text: str) -> float:
     return float(number) * _UNITS[text[len(number) :]]
 
 
-#: In the folder of a box's state: its variables, until it has taken them.
+#: File of a box's variables in its state folder, until the box has read it.
 VARIABLES: Final = "pod-variables.json"
-#: How long a Pod's network may take to be shut, and how often the one that only tries it looks.
+#: Seconds within which a Pod's network must be blocked, and seconds between probes.
 SHUT_WITHIN_S: Final = 10.0
 LOOKS: Final = 3
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
@@ -133,9 +133,9 @@ class PodRules:
     template: PodTemplate = field(default_factory=PodTemplate)
     #: User and group of boxes that share folders with the process that starts them.
     user: int = USER_ID
-    #: The Pod that starts them: what is left of them goes with it.
+    #: The Pod that starts them; Kubernetes deletes them with it.
     parent: Mapping[str, str] | None = None
-    #: Boxes with sockets try first whether they reach a network, and do not begin where they do.
+    #: Whether boxes with sockets first probe the network, and do not start if it is open.
     is_shut: bool = False
 
 
@@ -183,7 +183,7 @@ def make_pod(spec: BoxSpec, name: str, rules: PodRules) -> dict[str, Any]:
 
 
 def make_trying_pod(name: str, rules: PodRules) -> dict[str, Any]:
-    """Return a Pod with no folder that is shut off from the network as a box's is, and only tries whether that holds.
+    """Return a Pod without folders, whose network is blocked like a box's, and that only probes this.
 
     Raises:
         InvalidArgument: the name is not legal in Kubernetes.
@@ -222,7 +222,7 @@ def _pod(
             **template.spec,
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
-            # Otherwise every box is told the names and addresses of all services.
+            # Otherwise every box gets the names and addresses of all services.
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": _GRACE_S,
             "securityContext": {"runAsNonRoot": True, **user, "seccompProfile": {"type": "RuntimeDefault"}},
@@ -233,7 +233,7 @@ def _pod(
 
 
 def labels_of(spec: BoxSpec, name: str) -> dict[str, str]:
-    """Labels of a box's Pod.
+    """Return the labels of a box's Pod.
 
     Raises:
         InvalidArgument: the owner's id cannot be a label.
@@ -258,12 +258,12 @@ def _labels(name: str) -> dict[str, str]:
 
 
 def owner_of(labels: Mapping[str, str]) -> BoxOwner:
-    """Return who has started a box, by its labels."""
+    """Return the owner of a box from its labels."""
     return BoxOwner(labels.get(OWNER_LABEL, ""), int(labels.get(EPOCH_LABEL, "0")))
 
 
 def describe_limits(spec: BoxSpec, template: PodTemplate) -> dict[str, str]:
-    """Describe what comes of each limit asked for, and of those of all Pods."""
+    """Describe which requested limits, and which of all Pods, are applied."""
     limits = _resources(spec, template).get("limits", {})
     outcomes: dict[str, str] = {}
     if spec.limits.cores is not None or "cpu" in limits:
@@ -285,13 +285,13 @@ def _check_name(name: str) -> None:
 
 
 def _threads(resources: Mapping[str, Any]) -> dict[str, str]:
-    """Return the number of threads, the limit of processors: torch asks the machine, not the container."""
+    """Return the variable for the number of threads: torch reads the machine's processors, not the container's limit."""
     cpu = resources.get("limits", {}).get("cpu")
     return {} if cpu is None else {"OMP_NUM_THREADS": str(max(int(parse_quantity(cpu)), 1))}
 
 
 def _resources(spec: BoxSpec, template: PodTemplate) -> dict[str, Any]:
-    """Return the template's, and equal requests and limits of what the spec limits."""
+    """Return the template's resources, with requests and limits equal to the spec's limits."""
     amounts: dict[str, str] = {}
     if spec.limits.cores is not None:
         amounts["cpu"] = str(len(spec.limits.cores))

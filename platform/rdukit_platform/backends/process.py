@@ -46,19 +46,19 @@ from rdukit_platform.backends.fenced import (
 from rdukit_platform.backends.process_tree import start_ticks, stats_of, tree_of
 from rdukit_platform.backends.warm import LEAST_MEMORY_BYTES, WarmBoxes
 
-#: In a box's folder: the addresses of its wires, and what it writes.
+#: Files in a box's folder: the addresses of its wires, and its log.
 ANNOUNCEMENT: Final = "box.json"
 LOG: Final = "box.log"
 POLL_S: Final = 0.005
-#: A box says no more than that about its health.
+#: Largest answer to a health check.
 MAX_HEALTH_BYTES: Final = 1 << 20
 REAP_GRACE_S: Final = 10.0
-#: No more of a log is read where its last lines are asked for.
+#: Bytes that are read from a log's end for its last lines.
 TAIL_BYTES: Final = 64 << 10
 
 
 class ProcessBox:
-    """A box in a child process of this one; it ends when this process does, unless its spec says otherwise."""
+    """A box in a child process of this one; by default it ends with this process."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class ProcessBox:
         return self._process.poll() is None
 
     def is_ready(self) -> bool:
-        """Return whether it says that it can serve."""
+        """Return whether it reports that it is ready."""
         return self.is_alive() and answers_ready(self.rest_url)
 
     def logs(self, tail: int | None = None) -> str:
@@ -146,7 +146,7 @@ class ProcessBox:
         return found
 
     def events(self) -> Sequence[BoxEvent]:
-        """Start, readiness, and the end once it is seen; the kernel does not tell of memory it refused."""
+        """Start, readiness, and the end once it is seen; memory that the kernel refused is unknown."""
         status = self._process.poll()
         if status is not None and self._events[-1].kind is not BoxEventKind.ENDED:
             self._events.append(
@@ -155,13 +155,13 @@ class ProcessBox:
         return tuple(self._events)
 
     def terminate(self) -> None:
-        """SIGTERM."""
+        """Send SIGTERM."""
         if self.is_alive():
             self._process.terminate()
 
     def stop(self, grace_s: float = 10.0) -> None:
-        """SIGTERM, then SIGKILL to it and its children; returns when it has ended."""
-        # Whatever is in a fence ends with it.
+        """Send SIGTERM, then SIGKILL, to it and its children; returns when it has ended."""
+        # All processes in a fence end with it.
         children = [] if self._fence is not None else [facts.pid for facts in tree_of(self.pid)[1:]]
 
         def kill() -> None:
@@ -180,7 +180,7 @@ class ProcessBox:
 
 
 class ProcessBackend:
-    """Starts boxes as processes. Those with an owner leave a record in ``records`` as long as they run."""
+    """Starts boxes as processes. Those with an owner have a record in ``records`` while they run."""
 
     name = "process"
 
@@ -191,7 +191,7 @@ class ProcessBackend:
         command: Sequence[str] | None = None,
         warm: WarmBoxes | None = None,
     ) -> None:
-        """``command`` is what runs boxes; by default this Python's ``rdukit_modelbox``. ``warm`` becomes this one's."""
+        """``command`` runs boxes; by default this Python's ``rdukit_modelbox``. The backend closes ``warm``."""
         self._clock = clock or SystemClock()
         self._records = records
         self._command = tuple(command or (sys.executable, "-m", "rdukit_modelbox"))
@@ -262,7 +262,7 @@ class ProcessBackend:
         return forks.fork(body, log.fileno(), others=spec.descriptors)
 
     def owned(self) -> Sequence[OwnedBox]:
-        """Find them by the records; records of boxes that have ended are removed."""
+        """Find boxes by their records; records of ended boxes are removed."""
         found = []
         for path in sorted(self._folder().glob("*.json")):
             try:
@@ -276,11 +276,11 @@ class ProcessBackend:
         return tuple(found)
 
     def orphans(self, owner: BoxOwner) -> Sequence[OwnedBox]:
-        """Find those of ``owned`` that an earlier epoch left behind."""
+        """Find boxes that an earlier epoch of the owner left behind."""
         return tuple(box for box in self.owned() if is_orphan(box.owner, owner))
 
     def reap(self, orphan: OwnedBox) -> None:
-        """SIGTERM, then SIGKILL, to the process of the record and its children."""
+        """Send SIGTERM, then SIGKILL, to the process of the record and its children."""
         path = self._folder() / orphan.id
         try:
             record = json.loads(path.read_bytes())
@@ -299,7 +299,7 @@ class ProcessBackend:
         path.unlink(missing_ok=True)
 
     def read_image(self, image: str, folder: Path) -> str:
-        """Refused: a process runs from a folder.
+        """Refuse: a process runs from a folder.
 
         Raises:
             InvalidArgument: always.
@@ -329,10 +329,10 @@ def _tail_of(log_file: Path) -> str:
 
 
 def open_wires(spec: BoxSpec, announce: Path) -> tuple[dict[str, str], FencedWires | None]:
-    """Return the addresses of a box that says that it is ready; of one in a fence also what keeps them.
+    """Return the addresses of a ready box; in a fence also the object that holds its sockets.
 
     Raises:
-        Unavailable: where its sockets should be is none of its own.
+        Unavailable: its sockets' paths are no sockets of its own.
     """
     if spec.fence is not None:
         wires = FencedWires(own_folder(spec), spec.fence.uid)
@@ -342,7 +342,7 @@ def open_wires(spec: BoxSpec, announce: Path) -> tuple[dict[str, str], FencedWir
 
 def _read_announced(spec: BoxSpec, announce: Path) -> dict[str, str]:
     if spec.has_sockets:
-        # Where a box says that it is, is nothing to follow it to.
+        # Addresses that a fenced box announces are not trusted.
         rest, grpc = spec.state / REST_SOCKET, spec.state / GRPC_SOCKET
         if rest.is_symlink() or not rest.is_socket():
             raise Unavailable(f"box {spec.box} says that it is ready, and {rest} is no socket", end=str(BoxEnd.EXITED))
@@ -359,7 +359,7 @@ def wait_announced(
     stop: threading.Event | None,
     clock: Clock,
 ) -> None:
-    """Wait until a box that has been started says that it is ready.
+    """Wait until a started box reports that it is ready.
 
     Raises:
         Unavailable: it ended or was not ready in time; the message has its last words.
@@ -385,8 +385,8 @@ def needs_memory(spec: BoxSpec) -> bool:
 
 
 def box_arguments(spec: BoxSpec, folder: Path, starter: int) -> list[str]:
-    """Return the arguments of the command that runs boxes; a box without a fence ends with the process ``starter``."""
-    # A fence ends what is in it; there nobody sees the process that it is to end with.
+    """Return the arguments of the command that runs boxes. A box without a fence ends with the process ``starter``."""
+    # A fence ends its processes itself, and the starter is not visible inside.
     parent = str(starter) if spec.ends_with_parent and spec.fence is None else "0"
     wires = ["--socket-folder", str(folder)] if spec.has_sockets else ["--rest-port", "0", "--grpc-port", "0"]
     arguments = [
@@ -399,7 +399,7 @@ def box_arguments(spec: BoxSpec, folder: Path, starter: int) -> list[str]:
 
 
 def apply_limits(pid: int, limits: BoxLimits) -> dict[str, str]:
-    """Limit a process that has just been started and what it will start. Returns what came of each limit asked for."""
+    """Limit a new process and its future children. Returns which requested limits were applied."""
     outcomes: dict[str, str] = {}
     if limits.cores is not None:
         try:
@@ -431,7 +431,7 @@ def answers_ready(rest_url: str) -> bool:
 
 
 def describe_status(status: int) -> str:
-    """Say ``ended with status 3`` or ``was killed by SIGKILL``."""
+    """Describe an exit status: ``ended with status 3`` or ``was killed by SIGKILL``."""
     if status == DISK_LIMIT:
         return "was ended: it filled more of the disk than it may"
     if status == MEMORY_LIMIT:

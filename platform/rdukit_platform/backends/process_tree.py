@@ -11,7 +11,7 @@ _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 def start_ticks(pid: int) -> int | None:
-    """Return when it started, which names one process with its pid, as pids come around. None: it has ended."""
+    """Return the start time of a process, which with its pid identifies it, as pids are reused. ``None``: it has ended."""
     facts = _find_facts(pid)
     return facts.start_ticks if facts is not None and facts.is_running else None
 
@@ -26,9 +26,10 @@ def tree_of(pid: int) -> list[ProcessFacts]:
 
 
 def stats_of(pid: int) -> BoxStats | None:
-    """Processor time, resident memory and threads of a process and its descendants that live; None when it has ended.
+    """Return processor time, resident memory and threads of a process and its live descendants; ``None`` if it has
+    ended.
 
-    Pages that processes share count once for each.
+    Shared pages count once per process.
     """
     tree = _known_children(pid) or tree_of(pid)
     if not tree:
@@ -41,9 +42,9 @@ def stats_of(pid: int) -> BoxStats | None:
 
 
 def _known_children(pid: int) -> list[ProcessFacts]:
-    """Return the process and the descendants that the kernel lists, without a look at all others' processes.
+    """Return the process and the descendants that the kernel lists, without scanning all processes.
 
-    It may leave out one that has just begun or been handed on, so this tells how much there is, and not who. Empty:
+    It may miss new or re-parented processes, so use it for amounts, not for identities. Empty:
     the process has ended, or there are no such lists.
     """
     found, pids = list[ProcessFacts](), [pid]
@@ -62,7 +63,7 @@ def _known_children(pid: int) -> list[ProcessFacts]:
 
 
 def _find_facts(pid: int) -> ProcessFacts | None:
-    """Read facts of a process; None also of one that cannot be read: no box is such."""
+    """Read facts of a process; ``None`` also if it cannot be read, as boxes always can."""
     try:
         return read_facts(pid)
     except OSError:

@@ -1,7 +1,7 @@
-"""Run a box inside an allocation of Slurm's on this machine: Slurm counts its tiles and its time, and decides when.
+"""Run a box inside a Slurm allocation on this machine: Slurm accounts for tiles and time, and schedules it.
 
-What runs there is what runs without Slurm: the launcher of the same fence, with sockets in the same folder. Only who
-starts it is another, ``sbatch`` and the machine's ``slurmd`` instead of this process, so it does not end with this one.
+The same launcher of the same fence runs as without Slurm, with sockets in the same folder. ``sbatch`` and ``slurmd``
+start it instead of this process, so it does not end with this one.
 """
 
 import contextlib
@@ -57,13 +57,13 @@ from rdukit_platform.backends.slurm_place import SlurmPlace
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks at a job that waits, and at those that run.
+#: Seconds between polls of waiting jobs, and of running ones.
 LOOK_S: Final = 0.5
 WATCH_S: Final = 2.0
-#: Seconds that Slurm has to say how a job ended whose program has, and that it has to end one.
+#: Seconds to wait for Slurm's exit status of an ended program, and for Slurm to end a job.
 SAY_S: Final = 10.0
 REAP_S: Final = 10.0
-#: Status of a program of which Slurm does not say how it ended.
+#: Status of a program whose exit status Slurm does not report.
 UNKNOWN: Final = 255
 
 
@@ -84,11 +84,11 @@ class SlurmProgram:
         return self._pid
 
     def is_there(self) -> bool:
-        """Return whether the process runs, whatever Slurm says."""
+        """Return whether the process runs, regardless of Slurm's state."""
         return self._ticks is not None and start_ticks(self._pid) == self._ticks
 
     def poll(self) -> int | None:
-        """Return its exit status; None while it runs. Slurm has some seconds to say it."""
+        """Return its exit status; ``None`` while it runs, and until Slurm reports the status, for some seconds."""
         if self._status is None and not self.is_there():
             self.ended = await_job(self._commands, self.job_id, SAY_S, self._clock)
             self._status = UNKNOWN if self.ended is None else self.ended.status
@@ -110,11 +110,11 @@ class SlurmProgram:
                 os.kill(self._pid, number)
 
     def terminate(self) -> None:
-        """SIGTERM."""
+        """Send SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL to it and to what it started; what is in a fence ends with it."""
+        """Send SIGKILL to it and its descendants; everything in a fence ends with it."""
         tree = [(facts.pid, facts.start_ticks) for facts in tree_of(self._pid)] if self.is_there() else []
         self.send_signal(signal.SIGKILL)
         for pid, ticks in tree[1:]:
@@ -124,7 +124,7 @@ class SlurmProgram:
 
 
 class SlurmBox(ProcessBox):
-    """A box in an allocation of Slurm's."""
+    """A box in a Slurm allocation."""
 
     def __init__(self, backend: "SlurmBackend", program: SlurmProgram, spec: BoxSpec, started: float) -> None:
         """Open the box's sockets. Raises: Unavailable: one of them is not the box's own."""
@@ -133,7 +133,7 @@ class SlurmBox(ProcessBox):
         files = JobFiles(spec.state)
         super().__init__(program, announced, files.log, limits, None, backend.clock, started, wires)
         self._backend, self._program, self._files = backend, program, files
-        #: We end it: what Slurm says then is nobody else's doing.
+        #: Set when this process ends it: the end that Slurm reports then is not another user's.
         self._is_ending = self._is_cancelled = False
         self._cancelling = threading.Lock()
 
@@ -156,7 +156,7 @@ class SlurmBox(ProcessBox):
         return super().events()
 
     def terminate(self) -> None:
-        """Cancel the job: all that runs in it gets SIGTERM, and SIGKILL after the cluster's KillWait."""
+        """Cancel the job: its processes get SIGTERM, and SIGKILL after the cluster's KillWait."""
         self._is_ending = True
         with self._cancelling:
             if not self._is_cancelled:
@@ -164,16 +164,16 @@ class SlurmBox(ProcessBox):
                 self._is_cancelled = True
 
     def stop(self, grace_s: float = 10.0) -> None:
-        """End it; the job has then not failed, unless it was cancelled before."""
+        """End it; the job then counts as successful, unless it was cancelled before."""
         self._is_ending = True
-        with self._cancelling:  # Slurm is to hear of it before the program ends
+        with self._cancelling:  # Slurm must know before the program ends
             if not self._is_cancelled:
                 self._files.done.touch()
         super().stop(grace_s)
         self._backend.forget(self._program)
 
     def _look(self) -> SlurmLook | None:
-        """Return the job as it is now; one that is just ending is waited for, as Slurm says how afterwards."""
+        """Return the job's present state; for an ending job, wait until Slurm reports the end."""
         if self._is_ending or self._program.ended is not None:
             return None if self._is_ending else self._program.ended
         try:
@@ -199,18 +199,18 @@ class SlurmBackend:
         commands: SlurmCommands | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """``command`` is what runs boxes; ``wait_s``: seconds that a job may wait for its allocation."""
+        """``command`` runs boxes; ``wait_s``: seconds that a job may wait for its allocation."""
         self.commands, self.clock = commands or SlurmCommands(), clock or SystemClock()
         self._place, self._command, self._wait_s = place, tuple(command), wait_s
         self._lock = threading.Lock()
-        #: Programs that run, each with whether its allocation was gone at the last look.
+        #: Running programs, each with whether its allocation was gone at the last poll.
         self._programs: dict[SlurmProgram, bool] = {}
         self._stop = threading.Event()
         self._watch = threading.Thread(target=self._run, name="slurm_watch", daemon=True)
         self._watch.start()
 
     def close(self) -> None:
-        """End the watch; boxes go on."""
+        """End the watch; boxes keep running."""
         self._stop.set()
 
     def start(self, spec: BoxSpec, timeout_s: float = 30.0, stop: threading.Event | None = None) -> SlurmBox:
@@ -247,25 +247,25 @@ class SlurmBackend:
             files.spec.unlink(missing_ok=True)
 
     def forget(self, program: SlurmProgram) -> None:
-        """Watch a program no more."""
+        """Stop watching a program."""
         with self._lock:
             self._programs.pop(program, None)
 
     def owned(self) -> Sequence[OwnedBox]:
-        """Find them by the comments of this user's jobs, on whichever machine they are or wait for."""
+        """Find boxes by the comments of this user's jobs, on any machine."""
         return tuple(look.owned for look in self.commands.looks() if look.owned is not None)
 
     def orphans(self, owner: BoxOwner) -> Sequence[OwnedBox]:
-        """Find those of ``owned`` that an earlier epoch left behind."""
+        """Find boxes that an earlier epoch of the owner left behind."""
         return tuple(box for box in self.owned() if is_orphan(box.owner, owner))
 
     def reap(self, orphan: OwnedBox) -> None:
-        """Cancel its job. Slurm ends by force what does not end by itself, after the cluster's KillWait."""
+        """Cancel its job. After the cluster's KillWait, Slurm ends it by force."""
         self.commands.cancel(orphan.id)
         await_job(self.commands, orphan.id, REAP_S, self.clock)
 
     def read_image(self, image: str, folder: Path) -> str:
-        """Refused: a job of Slurm's runs from a folder.
+        """Refuse: a Slurm job runs from a folder.
 
         Raises:
             InvalidArgument: always.
@@ -276,7 +276,7 @@ class SlurmBackend:
         )
 
     def _write_script(self, spec: BoxSpec, files: JobFiles) -> str:
-        """Write what the job's program reads, and return its script: neither arguments nor variables have a secret."""
+        """Write the file that the job's program reads, and return its script; arguments and variables have no secrets."""
         arguments = box_arguments(spec, own_folder(spec), 0)
         if spec.fence is not None:
             text = launcher_json(prepare_fence(spec, spec.fence, self._command, arguments), spec.fence.way)
@@ -284,7 +284,7 @@ class SlurmBackend:
                        sys.executable, "-I", "-S", str(LAUNCHER), "--spec-fd", "3"]  # fmt: skip
         else:
             text = json.dumps(unfenced_variables(os.environ, spec.environment))
-            # What sbatch itself was called with is the job's as well; the token is the worker's.
+            # The job inherits sbatch's environment, and the token in it is the worker's.
             program = ["env", "-u", "SLURM_JWT", sys.executable, "-I", "-m", "rdukit.fence.in_pod",
                        "--variables", str(files.spec), "--", *self._command, *arguments]  # fmt: skip
         write_atomic(files.spec, text.encode(), 0o600)
@@ -293,7 +293,7 @@ class SlurmBackend:
     def _await_program(
         self, spec: BoxSpec, job_id: str, files: JobFiles, stop: threading.Event | None
     ) -> SlurmProgram:  # fmt: skip
-        """Wait until the job's script says which process its program is."""
+        """Wait until the job's script reports its program's process id."""
         clock = self.clock
         begun = looked = clock.monotonic()
         said, is_given = "", False
@@ -306,7 +306,7 @@ class SlurmBackend:
                 look = self.commands.look(job_id)
                 if look is None or look.has_ended:
                     if files.pid.exists():
-                        break  # it was short, and says so itself
+                        break  # it was short, and reports its end itself
                     what = f"Slurm job {job_id} is gone" if look is None else describe_end(look)
                     end = BoxEnd.EXITED if look is None else end_of(look) or BoxEnd.EXITED
                     raise Unavailable(f"box {spec.box} did not begin: {what}", end=str(end))
@@ -325,7 +325,7 @@ class SlurmBackend:
         return SlurmProgram(self.commands, job_id, int(files.pid.read_text()), clock)
 
     def _end(self, job_id: str, program: SlurmProgram | None) -> None:
-        """End a job that is not to be; what Slurm does not do, the look for orphans will."""
+        """End an unwanted job; if Slurm fails to, the search for orphans ends it later."""
         try:
             self.commands.cancel(job_id)
             if program is not None:
@@ -350,7 +350,7 @@ class SlurmBackend:
                 self._watch_one(program, program.job_id in there)
 
     def _watch_one(self, program: SlurmProgram, has_allocation: bool) -> None:
-        """End a program without an allocation; Slurm itself ended it, unless the node's daemon is away."""
+        """End a program without an allocation; Slurm itself has ended it, unless ``slurmd`` of the node is down."""
         with self._lock:
             if (was_gone := self._programs.get(program)) is None:
                 return
@@ -361,12 +361,12 @@ class SlurmBackend:
 
 
 def open_slurm(command: Sequence[str], wait_s: float) -> SlurmBackend:
-    """Return the backend at the place that the settings name.
+    """Return the backend for the place in Slurm that the settings name.
 
     Raises:
         Unavailable: a command of Slurm's is missing.
         BackendUnavailable: Slurm does not answer.
-        InvalidArgument: a setting names what there is not.
+        InvalidArgument: a setting names something that does not exist.
     """
     commands = SlurmCommands()
     place, _ = find_place(commands)
@@ -374,7 +374,7 @@ def open_slurm(command: Sequence[str], wait_s: float) -> SlurmBackend:
 
 
 def await_job(commands: SlurmCommands, job_id: str, timeout_s: float, clock: Clock) -> SlurmLook | None:
-    """Return a job when it has ended; ``None``: Slurm does not say, or it has not ended in so many seconds."""
+    """Return a job when it has ended; ``None``: Slurm does not report it, or it has not ended within ``timeout_s``."""
     deadline = clock.monotonic() + timeout_s
     while True:
         with contextlib.suppress(BackendUnavailable):
@@ -387,7 +387,7 @@ def await_job(commands: SlurmCommands, job_id: str, timeout_s: float, clock: Clo
 
 
 def _with_end(error: Unavailable, program: SlurmProgram) -> Unavailable:
-    """Return why a box was not ready; where Slurm took its allocation, that."""
+    """Return the error of a box that was not ready; if Slurm took its allocation, that error."""
     look = program.ended
     if look is None or (end := end_of(look)) is None:
         return error

@@ -25,10 +25,10 @@ from rdukit_platform.backends.slurm_place import (
 )
 
 COMMANDS: Final = ("sbatch", "squeue", "scancel", "scontrol")
-#: Variables that Slurm's commands get, and a job by them; no other of this process's, as some change their output.
+#: Variables that Slurm's commands, and jobs through them, inherit; others could change the commands' output.
 KEPT: Final = ("PATH", "SLURM_CONF", "SLURM_JWT", "LD_LIBRARY_PATH")
 ANSWER_S: Final = 20.0
-#: In what a command says when it does not reach the controller.
+#: Parts of messages that mean an unreachable controller.
 AWAY: Final = ("Unable to contact", "Connection refused", "Socket timed out", "Zero Bytes were transmitted",
                "configuration source", "Communication connection failure", "munge")  # fmt: skip
 NO_SUCH_JOB: Final = "Invalid job id"
@@ -44,7 +44,7 @@ class SlurmCommands:
         """Submit a script. Returns the job's id.
 
         Raises:
-            NoResources: Slurm refuses it; the message has its words.
+            NoResources: Slurm refuses it; the message is Slurm's.
             BackendUnavailable: Slurm does not answer.
         """
         done = self._run("sbatch", *options, stdin=script)
@@ -53,7 +53,7 @@ class SlurmCommands:
         return done.stdout.strip().partition(";")[0]
 
     def look(self, job_id: str) -> SlurmLook | None:
-        """Return a job as it is now; ``None``: Slurm does not know it, or not any more.
+        """Return a job's present state; ``None``: Slurm does not know it, or no longer.
 
         Raises:
             BackendUnavailable: Slurm does not answer.
@@ -126,12 +126,12 @@ class SlurmCommands:
 
 
 def find_place(commands: SlurmCommands) -> tuple[SlurmPlace, SlurmNode]:
-    """Find this machine among Slurm's nodes by the settings, and see that it has what they name.
+    """Find this machine among Slurm's nodes, and check that it has everything that the settings name.
 
     Raises:
         Unavailable: a command of Slurm's is missing.
         BackendUnavailable: Slurm does not answer.
-        InvalidArgument: a setting names what there is not; the message says what there is.
+        InvalidArgument: a setting names something that does not exist; the message lists what exists.
     """
     if missing := [name for name in COMMANDS if shutil.which(name) is None]:
         raise Unavailable(
@@ -145,6 +145,6 @@ def find_place(commands: SlurmCommands) -> tuple[SlurmPlace, SlurmNode]:
 
 
 def _words_of(done: "subprocess.CompletedProcess[str]") -> str:
-    """Return what a command said, on one line without its own name."""
+    """Return a command's error message on one line, without its own name."""
     lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
     return "; ".join(line.partition("error: ")[2] or line for line in lines)[-500:] or f"status {done.returncode}"

@@ -1,4 +1,4 @@
-"""Slurm's jobs as values: what is asked of ``sbatch``, the script that it runs, what ``squeue`` says. Pure."""
+"""Slurm's jobs as values (pure): options and script for ``sbatch``, and output of ``squeue``."""
 
 import math
 import os
@@ -18,7 +18,7 @@ MARK: Final = "rdukit"
 #: States in which a job has, or may still get, an allocation.
 WAITING: Final = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
 HELD: Final = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"})
-#: Ends that are none of the box's own doing.
+#: Ends that Slurm or its users cause, not the box.
 TAKEN: Final[Mapping[str, BoxEnd]] = {
     "CANCELLED": BoxEnd.WITHDRAWN,
     "PREEMPTED": BoxEnd.PREEMPTED,
@@ -29,11 +29,11 @@ TAKEN: Final[Mapping[str, BoxEnd]] = {
     "REVOKED": BoxEnd.KILLED,
 }
 OUT_OF_MEMORY: Final = "OUT_OF_MEMORY"
-#: Fields of ``squeue --Format``, each with the mark behind it; a comment may have any sign, so it is the last.
+#: Fields of ``squeue --Format``; the comment is last, because it may have any character.
 FIELDS: Final = ("jobid", "state", "exit_code", "reason", "comment")
-#: Seconds that a job may take before and after what its run limit counts.
+#: Seconds in addition to a job's run limit, for start and end.
 MARGIN_S: Final = 60.0
-#: Seconds from its allocation after which a job's script is late.
+#: Seconds after its allocation from which on a job's script counts as late.
 SLOW_BEGIN_S: Final = 10.0
 
 
@@ -45,7 +45,7 @@ class SlurmLook:
     state: str
     #: Exit status, negative: the signal that ended it.
     status: int
-    #: Of a job that waits: why.
+    #: Wait reason.
     reason: str
     owned: OwnedBox | None
 
@@ -79,14 +79,14 @@ def submit_options(spec: BoxSpec, place: SlurmPlace) -> list[str]:
 
 
 def comment_of(spec: BoxSpec) -> str:
-    """Return the comment by which a box is found again."""
+    """Return the comment that identifies a box."""
     owner = spec.owner or BoxOwner("", 0)
     box = Path(spec.box).parent.name if "/" in spec.box else spec.box
     return f"{MARK} {owner.id or '-'} {owner.epoch} {box}"
 
 
 def read_comment(job_id: str, comment: str) -> OwnedBox | None:
-    """Return whose box a job is; ``None``: it is none of ours, or has no owner."""
+    """Parse a job's comment; ``None``: the job is not rdukit's, or has no owner."""
     words = comment.split(" ")
     if len(words) != 4 or words[0] != MARK or words[1] == "-" or not words[2].isdecimal():
         return None
@@ -99,7 +99,7 @@ def look_format() -> str:
 
 
 def read_looks(text: str) -> list[SlurmLook]:
-    """Read what ``squeue`` prints; lines that are none of it are left out."""
+    """Parse the output of ``squeue``; other lines are ignored."""
     looks = []
     for line in text.splitlines():
         words = line.split("|", len(FIELDS) - 1)
@@ -111,7 +111,7 @@ def read_looks(text: str) -> list[SlurmLook]:
 
 
 def read_status(text: str) -> int:
-    """Return an exit status from the number that ``wait`` gave; of a shell, too, a signal is negative."""
+    """Convert a status of ``wait`` to an exit status; signals are negative, also those that a shell reports."""
     try:
         status = os.waitstatus_to_exitcode(int(text))
     except ValueError:
@@ -121,12 +121,12 @@ def read_status(text: str) -> int:
 
 
 def end_of(look: SlurmLook) -> BoxEnd | None:
-    """Return the end of a box whose allocation Slurm, or somebody by it, took; ``None``: it ended by itself."""
+    """Return the end of a box whose allocation was taken; ``None``: the box ended itself."""
     return TAKEN.get(look.state)
 
 
 def describe_end(look: SlurmLook) -> str:
-    """Describe what became of a job's allocation, and what to do where that is somebody's choice."""
+    """Describe the end of a job's allocation, and the next step if a user caused it."""
     name = f"Slurm job {look.id}"
     more = {
         "CANCELLED": f"{name} was cancelled from outside; to end the platform's job too: rdukit job cancel JOB",
@@ -139,10 +139,10 @@ def describe_end(look: SlurmLook) -> str:
 
 
 def describe_wait(look: SlurmLook, node: str, waited_s: float) -> tuple[str, str]:
-    """Return why the script of a job has not begun, and a code as Slurm has it; empty: it is about to begin.
+    """Return why a job's script has not begun, with Slurm's code; empty: it is about to begin.
 
     Args:
-        waited_s: how long it has waited since it was submitted, or since it got its allocation.
+        waited_s: seconds since its submission, or since its allocation.
     """
     if look.is_waiting:
         return f"Slurm job {look.id} waits for node {node}: {look.reason}", look.reason
@@ -156,10 +156,10 @@ def describe_wait(look: SlurmLook, node: str, waited_s: float) -> tuple[str, str
 
 
 def make_script(command: Sequence[str], files: "JobFiles", spec_file: Path | None) -> str:
-    """Return the script of a job: one program, which gets what it is sent and whose status is the job's.
+    """Return the script of a job: one program, which gets the job's signals and whose status is the job's.
 
-    It waits for the program, also when it is sent SIGTERM, which all processes of a job are, and says where it is.
-    A box that the platform ended in order has not failed.
+    The script writes the program's process id, and waits for it even after SIGTERM, which all processes of a job get. A
+    box that the platform ended gracefully counts as successful.
     """
     quoted = shlex.join(command)
     given = f" 3<{shlex.quote(str(spec_file))}" if spec_file is not None else ""
@@ -176,7 +176,7 @@ exit $status
 
 @dataclass(frozen=True, slots=True)
 class JobFiles:
-    """Files of a job beside its box's own folder, where no box writes."""
+    """Files of a job outside of its box's own folder, where no box writes."""
 
     state: Path
 
@@ -191,10 +191,10 @@ class JobFiles:
 
     @property
     def spec(self) -> Path:
-        """File with what the program is to do: it has the lease, so neither Slurm nor others see it."""
+        """File with the program's specification; it has the lease, so Slurm and other users cannot read it."""
         return self.state / "slurm-spec.json"
 
     @property
     def done(self) -> Path:
-        """File that is there when the platform has ended the box in order."""
+        """File that exists when the platform has ended the box gracefully."""
         return self.state / "slurm-done"

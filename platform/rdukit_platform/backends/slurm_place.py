@@ -1,4 +1,4 @@
-"""Place of boxes in Slurm: which node this machine is, what its partition and its resource that counts tiles are."""
+"""Place of boxes in Slurm: this machine's node, its partition, and the resource that counts tiles."""
 
 import re
 import shlex
@@ -27,7 +27,7 @@ SLURM_WAIT_S: Final = Setting(
     "Seconds that a box may wait for its allocation of Slurm; then its job gives its tiles back and is queued again.",
     float,
 )  # fmt: skip
-#: Options of ours, which ``slurm.options`` has not.
+#: Options that rdukit sets, so ``slurm.options`` may not.
 RESERVED: Final = frozenset({
     "job-name", "J", "comment", "output", "o", "error", "e", "input", "i", "open-mode", "chdir", "D", "nodelist", "w",
     "nodes", "N", "ntasks", "n", "partition", "p", "gres", "export", "export-file", "get-user-env", "requeue",
@@ -38,13 +38,13 @@ RESERVED: Final = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class SlurmPlace:
-    """Place where boxes run: a node of Slurm's, and what is asked of it."""
+    """Place where boxes run: a node of Slurm, and the requested resources."""
 
     #: Slurm's name of this machine.
     node: str
     #: Empty: the cluster's default.
     partition: str = ""
-    #: Name of the generic resource that counts tiles; empty: none is asked for.
+    #: Name of the generic resource that counts tiles; empty: none is requested.
     gres: str = "rdu_tile"
     #: Further options of ``sbatch``.
     options: Sequence[str] = ()
@@ -63,7 +63,7 @@ class SlurmNode:
 
 
 def read_nodes(text: str) -> list[SlurmNode]:
-    """Read what ``scontrol`` prints, a node a line."""
+    """Parse the output of ``scontrol``, one node per line."""
     nodes = []
     for line in text.splitlines():
         fields = dict(word.partition("=")[::2] for word in line.split())
@@ -76,7 +76,7 @@ def read_nodes(text: str) -> list[SlurmNode]:
 
 
 def find_node(nodes: Sequence[SlurmNode], wanted: str, host: str) -> SlurmNode:
-    """Return the node of this machine: the one of the name ``wanted``, or that is on ``host``.
+    """Return this machine's node: the one named ``wanted``, or the one on ``host``.
 
     Raises:
         InvalidArgument: there is none, or more than one.
@@ -94,7 +94,7 @@ def check_node(node: SlurmNode, place: SlurmPlace, partitions: Sequence[str]) ->
     """Refuse a place whose partition or resource the node does not have.
 
     Raises:
-        InvalidArgument: the message says what there is.
+        InvalidArgument: the message lists what exists.
     """
     if place.partition and place.partition not in partitions:
         legal = ", ".join(partitions) or "none"
@@ -114,7 +114,7 @@ def read_options(text: str) -> list[str]:
     """Read further options of ``sbatch``, each as ``--name=value`` or ``--name``.
 
     Raises:
-        InvalidArgument: they are none, or one that the platform sets itself.
+        InvalidArgument: the text is malformed, or has an option that the platform sets itself.
     """
     try:
         words = shlex.split(text)

@@ -1,7 +1,7 @@
-"""Warm boxes: processes forked from one that has imported all that a box and its operations need.
+"""Warm boxes: processes forked from one that has imported everything a box needs.
 
-``rdukit box fork-server`` says what a fork is. A worker has one server for the boxes of all tenants: it is started
-without the worker's environment and reads nothing of any job. Where it is not ready, a box is started anew.
+``rdukit box fork-server`` describes forks. A worker has one server for the boxes of all tenants: it starts without the
+worker's environment and reads nothing of any job. If it is not ready, a box is started without it.
 """
 
 import logging
@@ -16,23 +16,23 @@ from rdukit_platform.backends.box_variables import server_variables
 
 logger = logging.getLogger(__name__)
 
-#: The worker's own, which is its log: Celery puts an object without a descriptor in the place of ``sys.stderr``.
+#: The worker's stderr, which is its log: Celery replaces ``sys.stderr`` by an object without a descriptor.
 STDERR: Final = 2
-#: A server that ended is not started again sooner.
+#: Shortest time in seconds before an ended server is started again.
 RESTART_S: Final = 10.0
-#: With less memory a box is started anew: in a fork lies all that was imported.
+#: Smallest memory limit of a forked box, since a fork contains everything that was imported.
 LEAST_MEMORY_BYTES: Final = 4 << 30
 
 
 class WarmBoxes(Closable):
-    """The fork server of a worker's boxes, started again when it has ended. Safe in any thread."""
+    """The fork server of a worker's boxes, started again when it has ended. Thread-safe."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], clock: Clock) -> None:
-        """Start it and return at once: it imports for some seconds.
+        """Start the server and return at once; its imports take some seconds.
 
         Args:
-            command: what runs boxes.
-            environment: variables of all boxes, which libraries may read when they are imported.
+            command: command that runs boxes.
+            environment: variables of all boxes, which libraries may read on import.
         """
         self._command, self._clock = (*command, "fork-server"), clock
         self._environment = server_variables(os.environ, environment)
@@ -42,7 +42,7 @@ class WarmBoxes(Closable):
         self._start()
 
     def find(self) -> ForkServer | None:
-        """Return the server; None: it is not ready, or has ended and is started again."""
+        """Return the server; ``None``: it is not ready, or is being started again."""
         with self._lock:
             if self._server is None or self._server.is_ready():
                 return self._server
@@ -53,7 +53,7 @@ class WarmBoxes(Closable):
             return None
 
     def close(self) -> None:
-        """End it, and the boxes that it forked."""
+        """End the server, and the boxes that it forked."""
         with self._lock:
             if self._server is not None:
                 self._server.close()

@@ -1,8 +1,8 @@
 """The database of a backup: one SQLite file, whatever the platform's own is.
 
-SQLite is copied by its online backup, PostgreSQL row by row in one snapshot; neither stops who writes. A restore brings
-the file to the newest schema, puts it in place where the platform's database is SQLite, and copies it where it is
-PostgreSQL. So a backup can also move a platform from one to the other.
+SQLite is copied by its online backup, PostgreSQL row by row in one snapshot; neither blocks writers. A restore migrates
+the file to the newest schema. It replaces a SQLite database, or is copied into a PostgreSQL one, so a backup can also
+move a platform between the two.
 """
 
 import sqlite3
@@ -19,7 +19,7 @@ from rdukit_platform.db.engine import Database
 from rdukit_platform.db.migrate import VERSION_TABLE, known_revisions, migrate, read_revision, upgrade_to
 from rdukit_platform.services import GONE_S
 
-#: Rows that are held in memory at once.
+#: Number of rows in memory at once.
 ROWS: Final = 1000
 
 
@@ -32,10 +32,10 @@ class Copied:
 
 
 def copy_out(database: Database, file: Path, on_rows: Callable[[int], None] = lambda count: None) -> Copied:
-    """Copy the database as it is at one moment to a new SQLite file.
+    """Copy a snapshot of the database to a new SQLite file.
 
     Args:
-        on_rows: told how many rows there are now, now and then.
+        on_rows: called from time to time with the number of copied rows.
     Raises:
         InvalidArgument: it has no schema yet, or one that this version does not know.
     """
@@ -55,7 +55,7 @@ def copy_sqlite(source: Path, target: Path) -> None:
     """Copy a SQLite database to a new file while others write to it."""
     uri = f"{source.absolute().as_uri()}?mode=ro"
     with closing(sqlite3.connect(uri, uri=True, timeout=60)) as old, closing(sqlite3.connect(target)) as new:
-        # In one step: a copy in several begins anew after each change of somebody else's.
+        # In one step, because a copy in several steps restarts after each concurrent change.
         old.backup(new)
         new.execute("PRAGMA journal_mode=DELETE")
 
@@ -94,7 +94,7 @@ def check_schema(schema: str, version: str) -> None:
 
 
 def check_free(database: Database, now: float, *, is_forced: bool) -> None:
-    """Refuse a database that somebody uses, or, unless forced, one that has rows.
+    """Refuse a database in use, or, unless forced, one with rows.
 
     Raises:
         Conflict: a platform runs on it, or it is not empty.
@@ -188,14 +188,14 @@ def _snapshot(engine: Engine) -> Iterator[Connection]:
 
 
 def _tables(connection: Connection, names: Iterable[str]) -> Sequence[Table]:
-    """Return these tables, each after those that it refers to; others in the database are not ours."""
+    """Return these tables, each after those that it refers to."""
     metadata = MetaData()
     metadata.reflect(connection, only=list(names))
     return metadata.sorted_tables
 
 
 def _as_stored(column: Column[Any]) -> Any:
-    """Return what is selected of a column so that it goes into SQLite as it is: JSON as its text."""
+    """Return the expression that selects a column unchanged for SQLite: JSON as its text."""
     return cast(column, Text) if isinstance(column.type, JSON) else column
 
 
@@ -221,7 +221,7 @@ def _insert(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]
 
 
 def _set_sequence(connection: Connection, table: Table) -> None:
-    """Let the numbers that the server gives begin after those that the rows have."""
+    """Set the server's sequence to continue after the rows' numbers."""
     for column in table.primary_key.columns:
         found = connection.execute(select(func.pg_get_serial_sequence(table.name, column.name))).scalar()
         if found:

@@ -1,6 +1,7 @@
-"""What a backup is: a folder or a tar with a manifest, the database, the store's content and files of the home folder.
+"""Layout of a backup: a folder or a tar with a manifest, the database, the store's content and files of the home
+folder.
 
-``manifest.json`` is written last: a backup without one is not whole, and is refused. It names each file with its
+``manifest.json`` is written last: a backup without one is incomplete, and is refused. It names each file with its
 SHA-256; nothing else of a backup is read.
 """
 
@@ -20,7 +21,7 @@ MANIFEST: Final = "manifest.json"
 DATABASE: Final = "database.sqlite"
 #: Folders of a backup: the store's content, its uploads, files of the home folder.
 BLOBS, UPLOADS, FILES = "blobs", "uploads", "files"
-#: Files of the home folder that a backup has, where they exist.
+#: Files of the home folder in a backup, if they exist.
 HOME_FILES: Final = ("config.yaml", "kernels/trust.key", "sambanova_exporter.conf")
 #: The node's database, by its name in a backup; it lies below the setting snd.state.
 NODE_DATABASE: Final = "snfm/snfm.db"
@@ -50,18 +51,18 @@ class BackupManifest:
     rdukit: str
     #: Revision of the database's schema.
     schema: str
-    #: What the database was: sqlite or postgresql. In the backup it is SQLite in any case.
+    #: Kind of the original database: sqlite or postgresql. The backup's own is always SQLite.
     database: str
     #: Number of rows of each table.
     rows: Mapping[str, int]
     files: Sequence[FileEntry]
-    #: Digests of content that rows refer to and that was missing or damaged in the store, so that it is not here.
+    #: Digests of content that rows refer to, but that was missing or damaged in the store.
     damaged: Sequence[str] = ()
     format: int = FORMAT
 
     @property
     def bytes(self) -> int:
-        """Bytes of all files."""
+        """Return the bytes of all files."""
         return sum(file.bytes for file in self.files)
 
 
@@ -71,7 +72,7 @@ def blob_path(digest: str) -> str:
 
 
 def place_in_backup(backup_id: str, path: str) -> str:
-    """Return where a file of a backup lies (pure): content by its digest, everything else below the backup's id.
+    """Return the path of a file in a backup (pure): content by its digest, everything else below the backup's id.
 
     So a backup into the folder of an earlier one changes none of its files before the new manifest is there.
     """
@@ -126,7 +127,7 @@ def _digest(body: Mapping[str, Any]) -> str:
 
 
 def _check(file: FileEntry) -> None:
-    """Refuse what would be written elsewhere than where a backup's files belong."""
+    """Refuse a file whose path is outside of a backup's layout."""
     check_relative(file.path)
     is_known = (
         file.path == DATABASE

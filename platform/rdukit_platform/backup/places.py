@@ -22,29 +22,29 @@ _PRIVATE: Final = 0o600
 
 
 class BackupTarget(Protocol):
-    """Place that a backup is written to. Until ``finish`` nobody takes it for one."""
+    """Target of a backup; before ``finish`` it does not count as one."""
 
     def has(self, path: str, size: int) -> bool:
-        """Return whether the file is there from a backup that was not finished, or an earlier one."""
+        """Return whether the file exists from an interrupted or earlier backup."""
 
     def add(self, path: str, size: int, blocks: Iterable[bytes]) -> None:
-        """Write a file of exactly ``size`` bytes. Whoever raises in ``blocks`` leaves no file."""
+        """Write a file of exactly ``size`` bytes; an error in ``blocks`` leaves no file."""
 
     def finish(self, manifest: BackupManifest, data: bytes) -> None:
-        """Write the manifest, which makes it a backup, and remove what it does not name."""
+        """Write the manifest, which completes the backup, and remove files that it does not name."""
 
     def close(self) -> None:
-        """Leave; what is not finished stays for another try, if it can be continued."""
+        """Close it; an unfinished backup stays if it can be continued."""
 
 
 class FolderTarget:
-    """A folder. Content that is there already is not copied again: neither after a kill nor by the next backup."""
+    """A folder. Existing content is not copied again, neither after a kill nor by the next backup."""
 
     def __init__(self, folder: Path, backup_id: str) -> None:
-        """Take the folder.
+        """Open the folder.
 
         Raises:
-            InvalidArgument: it has something else than a backup in it.
+            InvalidArgument: it has other files than a backup's.
         """
         self._folder, self._id = folder, backup_id
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -54,7 +54,7 @@ class FolderTarget:
         write_atomic(folder / "begun", b"")
 
     def has(self, path: str, size: int) -> bool:
-        """Return whether a blob is there: files appear in a backup whole, and a blob's name says what is in it."""
+        """Return whether a blob exists; files appear only when complete, and a blob's name is its digest."""
         if not path.startswith(f"{BLOBS}/"):
             return False
         try:
@@ -63,13 +63,13 @@ class FolderTarget:
             return False
 
     def add(self, path: str, size: int, blocks: Iterable[bytes]) -> None:
-        """Write a file, to its place when it is whole."""
+        """Write a file, which appears in its place when complete."""
         place = self._folder / place_in_backup(self._id, path)
         with atomic_target(place) as temporary, _create(temporary) as out:
             out.writelines(blocks)
 
     def finish(self, manifest: BackupManifest, data: bytes) -> None:
-        """Write the manifest and remove what an earlier backup had."""
+        """Write the manifest, and remove files of an earlier backup."""
         write_atomic(self._folder / MANIFEST, data, _PRIVATE)
         named = {self._folder / place_in_backup(manifest.id, file.path) for file in manifest.files}
         # Those in a folder come before it.
@@ -81,14 +81,14 @@ class FolderTarget:
                 path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Leave what is there: the next try goes on from it."""
+        """Keep the files: the next backup continues with them."""
 
 
 class TarTarget:
-    """A tar file, which has its name when it is whole."""
+    """A tar file, which gets its name when it is complete."""
 
     def __init__(self, file: Path, backup_id: str) -> None:
-        """Begin the file under another name.
+        """Begin the file under a temporary name.
 
         Raises:
             InvalidArgument: there is a folder of this name.
@@ -102,11 +102,11 @@ class TarTarget:
         self._tar = tarfile.TarFile(fileobj=self._stream, mode="w", format=tarfile.PAX_FORMAT, copybufsize=BLOCK)
 
     def has(self, path: str, size: int) -> bool:
-        """Return False: a tar file is begun anew."""
+        """Return False: a tar file is always written from the beginning."""
         return False
 
     def add(self, path: str, size: int, blocks: Iterable[bytes]) -> None:
-        """Append a file; of one that fails nothing stays."""
+        """Append a file; a failed one leaves nothing."""
         before = self._stream.tell()
         info = tarfile.TarInfo(path if path == MANIFEST else place_in_backup(self._id, path))
         info.size, info.mode = size, _PRIVATE
@@ -119,7 +119,7 @@ class TarTarget:
             raise
 
     def finish(self, manifest: BackupManifest, data: bytes) -> None:
-        """Write the manifest and give the file its name."""
+        """Write the manifest, and rename the file."""
         self.add(MANIFEST, len(data), [data])
         self._tar.close()
         self._stream.flush()
@@ -128,7 +128,7 @@ class TarTarget:
         self._temporary.replace(self._file)
 
     def close(self) -> None:
-        """Remove what is not finished."""
+        """Remove an unfinished file."""
         self._stream.close()
         self._temporary.unlink(missing_ok=True)
 
@@ -156,8 +156,8 @@ class Source:
         """Open it and read its manifest.
 
         Raises:
-            NotFound: there is nothing.
-            InvalidArgument: it is no backup, or one that was not finished, or damaged.
+            NotFound: the place does not exist.
+            InvalidArgument: it is no backup, or an unfinished or damaged one.
         """
         self._place, self._tar = place, None
         if not place.exists():
@@ -187,7 +187,7 @@ class Source:
         """Yield a file's bytes, in blocks.
 
         Raises:
-            InvalidArgument: it is missing, or after the last block, its bytes do not match the manifest.
+            InvalidArgument: it is missing; or, after the last block, its bytes do not match the manifest.
         """
         found, size = hashlib.sha256(), 0
         try:
@@ -217,7 +217,7 @@ def read_regular(path: Path) -> Iterator[bytes]:
     """Yield a file's bytes, in blocks.
 
     Raises:
-        NotFound: there is no file; a link is none.
+        NotFound: there is no regular file; links are refused.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -236,10 +236,10 @@ def open_target(place: Path, backup_id: str) -> BackupTarget:
 
 
 def check_room(folder: Path, needed: int) -> None:
-    """Refuse a copy that the disk has no room for.
+    """Refuse a copy that does not fit on the disk.
 
     Raises:
-        DiskFull: it has not.
+        DiskFull: the disk has too little space.
     """
     with suppress(OSError):
         free = shutil.disk_usage(folder).free

@@ -1,7 +1,7 @@
-"""Restore a backup: into a folder next to what it becomes, then in place.
+"""Restore a backup: stage it in a folder, then move it into place.
 
-Whatever is in ``HOME/restoring`` was compared with its digest. As long as that folder is there nothing starts in the
-home folder, so that a restore which was killed is never used half: the same command goes on with it.
+Files in ``HOME/restoring`` are verified. While that folder exists nothing starts in the home folder, so a killed
+restore is never used: the same command continues it.
 """
 
 import fcntl
@@ -42,9 +42,9 @@ from rdukit_platform.settings import DATABASE_URL, Home
 
 logger = logging.getLogger(__name__)
 
-#: What may be in a home folder that nothing has run in.
+#: Files that an unused home folder may have.
 HARMLESS: Final = frozenset({"config.yaml", "restoring", "logs", "run", "sections", "machine", "cache"})
-#: Folders that belong to the state that is replaced: jobs under way, messages about them, tenants' caches.
+#: Folders of the replaced state: running jobs, their messages, tenants' caches.
 STALE: Final = ("work", "pools", "broker", "tenants", "installing")
 _CONFIG: Final = f"{FILES}/config.yaml"
 
@@ -54,9 +54,9 @@ class Restored:
     """Result of a restore."""
 
     manifest: BackupManifest
-    #: Whether the backup was of an older schema, and was migrated.
+    #: Whether the backup had an older schema and was migrated.
     is_migrated: bool
-    #: What the user should know.
+    #: Notes for the user.
     notes: list[str] = field(default_factory=list)
 
 
@@ -72,8 +72,8 @@ def restore_backup(
     """Bring a home folder and its database to the state of a backup.
 
     Args:
-        database_url: the database to write, as ``choose_database`` wants it.
-        is_forced: replace what is there.
+        database_url: the database to write, as for ``choose_database``.
+        is_forced: replace existing state.
     Raises:
         InvalidArgument: the backup is damaged, not whole, or of a newer version.
         Conflict: a platform runs there, or the home folder or database is not empty.
@@ -90,11 +90,11 @@ def restore_backup(
         in_backup = value_in(settings, "database", "url")
         url = choose_database(database_url, resolve(DATABASE_URL), in_backup, home)
         file = _file_of(url)
-        if file is None or file.exists():  # to look at a file that is not there would make it
+        if file is None or file.exists():  # opening a missing file would create it
             with closing(Database(url)) as database:
                 check_free(database, now, is_forced=is_forced)
         if not goes_on:
-            remove_tree(home.restoring)  # another backup's, which was given up
+            remove_tree(home.restoring)  # left from an abandoned restore of another backup
         home.restoring.mkdir(mode=PRIVATE, exist_ok=True)
         check_room(home.folder, manifest.bytes)
         write_atomic(mark, manifest.id.encode())
@@ -126,7 +126,7 @@ def _check_empty(home: Home, *, is_forced: bool) -> None:
 
 @contextmanager
 def _home_alone(home: Home) -> Iterator[None]:
-    """Let no ``rdukit up`` and no other restore be in the home folder meanwhile."""
+    """Exclude ``rdukit up`` and other restores from the home folder while the block lasts."""
     private_home()
     home.run.mkdir(mode=PRIVATE, exist_ok=True)
     descriptor = os.open(home.up_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -143,8 +143,8 @@ def choose_database(wanted: str, configured: str, in_backup: str, home: Home) ->
     """Choose the URL of the database that is written (pure).
 
     Args:
-        wanted: what the caller asks for, ``sqlite`` is a file in the home folder; empty: nothing.
-        configured: what the settings in force here say; in_backup: what the backup's own settings file says.
+        wanted: the caller's choice; ``sqlite`` means a file in the home folder; empty: none.
+        configured: the URL in the settings in force here; in_backup: the URL in the backup's own settings file.
     Raises:
         InvalidArgument: only the backup's own settings name one, which may be in use.
     """
@@ -160,7 +160,7 @@ def choose_database(wanted: str, configured: str, in_backup: str, home: Home) ->
 
 
 def value_in(settings: bytes, part: str, name: str) -> str:
-    """Return the text that a settings file has of a setting, such as the database's URL; empty: none (pure).
+    """Return the text of a setting in a settings file, such as the database's URL; empty: none (pure).
 
     Raises:
         InvalidArgument: it is not YAML.
@@ -179,7 +179,7 @@ def _settings_in(source: Source) -> bytes:
 
 
 def _stage(source: Source, folder: Path, on_step: OnStep) -> None:
-    """Bring all files to a folder, each compared with its digest; those that are there already stay."""
+    """Copy all files to a folder and verify them; existing ones stay."""
     done, total = 0, source.manifest.bytes
     for file in source.manifest.files:
         on_step(Step("files", done, total))
@@ -197,7 +197,7 @@ def _stage(source: Source, folder: Path, on_step: OnStep) -> None:
 
 
 def staged_path(file: FileEntry) -> str:
-    """Return where a file of a backup lies below ``HOME/restoring`` (pure)."""
+    """Return the path of a backup's file below ``HOME/restoring`` (pure)."""
     return f"artifacts/{file.path}" if file.path.startswith((f"{BLOBS}/", f"{UPLOADS}/")) else file.path
 
 
@@ -208,7 +208,7 @@ def _file_of(url: str) -> Path | None:
 
 
 def _fill(store: BlobStore, staged: Path, on_step: OnStep) -> None:
-    """Bring staged content to a bucket and remove it here; what is there already stays. It can be done again."""
+    """Move staged content to a bucket; existing content stays. Repeatable."""
     blobs = sorted((staged / BLOBS).glob("*/*"))
     done, total = 0, sum(path.stat().st_size for path in blobs)
     with store.holding():
@@ -232,7 +232,7 @@ def _fill(store: BlobStore, staged: Path, on_step: OnStep) -> None:
 
 
 def _put_in_place(home: Home, url: str, *, is_config_placed: bool) -> list[str]:
-    """Move what is staged to where it belongs. Each step can be done again."""
+    """Move staged files into place. All steps are repeatable. Returns the user's notes."""
     staged, notes = home.restoring, []
     if (staged / "artifacts").exists():
         if home.artifacts.exists():
@@ -268,7 +268,7 @@ def _place_database(staged: Path, file: Path) -> None:
 
 
 def _place(staged: Path, path: Path) -> None:
-    """Copy a file to its place, whole or not at all: it may be on another disk."""
+    """Copy a file to its place atomically; the place may be on another disk."""
     with atomic_target(path) as temporary:
         temporary.touch(0o600)
         with staged.open("rb") as source, temporary.open("wb") as out:

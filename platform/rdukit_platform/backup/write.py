@@ -1,7 +1,7 @@
-"""Write a backup of a platform that may run meanwhile.
+"""Write a backup of a platform, which may be running.
 
-The database is copied first, as it is at one moment, then the content that its rows refer to: content is there before
-its row and never changes, and none is removed as long as the backup has the store's lock. The manifest is last.
+A snapshot of the database is copied first, then the content that its rows refer to. Content exists before its row,
+never changes, and is not removed while the backup has the store's lock. The manifest is last.
 """
 
 import hashlib
@@ -42,13 +42,13 @@ from rdukit_platform.settings import Home
 
 logger = logging.getLogger(__name__)
 
-#: Seconds to wait for a collection of content that is under way.
+#: Seconds to wait for a running collection of content.
 WAIT_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Progress of a backup: what is done now, bytes so far and in all (0: not known yet)."""
+    """Progress of a backup: the present step, bytes so far and in total (0: not known yet)."""
 
     what: str
     done: int = 0
@@ -62,11 +62,11 @@ def write_backup(home: Home, place: Path, now: float, on_step: OnStep = lambda s
     """Back up the platform of a home folder and its database.
 
     Args:
-        place: file that ends in ``.tar``, or folder. A folder keeps content over backups and kills: what is there
-            already is not copied again.
+        place: file that ends in ``.tar``, or folder. A folder keeps content over backups and kills, so existing content
+            is not copied again.
     Raises:
-        InvalidArgument: the place is none, or no platform has run in the home folder.
-        Conflict: somebody else backs up, or content is being collected for long.
+        InvalidArgument: the place is invalid, or no platform has run in the home folder.
+        Conflict: another backup is running, or a collection of content takes too long.
     """
     if home.folder == place.absolute() or home.folder in place.absolute().parents:
         raise InvalidArgument(f"{place} lies in the home folder that is to be backed up; name a place outside of it")
@@ -94,10 +94,10 @@ def write_backup(home: Home, place: Path, now: float, on_step: OnStep = lambda s
 
 
 def verify_backup(place: Path, on_step: OnStep = lambda step: None) -> BackupManifest:
-    """Read a whole backup and compare every file with its digest.
+    """Verify a backup: compare every file with its digest.
 
     Raises:
-        InvalidArgument: it is damaged; the message names the first file that is.
+        InvalidArgument: it is damaged; the message names the first damaged file.
     """
     with Source(place) as source:
         done, total = 0, source.manifest.bytes
@@ -109,10 +109,11 @@ def verify_backup(place: Path, on_step: OnStep = lambda step: None) -> BackupMan
 
 
 def find_content(store: BlobStore, copy: Path, scratch: Path) -> tuple[dict[str, int], list[str]]:
-    """Return the blobs that a copy of the database refers to, with their bytes, and the digests that are not to be had.
+    """Return the blobs that a copy of the database refers to, with their bytes, and the digests of missing or damaged
+    ones.
 
     Args:
-        copy: of any schema; ``scratch`` is a folder for another one, of the newest.
+        copy: a copy of any schema; ``scratch``: folder for a migrated copy.
     """
     newest = scratch / "newest.sqlite"
     copy_sqlite(copy, newest)
@@ -151,7 +152,7 @@ def _add_blobs(
 
 
 def _add_uploads(target: BackupTarget, pieces: PiecePlace) -> Iterator[FileEntry]:
-    """Add what has come of uploads; of those that end or grow meanwhile, what there was."""
+    """Add the received parts of uploads, in the state of this moment."""
     for id in pieces.ids():
         description = pieces.description(id)
         if description is None or not is_upload(id):
@@ -177,12 +178,12 @@ def _add_home(target: BackupTarget, home: Home, scratch: Path) -> Iterator[FileE
 
 
 def _add_file(target: BackupTarget, path: str, source: Path) -> FileEntry:
-    """Add as many bytes of a file as it has now."""
+    """Add a file with its present size."""
     return _add_blocks(target, path, source.stat().st_size, read_regular(source))
 
 
 def _add_blocks(target: BackupTarget, path: str, size: int, blocks: Iterable[bytes]) -> FileEntry:
-    """Add so many bytes of what there is."""
+    """Add ``size`` bytes of blocks."""
     digest = hashlib.sha256()
 
     def taken() -> Iterator[bytes]:

@@ -1,1 +1,1 @@
-"""The ModelBoxes that jobs may name, and what their parameters may be."""
+"""Catalog: ModelBoxes, experts and models that jobs may use, and checks of parameters."""

@@ -1,4 +1,4 @@
-"""Reads the boxes' descriptions once, by running the ModelBox command: the platform imports no box."""
+"""Descriptions of boxes, read once by running the ModelBox command: the platform imports no box."""
 
 import json
 import logging
@@ -25,7 +25,7 @@ _LOCK: Final = ".lock"
 
 
 class Catalog:
-    """The boxes; the first look runs ``list --json`` and ``describe --json``, later ones are answered from memory."""
+    """Cache of the boxes' descriptions; the first access runs ``list --json`` and ``describe --json``."""
 
     def __init__(self, command: list[str] | None = None) -> None:
         self._command = command
@@ -49,7 +49,7 @@ class Catalog:
         imported.
 
         Raises:
-            InvalidArgument: it is wrong; the message has every fault with its line. Or reading it takes too much.
+            InvalidArgument: it is invalid; the message has every fault with its line. Or reading it exceeds the limits.
             Overloaded: too many are being read already.
             Unavailable: the ModelBox command fails.
         """
@@ -57,11 +57,11 @@ class Catalog:
             return describe_folder(folder, self._command or box_command())
 
     def check_bundle(self, file: Path, tenant_id: str) -> Mapping[str, object]:
-        """Check a tenant's bundle of experts, beside which its artifacts lie, in a fenced process. Returns what it has.
+        """Check a tenant's bundle of experts, next to its artifacts, in a fenced process. Returns its description.
 
         Raises:
-            InvalidArgument: it is wrong, or does not fit; the message has every fault with its line. Or reading it
-                takes too much.
+            InvalidArgument: it is invalid, or does not fit; the message has every fault with its line. Or reading it
+                exceeds the limits.
             Overloaded: too many folders are being read already.
             Unavailable: the ModelBox command fails.
         """
@@ -70,7 +70,7 @@ class Catalog:
             return _expect_object(_read(command, file.parent, "check-bundle", str(file)), command, "check-bundle")
 
     def warm_up(self) -> None:
-        """Start the first look in the background; a failure is logged and tried again at the next look."""
+        """Load the boxes in the background; a failure is logged, and the next access tries again."""
         threading.Thread(target=self._try_once, name="catalog", daemon=True).start()
 
     def _try_once(self) -> None:
@@ -84,7 +84,7 @@ def read_catalog(command: list[str]) -> Boxes:
     """Run ``command list --json``, and ``describe`` for each box that the list does not describe in full.
 
     Raises:
-        Unavailable: it fails or says something else than JSON.
+        Unavailable: it fails, or its output is not JSON.
     """
     listed = _run(command, "list")
     if isinstance(listed, Mapping):
@@ -105,7 +105,7 @@ def read_catalog(command: list[str]) -> Boxes:
 
 @contextmanager
 def incoming_folder(parent: Path) -> Iterator[Path]:
-    """Yield a folder below ``parent`` for a box that is being read, gone after it, as those of killed gateways."""
+    """Yield a folder below ``parent`` for a box that is being read, removed afterwards, with those of killed gateways."""
     clear_incoming(parent)
     folder = parent / secrets.token_hex(8)
     with sole_lock(folder.with_suffix(_LOCK)):
@@ -117,7 +117,7 @@ def incoming_folder(parent: Path) -> Iterator[Path]:
 
 
 def clear_incoming(parent: Path) -> None:
-    """Remove the folders below ``parent`` that nobody holds any more."""
+    """Remove the folders below ``parent`` that no process uses."""
     for lock in parent.glob(f"*{_LOCK}"):
         with sole_lock(lock) as is_left:
             if is_left:
@@ -125,13 +125,13 @@ def clear_incoming(parent: Path) -> None:
 
 
 def describe_folder(folder: Path, command: Sequence[str]) -> Mapping[str, object]:
-    """Do ``Catalog.describe_folder`` by ``command``."""
+    """Run ``command`` for ``Catalog.describe_folder``."""
     if not (folder / BOX_FILE).is_file():
         there = ", ".join(sorted(path.name for path in folder.iterdir())[:10]) or "nothing"
         raise InvalidArgument(
             f"a box is a folder with a {BOX_FILE}, here there is: {there}; begin with: rdukit box new"
         )
-    # Not in the folder: Python would import what lies there.
+    # Not in the folder, because Python would import modules from it.
     with _plain_refusals(folder):
         _read(command, folder, "validate", str(folder))
         return _expect_object(_read(command, folder, "describe", str(folder)), command, "describe")
@@ -139,7 +139,7 @@ def describe_folder(folder: Path, command: Sequence[str]) -> Mapping[str, object
 
 @contextmanager
 def _plain_refusals(folder: Path) -> Iterator[None]:
-    """Raise what the command refused as ``InvalidArgument`` that does not say where the folder is."""
+    """Convert the command's refusals to ``InvalidArgument`` without the folder's path."""
     try:
         yield
     except Unavailable as failed:
@@ -161,7 +161,7 @@ def _is_full(verbs: list[object]) -> bool:
 
 
 def _run(command: Sequence[str], *arguments: str) -> object:
-    """Run a command that reads nothing of a tenant's."""
+    """Run a command that reads no files of tenants."""
     line = [*command, *arguments, "--json"]
     try:
         done = subprocess.run(line, capture_output=True, timeout=LIST_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL)
@@ -179,7 +179,7 @@ def _read(command: Sequence[str], folder: Path, *arguments: str) -> object:
 def _value_of(line: Sequence[str], end: ReaderEnd) -> object:
     if end.status:
         message = f"{' '.join(line)} ended with status {end.status}: {' / '.join(end.words.strip().splitlines()[-3:])}"
-        # An error of what it was asked about is the cause that says more.
+        # The command's own error is the more precise cause.
         raise Unavailable(message) from _find_error(end.answer)
     try:
         return json.loads(end.answer)
@@ -188,7 +188,7 @@ def _value_of(line: Sequence[str], end: ReaderEnd) -> object:
 
 
 def _find_error(output: bytes) -> RdukitError | None:
-    """Return the error that the command printed as JSON, if it says that it was asked for something wrong."""
+    """Return the error that the command printed as JSON, if its request was invalid."""
     try:
         error = error_from_body(json.loads(output), RdukitError)
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -1,6 +1,6 @@
 """Checks of a job's parameters and inputs against what its verb allows (pure).
 
-A box describes each parameter by a JSON schema. What depends on other parameters stands in three keys of its own:
+A box describes each parameter by a JSON schema. Dependencies on other parameters are in three further keys:
 ``x-when`` (others must have these values), ``x-cases`` (another schema while others have these values) and ``x-limits``
 (a limit is another parameter's value). A parameter without a schema is left to the box, which refuses what it does not
 take.
@@ -16,12 +16,12 @@ from jsonschema.exceptions import SchemaError
 from rdukit.errors import IllegalValue, InvalidArgument, UnknownParameter, suggest
 from rdukit_platform.catalog.model import BoxDescription, BoxVerb, VerbParameter
 
-#: Keys that say something of the parameter, not of its values.
+#: Keys that describe the parameter, not its values.
 _NOT_OF_VALUES: Final = frozenset({"default", "description", "when"})
 
 
 def check_parameters(box: BoxDescription, verb: BoxVerb, parameters: Mapping[str, object]) -> None:
-    """Refuse a parameter that the verb does not have, or a value that is not legal.
+    """Refuse unknown parameters, and illegal values.
 
     Raises:
         UnknownParameter: the message lists the verb's parameters.
@@ -44,7 +44,7 @@ def check_parameters(box: BoxDescription, verb: BoxVerb, parameters: Mapping[str
 
 
 def check_names(box: BoxDescription, verb: BoxVerb, names: Iterable[str]) -> None:
-    """Refuse the name of a parameter that the verb does not have.
+    """Refuse names of unknown parameters.
 
     Raises:
         UnknownParameter: the message has the nearest one, and all that are legal.
@@ -64,7 +64,7 @@ def is_legal(parameter: VerbParameter, value: object, values: Mapping[str, objec
     """Return whether ``value`` is legal while the verb's parameters have ``values``.
 
     Raises:
-        InvalidArgument: the box's schema is none.
+        InvalidArgument: the box's schema is invalid.
     """
     if isinstance(value, float) and not math.isfinite(value):
         return False
@@ -85,9 +85,9 @@ def is_legal(parameter: VerbParameter, value: object, values: Mapping[str, objec
 
 
 def plain_schema(schema: Mapping[str, Any], values: Mapping[str, object]) -> dict[str, object]:
-    """Make of ``schema`` what any validator reads: limits that are other parameters' values are those values.
+    """Convert ``schema`` for standard validators: limits by other parameters become those parameters' values.
 
-    A step that is no whole number is left to the box: in binary 0.3 is no multiple of 0.1.
+    Fractional steps are left to the box, because in binary 0.3 is no multiple of 0.1.
     """
     limits = {key: values[name] for key, name in (schema.get("x-limits") or {}).items() if _is_number(values.get(name))}
     plain = {key: limit for key, limit in schema.items() if key not in _NOT_OF_VALUES and not key.startswith("x-")}
@@ -101,7 +101,7 @@ def check_inputs(box: BoxDescription, verb: BoxVerb, inputs: Mapping[str, str], 
     """Refuse an unknown slot, a missing required one, or an artifact of another kind.
 
     Args:
-        kinds: slot to the kind of what is given there: ``file`` or ``folder``.
+        kinds: slot to the kind of its artifact: ``file`` or ``folder``.
     Raises:
         InvalidArgument: the message says what would be legal.
     """
@@ -126,8 +126,7 @@ def check_metric(box: BoxDescription, verb: BoxVerb, name: str, what: str, *, in
     """Refuse a metric that the verb does not declare; one without declared metrics may report any.
 
     Args:
-        what: what chooses by it, such as "objective".
-        in_progress: it has to be told while the verb runs.
+        what: use of the metric, such as "objective". in_progress: it must be reported while the verb runs.
     Raises:
         IllegalValue: the message has the nearest one, and all that are legal.
     """

@@ -1,4 +1,4 @@
-"""Entries of the catalog side by side: what each is, its sizes, figures and recipes, line by line (pure)."""
+"""Comparison of catalog entries, line by line (pure): descriptions, sizes, figures and recipes."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ class ComparedLine:
     values: tuple[object, ...]
     #: Whether the entries have different values.
     differs: bool
-    #: Which entries have the best value of a figure that says how good they are; empty: none is better.
+    #: Indices of the entries with the best value of a quality figure; empty: no difference.
     best: tuple[int, ...] = ()
 
 
@@ -91,7 +91,7 @@ def _recipes(entries: Sequence[Entry]) -> Iterator[ComparedLine]:
 
 
 def find_best(name: str, values: Sequence[object]) -> tuple[int, ...]:
-    """Return which of the values are best, by what the figure's name says; empty: all are equal, or only one has it."""
+    """Return the indices of the best values, judged by the figure's name; empty: all are equal, or only one has it."""
     read = {at: find_number(value) for at, value in enumerate(values)}
     numbers = {at: number for at, number in read.items() if number is not None and math.isfinite(number)}
     if len(numbers) < MIN_COMPARED or len(set(numbers.values())) == 1:

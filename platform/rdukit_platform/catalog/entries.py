@@ -1,4 +1,4 @@
-"""Entries of the catalog: what they are, which a search finds, in which order, and how many of each (pure)."""
+"""Entries of the catalog (pure): their properties, search, order and counts."""
 
 import base64
 import binascii
@@ -27,7 +27,7 @@ class EntryKind(StrEnum):
 
 
 class EntrySort(StrEnum):
-    """Orders of a list: the best finds first, or by a key."""
+    """Orders of a list: best matches first, or by a key."""
 
     BEST = "best"
     NAME = "name"
@@ -36,23 +36,23 @@ class EntrySort(StrEnum):
     METRIC = "metric"
 
 
-#: Kinds that are artifacts: whoever may not read those does not find them.
+#: Kinds that are artifacts; callers without the right to read artifacts do not find them.
 ARTIFACT_KINDS: Final = (EntryKind.CHECKPOINT, EntryKind.PEF, EntryKind.DATASET)
-#: Properties that a list is narrowed by, beside its kind.
+#: Properties that a list can be filtered by.
 FACETS: Final = ("kind", "task", "family", "modality", "licence")
 _KINDS: Final = tuple(EntryKind)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Something that the catalog lists. An empty text or null: nobody has said.
+    """Something that the catalog lists. An empty text or null means unknown.
 
     ``sizes`` are numbers of parameters by the name of a published size, ``metrics`` figures that were measured (of a
     box: those that its recipe reached on held-out data), ``projected`` the cost model's seconds of a step by the
     emulated chip, ``recipes`` what each kind of recipe reached.
     """
 
-    #: What names exactly this entry: ``KIND/NAME``.
+    #: Unique name of the entry: ``KIND/NAME``.
     id: str
     kind: EntryKind
     name: str
@@ -64,7 +64,7 @@ class Entry:
     modality: str = ""
     licence: str = ""
     source: str = ""
-    #: The box that it is of, or that runs it, as a job names it.
+    #: Box that it belongs to, or that runs it, as a job names it.
     box: str = ""
     #: The job that made it.
     job: str | None = None
@@ -76,35 +76,35 @@ class Entry:
     metrics: Mapping[str, object] = field(default_factory=dict)
     projected: Mapping[str, float] = field(default_factory=dict)
     recipes: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
-    #: What its picture shows (``GET /v1/catalog/{box}/picture``); empty: it has none.
+    #: Description of its picture (``GET /v1/catalog/{box}/picture``); empty: it has none.
     picture: str = ""
     created_at: float | None = None
-    #: Why it is one not to begin with; null: it is not deprecated.
+    #: Reason of its deprecation; null: not deprecated.
     deprecated: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class EntryQuery:
-    """Query for entries: words that each must have, and for each facet the values of which it must have one."""
+    """Query for entries: all words must match, and for each facet one of the given values."""
 
     words: str = ""
     facets: Mapping[str, Sequence[str]] = field(default_factory=dict)
     with_deprecated: bool = False
     sort: EntrySort = EntrySort.BEST
-    #: What ``EntrySort.METRIC`` sorts by.
+    #: Metric for ``EntrySort.METRIC``.
     metric: str = ""
-    #: The other way round.
+    #: Whether the order is reversed.
     is_reversed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class EntryList:
-    """A page of what was found, how many there are in all, and by facet how many of each value there would be."""
+    """A page of results, their total number, and counts of each value by facet."""
 
     entries: tuple[Entry, ...]
     total: int
     counts: Mapping[str, Mapping[str, int]]
-    #: Metrics that something found has, to sort by.
+    #: Metrics of the results, to sort by.
     metrics: tuple[str, ...]
     next_cursor: str | None
 
@@ -119,7 +119,7 @@ def find_entries(
     """Return a page of the entries that a query finds.
 
     Args:
-        directions: the metrics that boxes declare, each with what is better: higher, lower, or neither.
+        directions: the metrics that boxes declare, each with its direction: higher, lower, or neither.
     Raises:
         InvalidArgument: limit or cursor are not legal, or the order lacks its metric.
         IllegalValue: no box declares the metric of the order, and nothing has it.
@@ -143,7 +143,7 @@ def find_entries(
         misses = [name for name, values in wanted.items() if getattr(entry, name) not in values]
         if not misses:
             listed.append(entry)
-        # A value's count is of those that would be listed if it were chosen.
+        # A value's count is the number of entries listed if it were chosen.
         for name in FACETS if not misses else misses[:1] if len(misses) == 1 else ():
             if value := str(getattr(entry, name)):
                 counts[name][value] = counts[name].get(value, 0) + 1
@@ -164,14 +164,14 @@ def fold(text: str) -> str:
 
 
 def text_of_entry(entry: Entry) -> str:
-    """Return everything of an entry that searches look at, folded."""
+    """Return the searched text of an entry, folded."""
     parts = (entry.name, entry.title, entry.kind, entry.task, entry.family, entry.modality, entry.licence,
              entry.source, entry.box, entry.job or "", entry.description, entry.id, *entry.sizes)  # fmt: skip
     return fold("\n".join(parts))
 
 
 def _rank(entry: Entry, words: Sequence[str]) -> int | None:
-    """Return how well an entry fits, more is better; ``None``: one of the words is nowhere in it."""
+    """Return an entry's score, higher is better; ``None``: a word does not match."""
     if not words:
         return 0
     name, title, text = fold(entry.name), fold(entry.title), text_of_entry(entry)
@@ -195,7 +195,7 @@ def _check_metric(name: str, known: Iterable[Entry], directions: Mapping[str, st
 
 
 def _sort(entries: list[Entry], query: EntryQuery, ranks: Mapping[str, int], better: str = "") -> list[Entry]:
-    """Return the entries in the order that is asked for; those that lack its key come last, whichever way round."""
+    """Return the entries in the requested order; entries without its key come last, also if reversed."""
     best = sorted(
         entries,
         key=lambda one: (-ranks[one.id], _KINDS.index(one.kind), -(one.created_at or 0.0), fold(one.name), one.id),
@@ -232,7 +232,7 @@ def _cursor(last_id: str, place: int) -> str:
 
 
 def _place(entries: Sequence[Entry], cursor: str | None) -> int:
-    """Return where a page begins: after the last entry of the page before, or where that was if it is gone."""
+    """Return the start of a page: after the previous page's last entry, or at its position if it is gone."""
     if cursor is None:
         return 0
     try:

@@ -1,6 +1,6 @@
 """Experts: a base box with a checkpoint that one of its jobs trained, under a name; each tenant sees its own only.
 
-A version's number is the platform's, the next one for each job that is promoted under the name. A version never
+The platform numbers the versions; each promotion under the name gets the next number. A version never
 changes, except that it can be deprecated, which it stays. Every function runs in the caller's transaction.
 """
 
@@ -19,7 +19,7 @@ from rdukit_platform.db.rows import new_id, read_page
 #: Slots of the verb that trains.
 CHECKPOINT: Final = "checkpoint"
 PEF: Final = "pef"
-#: Names that a refusal lists.
+#: Largest number of names in a refusal.
 MAX_NAMED: Final = 20
 #: Longest licence that is taken from a box.
 MAX_LICENCE: Final = 200
@@ -35,12 +35,12 @@ def add_expert(
     metrics: Mapping[str, object],
     now: float,
 ) -> ExpertRow:
-    """Add the next version of an expert: the checkpoint that ``job`` has made of its box, or evaluated with it.
+    """Add the next version of an expert: the checkpoint that ``job`` has made or evaluated.
 
     Raises:
         Conflict: it is a version of this expert already.
     """
-    # Whoever promotes at the same time waits here, and gets the number after this one.
+    # Concurrent promotions wait here, and get later numbers.
     session.scalars(select(TenantRow.id).where(TenantRow.id == job.tenant_id).with_for_update(key_share=True)).one()
     of_name = (ExpertRow.tenant_id == job.tenant_id, ExpertRow.name == name)
     known = session.scalars(
@@ -73,7 +73,7 @@ def add_expert(
 
 
 def licence_of(session: Session, boxes: Boxes, tenant_id: str, box: Selector) -> str:
-    """Return the licence that a box or its model card names; empty: neither does, or the box is gone."""
+    """Return the licence that a box or its model card names; empty: there is none, or the box is gone."""
     if box.version is None:
         found = boxes.boxes.get(box.name)
         described = found.raw if found is not None else {}
@@ -120,7 +120,7 @@ def list_experts(
 def get_expert(session: Session, tenant_id: str, text: str) -> ExpertRow:
     """Return the version of an expert that ``text`` names; without a version the newest that is not deprecated.
 
-    Where all are deprecated, it is the newest of them.
+    If all are deprecated, the newest of them.
 
     Raises:
         NotFound: there is none; the message lists those there are.
@@ -130,9 +130,9 @@ def get_expert(session: Session, tenant_id: str, text: str) -> ExpertRow:
 
 
 def deprecate_expert(session: Session, tenant_id: str, text: str, reason: str, now: float) -> Sequence[ExpertRow]:
-    """Mark a version as one not to begin with, or all of them where ``text`` names none. Returns which, oldest first.
+    """Deprecate a version, or all if ``text`` names none. Returns the changed versions, oldest first.
 
-    Jobs take its checkpoint as before.
+    Jobs can still use its checkpoint.
 
     Raises:
         NotFound: there is none.
@@ -149,7 +149,7 @@ def deprecate_expert(session: Session, tenant_id: str, text: str, reason: str, n
 
 
 def versions_of_expert(session: Session, tenant_id: str, name: str) -> list[int]:
-    """Return an expert's versions, oldest first, the deprecated ones too."""
+    """Return an expert's versions, oldest first, also deprecated ones."""
     query = select(ExpertRow.version).where(ExpertRow.tenant_id == tenant_id, ExpertRow.name == name)
     return list(session.scalars(query.order_by(ExpertRow.version)))
 
@@ -157,7 +157,7 @@ def versions_of_expert(session: Session, tenant_id: str, name: str) -> list[int]
 def experts_of(
     session: Session, tenant_id: str, *, job_id: str | None = None, checkpoint_id: str | None = None
 ) -> Sequence[ExpertRow]:
-    """Return the experts that a job has made, or that a checkpoint is, oldest first."""
+    """Return the experts of a job, or of a checkpoint, oldest first."""
     query = select(ExpertRow).where(ExpertRow.tenant_id == tenant_id)
     if job_id is not None:
         query = query.where(ExpertRow.job_id == job_id)
@@ -167,12 +167,12 @@ def experts_of(
 
 
 def selector_of(row: ExpertRow) -> Selector:
-    """Return what names exactly this version."""
+    """Return the selector of exactly this version."""
     return Selector(row.name, row.version)
 
 
 def _select(session: Session, tenant_id: str, asked: Selector, *, is_locked: bool) -> Sequence[ExpertRow]:
-    """Return the versions that are meant, deprecated ones first, then oldest first; there is one at least."""
+    """Return the selected versions, at least one: deprecated ones first, then oldest first."""
     query = select(ExpertRow).where(ExpertRow.tenant_id == tenant_id, ExpertRow.name == asked.name)
     if asked.version is not None:
         query = query.where(ExpertRow.version == asked.version)

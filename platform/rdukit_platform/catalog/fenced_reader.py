@@ -1,6 +1,6 @@
-"""Programs that read a tenant's files for the gateway: in a fence where the machine has one, and always with limits.
+"""Programs that read a tenant's files for the gateway, in a fence if the machine has one, and always with limits.
 
-A parser of what a stranger wrote may take any memory and time, and may have a fault that its input uses.
+A parser of untrusted input may take any memory and time, and may have exploitable faults.
 """
 
 import os
@@ -26,13 +26,14 @@ from rdukit_platform.backends.box_variables import THREADS, UNFENCED, fenced_var
 from rdukit_platform.backends.fenced import end_fenced, give_folder, open_to_read
 from rdukit_platform.settings import FENCE
 
-#: Readers at once, of all tenants and of one: each takes processes, memory, and a thread of a request.
+#: Largest numbers of concurrent readers, of all tenants and of one; each takes processes, memory and a request's
+#: thread.
 MAX_READERS: Final = 4
 MAX_READERS_OF_TENANT: Final = 2
-#: Memory and seconds that reading one box or bundle may take. The largest vocabularies take a fifth.
+#: Limits of memory and seconds for reading a box or bundle. The largest vocabularies take a fifth.
 MEMORY_BYTES: Final = 1 << 30
 SECONDS: Final = 60
-#: Longest answer of a reader, and what is kept of its last words.
+#: Longest answer of a reader, and bytes kept of its error output.
 MAX_ANSWER_BYTES: Final = 16 << 20
 MAX_WORDS_BYTES: Final = 16 << 10
 LIMITS: Final = FenceLimits(
@@ -51,7 +52,7 @@ os.execvp(sys.argv[1], sys.argv[1:])
 
 
 class Readers:
-    """The readers of one process. Safe for threads."""
+    """The readers of one process. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -60,15 +61,15 @@ class Readers:
 
     @property
     def total(self) -> int:
-        """Return how many there are."""
+        """Return the number of running readers."""
         return self._busy.total()
 
     @contextmanager
     def one_of(self, tenant_id: str) -> Iterator[None]:
-        """Count one reader more while the block lasts.
+        """Count a reader while the block lasts.
 
         Raises:
-            Overloaded: the tenant has as many as it may, or all have.
+            Overloaded: the tenant's limit, or that of all tenants, is reached.
         """
         with self._lock:
             own, total = self._busy[tenant_id], self._busy.total()
@@ -90,7 +91,7 @@ READERS: Final = Readers()
 
 @dataclass(frozen=True, slots=True)
 class ReaderEnd:
-    """End of a reader: its exit status, what it wrote to stdout, and its last words at stderr."""
+    """End of a reader: exit status, stdout, and the end of stderr."""
 
     status: int
     answer: bytes
@@ -103,7 +104,7 @@ def run_reader(line: Sequence[str], folder: Path) -> ReaderEnd:
     Args:
         line: the command with its arguments.
     Raises:
-        InvalidArgument: it takes more memory or time than it may.
+        InvalidArgument: it exceeds its limit of memory or time.
         Unavailable: it cannot be run.
     """
     if shutil.which(line[0]) is None:
@@ -164,12 +165,12 @@ def _start(line: Sequence[str], own: Path, words: int) -> "subprocess.Popen[byte
 
 
 def _program_of(line: Sequence[str], folder: Path) -> list[str]:
-    """Return the words of a command that are its program's: arguments change with each call."""
+    """Return the arguments of a command that belong to the program, without those inside ``folder``."""
     return [word for word in line if not Path(word).is_relative_to(folder)]
 
 
 def _read_answer(file: Path) -> bytes:
-    """Read what the program wrote, which it may have replaced by something else."""
+    """Read the program's output file, which it may have replaced by another kind of file."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

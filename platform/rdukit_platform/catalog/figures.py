@@ -1,4 +1,4 @@
-"""Figures of a job's result: which are told first, in which words, and how those of two experts differ (pure)."""
+"""Figures of a job's result (pure): choice, text and comparison."""
 
 import math
 from collections.abc import Mapping
@@ -8,17 +8,17 @@ from typing import Final
 from rdukit.strict_json import find_number
 from rdukit.units import format_bytes, format_count, format_seconds
 
-#: Figures that say how long it took, not how good it is.
+#: Figures of time and cost, not of quality.
 _EFFORT: Final = frozenset({"steps", "epochs", "samples", "parameters", "trained_parameters", "resumed_from_step"})
 _EFFORT_ENDS: Final = ("seconds", "_s", "cycles", "bytes", "_steps", "_samples")
-#: Words of figures of which less is better.
+#: Words in the names of figures of which less is better.
 _LESS: Final = frozenset({"loss", "perplexity", "error", "mae", "mse", "rmse"})
 _RATE: Final = "_per_s"
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A figure of two experts; ``None``: one has none. ``change``: what the second has more, of two numbers."""
+    """A figure of two experts; ``None``: one has none. ``change``: second minus first, for numbers."""
 
     name: str
     a: object
@@ -27,12 +27,12 @@ class Difference:
 
 
 def figures_of(result: Mapping[str, object] | None) -> dict[str, object]:
-    """Return the figures of a result: numbers and words, without what has parts of its own."""
+    """Return the figures of a result: numbers and texts, without nested values."""
     return {name: value for name, value in (result or {}).items() if isinstance(value, int | float | str)}
 
 
 def headline(figures: Mapping[str, object], most: int = 3) -> list[str]:
-    """Return the names of the figures that say how good a model is, in their order; none of time and cost."""
+    """Return the names of the quality figures, in their order, ``most`` at most."""
     return [
         name
         for name, value in figures.items()
@@ -52,12 +52,12 @@ def compare_figures(a: Mapping[str, object], b: Mapping[str, object]) -> list[Di
 
 
 def is_effort(name: str) -> bool:
-    """Return whether a figure of this name says how long it took or what it cost, not how good it is."""
+    """Return whether a figure of this name is about time or cost, not quality."""
     return name in _EFFORT or (name.endswith(_EFFORT_ENDS) and not is_projected(name))
 
 
 def is_lower_better(name: str) -> bool:
-    """Return whether less of a figure is better, by what its name says: a loss, an error, a time."""
+    """Return whether less of a figure is better, judged by its name: a loss, an error, a time."""
     words = set(name.lower().split("_"))
     return bool(words & _LESS) or (is_effort(name) and not name.endswith("_per_s")) or is_projected(name)
 
@@ -68,7 +68,7 @@ def is_projected(name: str) -> bool:
 
 
 def figure_text(name: str, value: object) -> str:
-    """Return a value with the unit that its name tells."""
+    """Return a value with the unit in its name."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return str(value)
     if name.endswith(_RATE):
@@ -89,7 +89,7 @@ def figure_words(name: str, value: object) -> str:
 
 
 def _separated(value: float) -> str:
-    """Return a number with commas at its thousands, and as many figures as say something."""
+    """Return a number with commas at its thousands, and its significant digits."""
     if abs(value) >= 1e7:
         return format_count(value)
     return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 1000 else f"{value:.4g}"

@@ -1,4 +1,4 @@
-"""What a tenant finds in the catalog: what comes with rdukit, and its own boxes, experts and artifacts as entries."""
+"""Catalog entries for a tenant: those that come with rdukit, and its own boxes, experts and artifacts."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -16,9 +16,9 @@ from rdukit_platform.catalog.model import BoxDescription, Boxes, Selector, read_
 from rdukit_platform.catalog.own import box_of, get_own, newest_own
 from rdukit_platform.db.models import ArtifactRow, ExpertRow, JobRow
 
-#: Newest artifacts, and newest versions of experts, that a search looks at: its time has a bound.
+#: Largest number of artifacts, and of experts' versions, that a search examines, newest first.
 MAX_LOOKED: Final = 2000
-#: Figures of a card that say how long it took.
+#: Figure of a card with the training time.
 _TRAINED_S: Final = "train_seconds"
 _DEFAULT: Final = "default"
 
@@ -29,7 +29,7 @@ def read_entries(
     """Return what a tenant's query may find: all boxes and models, its newest experts and, ``with_artifacts``, its
     newest checkpoints, PEFs and data sets.
 
-    What the query's kinds leave out is read too, as it is counted.
+    Kinds outside the query are read, too, because they are counted.
     """
     own = {row.name: (box_of(row), row.created_at) for row in newest_own(session, tenant_id)}
     found = entries_of_boxes(boxes)
@@ -84,7 +84,7 @@ def entries_of_boxes(boxes: Boxes) -> list[Entry]:
     for box in entries:
         for size, count in box.sizes.items():
             name = f"{box.family}/{size}"
-            # Several boxes may run a model: the one of its name, else the first.
+            # If several boxes run a model, the one of its name, else the first.
             if name not in models or box.name == box.family:
                 models[name] = replace(
                     box, id=f"{EntryKind.MODEL}/{name}", kind=EntryKind.MODEL, name=name, box=box.name,
@@ -95,7 +95,7 @@ def entries_of_boxes(boxes: Boxes) -> list[Entry]:
 
 
 def entry_of_box(box: BoxDescription) -> Entry:
-    """Return a box as an entry (pure). What a tenant's own says of itself is taken where it is of the right type."""
+    """Return a box as an entry (pure). Fields of a tenant's own box are used only if they have the right type."""
     raw = box.raw
     card = _mapping(raw.get("card")) if box.version is None else {}
     sizes = {str(name): int(count) for name, count in _numbers(card.get("parameters")).items()}

@@ -12,21 +12,21 @@ from rdukit.units import format_bytes
 
 #: A database's integer takes nine digits.
 _VERSION: Final = re.compile(r"[1-9][0-9]{0,8}\Z")
-#: Picture of a box of one's own, in its folder, and the most bytes that it has.
+#: Picture in the folder of a tenant's own box, and its largest size in bytes.
 PICTURE: Final = "picture.png"
 MAX_PICTURE_BYTES: Final = 256 << 10
 _PNG_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
-#: Most bytes and files of a box's folder, and bytes of a path in it: as much as an image of a box may bring along.
+#: Limits of a box's folder: bytes, files, and bytes of a path; the same as for an image.
 MAX_BYTES: Final = 4 << 20
 MAX_FILES: Final = 500
 MAX_PATH: Final = 200
-#: Characters that a form changes in the name of a file.
+#: Characters that multipart forms change in file names.
 UNSENDABLE: Final = '"\\' + "".join(map(chr, range(32)))
 
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """Selector of the box that a job asks for: a name, and the version of one's own box; None: the newest."""
+    """Selector of a box: a name, and a version of a tenant's own box; ``None``: the newest."""
 
     name: str
     version: int | None = None
@@ -35,12 +35,12 @@ class Selector:
         return self.name if self.version is None else f"{self.name}:{self.version}"
 
     def takes(self, name: str, version: int | None) -> bool:
-        """Return whether that box is one that is meant."""
+        """Return whether the selector matches a box."""
         return self.name == name and self.version in {None, version}
 
 
 def read_selector(text: str, what: str = "box") -> Selector:
-    """Read ``name``, ``name:version`` or ``name@version`` of a box, or of ``what`` else has versions.
+    """Read ``name``, ``name:version`` or ``name@version`` of a box, or of another versioned kind, ``what``.
 
     Raises:
         InvalidArgument: the version is no whole number from 1.
@@ -58,7 +58,7 @@ def read_selector(text: str, what: str = "box") -> Selector:
 
 @dataclass(frozen=True, slots=True)
 class VerbParameter:
-    """A named parameter; ``legal`` says in words what it may be, ``schema`` in JSON schema."""
+    """A named parameter; ``legal`` describes its values in words, ``schema`` as a JSON schema."""
 
     name: str
     type: str
@@ -98,7 +98,7 @@ class BoxVerb:
     outputs: tuple[VerbSlot, ...]
     #: Empty: it may report any.
     metrics: tuple[VerbMetric, ...] = ()
-    #: Whether a pipeline may take over what a job of it has made.
+    #: Whether pipelines may reuse its outputs.
     is_cached: bool = True
 
 
@@ -110,9 +110,9 @@ class BoxDescription:
     title: str
     verbs: tuple[BoxVerb, ...]
     raw: Mapping[str, object]
-    #: Of a box that a tenant installed; None: it comes with rdukit.
+    #: Version of a tenant's own box; ``None``: it comes with rdukit.
     version: int | None = None
-    #: Picture of what the model does, as SVG, of a box that comes with rdukit.
+    #: SVG picture of the model's task, for boxes that come with rdukit.
     svg: bytes | None = None
 
     def verb(self, name: str) -> BoxVerb:
@@ -131,7 +131,7 @@ class BoxDescription:
 
 @dataclass(frozen=True, slots=True)
 class Boxes:
-    """Boxes by name, or by whatever text asked for them."""
+    """Boxes by name, or by the selector that requested them."""
 
     boxes: Mapping[str, BoxDescription]
 
@@ -148,7 +148,7 @@ class Boxes:
 
 
 def directions_of(boxes: Boxes) -> dict[str, str]:
-    """Return the metrics that boxes declare for verbs that judge a model, each with what is better (pure)."""
+    """Return the metrics that boxes declare for judging a model, each with its direction (pure)."""
     judging = [
         verb for box in boxes.boxes.values() for verb in box.verbs if verb.name in {"train", "evaluate", "infer"}
     ]
@@ -163,13 +163,13 @@ def unknown_box(name: str, names: Iterable[str]) -> NotFound:
 
 
 def _hint(name: str, legal: Iterable[str]) -> str:
-    """Say at a sentence's end what was meant, where a name is near."""
+    """Return a suggestion for the end of a sentence, if a similar name exists."""
     near = suggest(name, legal)
     return f".{near}" if near else ""
 
 
 def check_files(sizes: Mapping[str, int]) -> None:
-    """Refuse what is no box's folder, by the bytes of its files (pure).
+    """Refuse an invalid box folder, by the paths and sizes of its files (pure).
 
     Raises:
         InvalidArgument: too many files, too many bytes, or too long a path.
@@ -188,7 +188,7 @@ def check_files(sizes: Mapping[str, int]) -> None:
 
 
 def read_box_folder(folder: Path) -> list[tuple[str, Path]]:
-    """Return the files of a box: all but hidden ones and what Python keeps of its own in ``__pycache__``.
+    """Return the files of a box: all but hidden ones and ``__pycache__``.
 
     Raises:
         NotFound: there is no such folder.
@@ -211,13 +211,13 @@ def read_box_folder(folder: Path) -> list[tuple[str, Path]]:
             found.append(("/".join(parts), path))
     if not found:
         raise InvalidArgument(f"{folder} is empty; a box is a folder with a modelbox.yaml: rdukit box new writes one")
-    # Before anything is sent: the folder may have gigabytes.
+    # Checked before anything is sent: the folder may have gigabytes.
     check_files({name: path.stat().st_size for name, path in found})
     return found
 
 
 def check_picture(data: bytes) -> None:
-    """Refuse what is not the picture of a box of one's own: an image that is drawn, and runs nothing (pure).
+    """Refuse anything but a PNG as the picture of a tenant's own box (pure).
 
     Raises:
         InvalidArgument: it is no PNG, or too large.
@@ -233,8 +233,8 @@ def check_picture(data: bytes) -> None:
 def read_box(raw: Mapping[str, object], version: int | None = None) -> BoxDescription:
     """Return a box from its description.
 
-    With a version it is a tenant's: its patterns are left to the box itself, because a regular expression can take
-    for ever, and the platform works for others too.
+    With a version it is a tenant's own box: its patterns are not evaluated here, because a regular expression can block
+    the platform.
 
     Raises:
         InvalidArgument: a key is missing or of the wrong type.
@@ -254,7 +254,7 @@ def read_box(raw: Mapping[str, object], version: int | None = None) -> BoxDescri
 
 
 def _without_svg(raw: Mapping[str, object]) -> tuple[Mapping[str, object], bytes | None]:
-    """Take the picture out of a description's model card, and where it is on this machine; its words stay."""
+    """Remove the picture and its local path from a description's model card; its text stays."""
     card = raw.get("card")
     picture = card.get("picture") if isinstance(card, Mapping) else None
     if not isinstance(card, Mapping) or not isinstance(picture, Mapping) or not isinstance(picture.get("svg"), str):

@@ -1,7 +1,7 @@
-"""Boxes that tenants installed: in versions that never change, each seen by its own tenant only.
+"""Boxes that tenants installed, in immutable versions; only their own tenant sees them.
 
-A version's number is the platform's: the next one for other content than the newest version has. A number is not given
-again, so that what a job says it ran stays true. Every function runs in the caller's transaction.
+The platform numbers the versions: changed content gets the next number. Numbers are never reused, so a job's record
+stays true. Every function runs in the caller's transaction.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,22 +22,22 @@ from rdukit_platform.settings import BOX_BACKEND, INSTALL_TENANTS, PROCESSES
 
 #: Kind of the artifact that a box's folder is.
 KIND = "box"
-#: Jobs that a refusal names.
+#: Largest number of jobs that a refusal names.
 MAX_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """A version, and whether installing it made it."""
+    """An installed version, and whether it is new."""
 
     row: BoxRow
     is_new: bool
 
 
 def why_not_own(tenant: str, setting: str, has_walls: bool, tenants: int) -> str | None:
-    """Say why a tenant's jobs may not run boxes that it installed; ``None`` if they may (pure).
+    """Return why a tenant's jobs may not run its own boxes; ``None`` if they may (pure).
 
-    A box that is a process without a fence runs code as the worker's user, who can read what all tenants have.
+    A process without a fence runs code as the worker's user, who can read all tenants' data.
 
     Args:
         has_walls: boxes are containers, or fenced.
@@ -59,12 +59,12 @@ def why_not_own(tenant: str, setting: str, has_walls: bool, tenants: int) -> str
 
 
 def check_may_own(session: Session, tenant_id: str, is_fenced: bool | None = None) -> None:
-    """Refuse where a tenant's jobs may not run boxes that it installed.
+    """Refuse a tenant's own boxes if its jobs may not run them.
 
     Args:
-        is_fenced: boxes are, where the caller is who runs them; ``None``: as the workers tell.
+        is_fenced: whether the calling worker's boxes are fenced; ``None``: ask the records of the workers.
     Raises:
-        PermissionDenied: the message says which setting is in the way.
+        PermissionDenied: the message names the setting that forbids it.
     """
     name = session.scalars(select(TenantRow.name).where(TenantRow.id == tenant_id)).one()
     count = session.scalars(select(func.count()).select_from(TenantRow)).one()
@@ -77,7 +77,7 @@ def check_may_own(session: Session, tenant_id: str, is_fenced: bool | None = Non
 
 
 def with_own(session: Session, boxes: Boxes, tenant_id: str, asked: Iterable[str]) -> Boxes:
-    """Return the boxes that come with rdukit and, under the texts that ask for them, the tenant's own.
+    """Return the boxes that come with rdukit and, under their requested selectors, the tenant's own.
 
     Raises:
         NotFound: the tenant has no such box, or not this version.
@@ -99,7 +99,7 @@ def get_own(session: Session, boxes: Boxes, tenant_id: str, text: str, *, is_kep
     """Return the version of one of the tenant's boxes that ``text`` names; without a version the newest.
 
     Args:
-        is_kept: nobody uninstalls it before the transaction ends.
+        is_kept: lock it, so that it cannot be uninstalled before the transaction ends.
     Raises:
         NotFound: there is none; the message lists those there are.
         InvalidArgument: the text is not legal.
@@ -116,7 +116,7 @@ def get_own(session: Session, boxes: Boxes, tenant_id: str, text: str, *, is_kep
 
 
 def find_version(session: Session, tenant_id: str, name: str, version: int) -> BoxRow | None:
-    """Find one version, installed or not any more: a job keeps what it was submitted with."""
+    """Find a version, even if it was uninstalled: a job keeps the box it was submitted with."""
     return session.scalars(
         select(BoxRow).where(BoxRow.tenant_id == tenant_id, BoxRow.name == name, BoxRow.version == version)
     ).one_or_none()
@@ -134,7 +134,7 @@ def install_box(
     """Add a version of a box, unless the newest has the same content.
 
     Args:
-        content: of the folder, which is in the store already; or the digest of ``image``.
+        content: the folder's content, already in the store; or the digest of ``image``.
     Raises:
         Conflict: a box that comes with rdukit has the name.
         PermissionDenied: the tenant's jobs may not run boxes of its own.
@@ -175,11 +175,11 @@ def install_box(
 
 
 def uninstall_box(session: Session, boxes: Boxes, tenant_id: str, text: str, now: float) -> Sequence[BoxRow]:
-    """Take one version of a box away, or all of them where ``text`` names none. Returns which, oldest first.
+    """Uninstall a version of a box, or all if ``text`` names none. Returns the removed versions, oldest first.
 
     Raises:
         NotFound: there is none.
-        Conflict: a job that has not ended takes it; the message names some, and nothing is taken away.
+        Conflict: an open job uses it; the message names some, and nothing is removed.
         InvalidArgument: it comes with rdukit.
     """
     asked = read_selector(text)
@@ -240,7 +240,7 @@ def versions_of(session: Session, tenant_id: str, name: str) -> list[int]:
 
 
 def box_of(row: BoxRow) -> BoxDescription:
-    """Return a row as a box that jobs are checked by."""
+    """Return a row's box, for checks of jobs."""
     return read_box(row.description, row.version)
 
 

@@ -22,10 +22,10 @@ def artifact() -> None:
 
 
 @artifact.command("list")
-@click.option("--kind", default=None, help="Only this kind: pef, dataset, checkpoint, …, or one of your own.")
+@click.option("--kind", default=None, help="Only this kind: pef, dataset, checkpoint, …, or a kind of your own.")
 @click.option("--job", default=None, help="Only artifacts that this job made.")
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many at most.")
-@click.option("--cursor", default=None, help="next_cursor of the page before.")
+@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Largest number of lines.")
+@click.option("--cursor", default=None, help="next_cursor of the previous page.")
 @JSON_OPTION
 @TOKEN_OPTION
 def list_(kind: str | None, job: str | None, limit: int, cursor: str | None, as_json: bool) -> None:
@@ -88,7 +88,7 @@ def show_(artifact_id: str, as_json: bool) -> None:
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="New file or folder to write.")
 @TOKEN_OPTION
 def get(artifact_id: str, output: Path) -> None:
-    """Fetch an artifact's content. Where it broke off before, the same command goes on.
+    """Fetch an artifact's content. The same command continues an interrupted download.
 
     Example: rdukit artifact get art-7k2m9x41abcd -o checkpoint/
     """
@@ -102,15 +102,15 @@ def get(artifact_id: str, output: Path) -> None:
 
 @artifact.command()
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option("--kind", required=True, help="What it is: pef, dataset, checkpoint, …")
+@click.option("--kind", required=True, help="Kind: pef, dataset, checkpoint, ……")
 @click.option("--name", default=None, help="Name of the artifact (default: the path's last part).")
 @JSON_OPTION
 @TOKEN_OPTION
 def add(path: Path, kind: str, name: str | None, as_json: bool) -> None:
     """Add a file or a folder as an artifact. Prints its id.
 
-    A folder keeps its empty folders, and which of its files are programs; links are refused. Where a folder or a large
-    file broke off before, the same command goes on.
+    A folder keeps its empty folders and its files' execute permission; links are refused. The same command continues an
+    interrupted upload of a folder or a large file.
 
     Example: rdukit artifact add digits/ --kind data
     """
@@ -122,10 +122,10 @@ def add(path: Path, kind: str, name: str | None, as_json: bool) -> None:
         try:
             added = add_artifact(client, path, kind, name)
         except (KeyboardInterrupt, Unavailable):
-            click.echo("what has come in pieces is kept for a day; the same command goes on with it", err=True)
+            click.echo("received pieces are kept for a day; the same command continues the upload", err=True)
             raise
     if path.is_file() and os.access(path, os.X_OK):
-        click.echo(f"{path} may be run, which a file alone does not keep; add its folder to keep that", err=True)
+        click.echo(f"{path} is executable, which a single file does not keep; add its folder to keep that", err=True)
     if as_json:
         show.print_json(added)
     else:
@@ -158,7 +158,7 @@ def delete(artifact_id: str, as_json: bool) -> None:
 @JSON_OPTION
 @TOKEN_OPTION
 def pin(artifact_id: str, as_json: bool) -> None:
-    """Keep an artifact: whatever its age, and from being deleted.
+    """Pin an artifact, so that it neither expires nor can be deleted.
 
     Example: rdukit artifact pin art-7k2m9x41abcd
     """
@@ -175,7 +175,7 @@ def pin(artifact_id: str, as_json: bool) -> None:
 @JSON_OPTION
 @TOKEN_OPTION
 def unpin(artifact_id: str, as_json: bool) -> None:
-    """Take the pin of an artifact away.
+    """Remove the pin of an artifact.
 
     Example: rdukit artifact unpin art-7k2m9x41abcd
     """
@@ -193,7 +193,7 @@ def unpin(artifact_id: str, as_json: bool) -> None:
 @JSON_OPTION
 @TOKEN_OPTION
 def verify(artifact_id: str | None, is_all: bool, as_json: bool) -> None:
-    """Read an artifact's content where it is kept and compare it with its digests. Fails if any differs.
+    """Verify an artifact: read its content in the store and compare the digests. Fails if any differs.
 
     Example: rdukit artifact verify --all
     """
@@ -201,7 +201,7 @@ def verify(artifact_id: str | None, is_all: bool, as_json: bool) -> None:
     from rdukit_platform.client.http import ApiClient
 
     if (artifact_id is None) is not is_all:
-        raise InvalidArgument("say which artifact, or --all; legal: one of the two")
+        raise InvalidArgument("name an artifact, or give --all; legal: one of the two")
     with ApiClient.of_home() as client:
         ids = [artifact_id] if artifact_id else [a["id"] for a in client.pages("/v1/artifacts", "artifacts", limit=200)]
         found = [client.post(f"/v1/artifacts/{each}/verify") for each in ids]
@@ -217,7 +217,7 @@ def verify(artifact_id: str | None, is_all: bool, as_json: bool) -> None:
     click.echo(f"{len(found)} artifacts: {files} files with {format_bytes(size)} are right, {len(wrong)} are not")
     if wrong:
         damaged = ", ".join(dict.fromkeys(each for each, _ in wrong))
-        raise ContentDamaged(f"content of {damaged} is not what was kept; bring it again with: rdukit artifact add")
+        raise ContentDamaged(f"content of {damaged} is missing or damaged; add it again with: rdukit artifact add")
 
 
 @artifact.command()
@@ -237,7 +237,7 @@ def lineage(artifact_id: str, output: Path | None, as_json: bool) -> None:
     from rdukit_platform.client.http import ApiClient
 
     if output is not None and output.suffix.lower() != ".svg":
-        raise InvalidArgument(f"--output is {str(output)!r}, and the picture is SVG; legal: a name that ends in .svg")
+        raise InvalidArgument(f"--output is {str(output)!r}; legal: a name that ends in .svg, as the picture is SVG")
     with ApiClient.of_home() as client:
         found = client.get(f"/v1/artifacts/{artifact_id}/lineage")
         url = client.url
@@ -254,13 +254,13 @@ def lineage(artifact_id: str, output: Path | None, as_json: bool) -> None:
 
 
 @artifact.command()
-@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
 @JSON_OPTION
 @TOKEN_OPTION
 def gc(dry_run: bool, as_json: bool) -> None:
-    """Remove the content that no tenant's artifact names any more. Needs the scope admin.
+    """Remove content that no artifact refers to. Needs the scope admin.
 
-    The scheduler does it every hour. Content younger than artifacts.grace_s stays.
+    The scheduler does this every hour. Content younger than artifacts.grace_s stays.
 
     Example: rdukit artifact gc --dry-run
     """

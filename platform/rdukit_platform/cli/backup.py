@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 def backup(place: Path, verify: bool, as_json: bool) -> None:
     """Back up the whole platform, also while it runs: database, artifacts, settings, faults of the node.
 
-    PLACE is a file that ends in .tar, or a folder. A folder keeps the content that it has, so that the next backup into
-    it copies only what is new, and one that was interrupted goes on. Run it where the home folder is, as its user.
+    PLACE is a file that ends in .tar, or a folder. A folder keeps its content, so the next backup into it copies only
+    new content, and continues an interrupted one. Run the command on the machine of the home folder, as its user.
 
     Example: rdukit backup /backups/monday --verify
     """
@@ -47,15 +47,15 @@ def backup(place: Path, verify: bool, as_json: bool) -> None:
 
 @click.command()
 @click.argument("place", type=click.Path(path_type=Path))
-@click.option("--force", is_flag=True, help="Replace the state that the home folder and the database have.")
+@click.option("--force", is_flag=True, help="Replace the state in the home folder and the database.")
 @click.option("--database", metavar="URL", default="", help="Database to write; sqlite: a file in the home folder.")
 @click.option("--verify", is_flag=True, help="Only compare every digest of the backup; restore nothing.")
 @JSON_OPTION
 def restore(place: Path, force: bool, database: str, verify: bool, as_json: bool) -> None:
     """Restore a backup into $RDUKIT_HOME, which is empty, and its database.
 
-    A backup of an older version is migrated. Jobs that had not ended run again when the platform starts. If it is
-    interrupted, the same command goes on; until then nothing starts in the home folder.
+    A backup of an older version is migrated. Jobs that had not ended run again when the platform starts. The same
+    command continues an interrupted restore; until then nothing starts in the home folder.
 
     Example: rdukit restore /backups/monday
     """
@@ -106,7 +106,7 @@ def _report(manifest: "BackupManifest", place: Path, as_json: bool, more: dict[s
 
 @contextmanager
 def _steps() -> Iterator["OnStep"]:
-    """Yield what shows progress: a bar on a terminal, elsewhere nothing."""
+    """Yield the progress callback: a bar on a terminal, otherwise nothing."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 

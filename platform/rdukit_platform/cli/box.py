@@ -16,9 +16,9 @@ from rdukit_platform.cli.complete import BOXES
 @JSON_OPTION
 @TOKEN_OPTION
 def install(source: str, as_json: bool) -> None:
-    """Install a box of your own on the platform. Jobs may name it then; other content is its next version.
+    """Install a box of your own, so that jobs may name it. Changed content becomes its next version.
 
-    An IMAGE is one that the engine of jobs' boxes has.
+    An IMAGE must exist in the container engine of job boxes.
 
     Example: rdukit box install mine
     """
@@ -36,18 +36,18 @@ def install(source: str, as_json: bool) -> None:
     if as_json:
         show.print_json(made)
         return
-    said = "installed" if made["is_new"] else "nothing new: this content is already"
+    said = "installed" if made["is_new"] else "unchanged: this content is already"
     click.echo(f"{said} {made['box']}; submit: rdukit job submit {made['name']} VERB")
 
 
 @click.command()
 @click.argument("box", metavar="[NAME[:VERSION]]", required=False, shell_complete=BOXES)
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many at most.")
-@click.option("--cursor", default=None, help="next_cursor of the page before.")
+@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Largest number of lines.")
+@click.option("--cursor", default=None, help="next_cursor of the previous page.")
 @JSON_OPTION
 @TOKEN_OPTION
 def installed(box: str | None, limit: int, cursor: str | None, as_json: bool) -> None:
-    """List your own boxes on the platform. Every version is a line, newest first; with NAME: that box.
+    """List your own boxes on the platform, a line per version, newest first. With NAME: show that box.
 
     Example: rdukit box installed
     """
@@ -80,7 +80,7 @@ def installed(box: str | None, limit: int, cursor: str | None, as_json: bool) ->
 @JSON_OPTION
 @TOKEN_OPTION
 def uninstall(box: str, as_json: bool) -> None:
-    """Take a version of a box of yours away, or all of them. Refused while jobs take it.
+    """Uninstall a version of your box, or all of them. Refused while open jobs use it.
 
     Example: rdukit box uninstall mine:1
     """
@@ -96,7 +96,7 @@ def uninstall(box: str, as_json: bool) -> None:
 
 
 def _print_box(box: Mapping[str, Any]) -> None:
-    """Return a box's description for people, verb by verb."""
+    """Print a box's description for people, verb by verb."""
     from rdukit_platform.cli import show
 
     own = box.get("installed")

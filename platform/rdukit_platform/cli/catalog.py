@@ -1,4 +1,4 @@
-"""``rdukit catalog``: everything that jobs can begin with, searched and compared."""
+"""``rdukit catalog``: search and compare everything that jobs can begin with."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,14 +26,14 @@ def catalog() -> None:
 @click.option("--kind", "kinds", type=Choice(KINDS), multiple=True, help="Only this kind; repeat.")
 @click.option("--task", "tasks", multiple=True, help="Only this task, such as segmentation; repeat.")
 @click.option("--family", "families", multiple=True, help="Only of this model of the zoo, such as gpt2; repeat.")
-@click.option("--modality", "modalities", multiple=True, help="Only what reads this, such as text; repeat.")
+@click.option("--modality", "modalities", multiple=True, help="Only with this kind of input, such as text; repeat.")
 @click.option("--licence", "licences", multiple=True, help="Only under this licence; repeat.")
-@click.option("--deprecated", is_flag=True, help="Those that are deprecated too.")
-@click.option("--sort", type=Choice(SORTS), default=None, help="What comes first. Default: the best finds.")
+@click.option("--deprecated", is_flag=True, help="Deprecated ones, too.")
+@click.option("--sort", type=Choice(SORTS), default=None, help="Order. Default: the best matches first.")
 @click.option("--metric", default=None, help="Sort by this metric, the best first.")
-@click.option("--reverse", is_flag=True, help="The other way round.")
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many at most.")
-@click.option("--cursor", default=None, help="next_cursor of the page before.")
+@click.option("--reverse", is_flag=True, help="Reverse the order.")
+@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Largest number of lines.")
+@click.option("--cursor", default=None, help="next_cursor of the previous page.")
 @JSON_OPTION
 @TOKEN_OPTION
 def search(
@@ -51,7 +51,7 @@ def search(
     cursor: str | None,
     as_json: bool,
 ) -> None:
-    """List what has all WORDS in its name, description, task or licence. Without WORDS: all there is.
+    """List entries with all WORDS in name, description, task or licence. Without WORDS: all entries.
 
     Example: rdukit catalog search crystal --kind box --json
     """
@@ -81,9 +81,9 @@ def search(
 @JSON_OPTION
 @TOKEN_OPTION
 def show_(entry: str, as_json: bool) -> None:
-    """Show all that the catalog knows of an entry: what it is, sizes, figures, recipes.
+    """Show everything that the catalog has on an entry: description, sizes, figures, recipes.
 
-    ENTRY is a name, as search prints it, or KIND/NAME where two kinds have the name.
+    ENTRY is a name, as search prints it, or KIND/NAME if two kinds share the name.
 
     Example: rdukit catalog show gpt2
     """
@@ -103,9 +103,9 @@ def show_(entry: str, as_json: bool) -> None:
 @JSON_OPTION
 @TOKEN_OPTION
 def compare(entries: Sequence[str], as_json: bool) -> None:
-    """Compare two to four entries: what they are, sizes, figures, recipes. The best figure of a line has a star.
+    """Compare two to four entries: descriptions, sizes, figures, recipes. A star marks the best figure of a line.
 
-    Each is a name, as search prints it, or KIND/NAME where two kinds have the name.
+    Each is a name, as search prints it, or KIND/NAME if two kinds share the name.
 
     Example: rdukit catalog compare gpt2 llama/llama-3-8b digits:2
     """
@@ -133,7 +133,7 @@ def compare(entries: Sequence[str], as_json: bool) -> None:
 
 
 def entry_lines(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what is known of an entry, a line each (pure)."""
+    """Return the lines that describe an entry, as name and text (pure)."""
     from rdukit.units import format_bytes
     from rdukit_platform.catalog.figures import figure_text, figure_words
     from rdukit_platform.cli import show

@@ -1,4 +1,4 @@
-"""What the shell completes of arguments: names and ids that the platform has, asked for when TAB is pressed."""
+"""Shell completion of arguments: names and ids are requested from the platform when TAB is pressed."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -10,16 +10,16 @@ from rdukit.errors import RdukitError
 
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
-#: Names that are offered at most: the newest.
+#: Largest number of names offered, the newest.
 OFFERED: Final = 100
 
 
 def complete(route: str, key: str, name: str = "id", told: tuple[str, ...] = ("name", "state")) -> Complete:
-    """Return what completes an argument by a list of the platform's; nothing where none answers.
+    """Return a completer that uses a list of the platform; it offers nothing if no platform answers.
 
     Args:
-        route, key: the list, and where it is in the answer.
-        name: what of each is completed. told: what shells that can show besides.
+        route, key: route of the list, and its key in the answer.
+        name: field that is completed. told: field shown as help, in shells that can.
     """
 
     def ask(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
@@ -36,7 +36,7 @@ def complete(route: str, key: str, name: str = "id", told: tuple[str, ...] = ("n
 
 
 def choose(found: list[Mapping[str, Any]], name: str, told: tuple[str, ...], begun: str) -> list[CompletionItem]:
-    """Return those that begin so, with what is told of each (pure)."""
+    """Return the items whose name begins with ``begun``, with their help (pure)."""
     return [
         CompletionItem(str(one[name]), help=" ".join(str(one[each]) for each in told if one.get(each)))
         for one in found

@@ -1,4 +1,4 @@
-"""``rdukit context``: several platforms by names, and which of them commands talk to."""
+"""``rdukit context``: named platforms, and the one that commands use."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,7 +26,7 @@ def _complete(context: click.Context, parameter: click.Parameter, begun: str) ->
 
 @click.group(cls=ExtensibleGroup)
 def context() -> None:
-    """Name platforms, and choose the one that commands talk to.
+    """Name platforms, and choose the one that commands use.
 
     Example: rdukit context use lab
     """
@@ -35,7 +35,7 @@ def context() -> None:
 @context.command("list")
 @JSON_OPTION
 def list_(as_json: bool) -> None:
-    """List the platforms that have names; the star is at the one in use. Tokens are not shown.
+    """List the named platforms; a star marks the one in use. Tokens are not shown.
 
     Example: rdukit context list
     """
@@ -63,10 +63,10 @@ def list_(as_json: bool) -> None:
 @context.command()
 @click.argument("name")
 @click.option("--url", required=True, help="Address of its gateway, such as https://rdukit.example.com.")
-@click.option("--token", default=None, metavar="TOKEN|@FILE", help="Token for it; without one log in there.")
-@click.option("--use", "is_used", is_flag=True, help="Use it from now on.")
+@click.option("--token", default=None, metavar="TOKEN|@FILE", help="Token for it; otherwise log in there.")
+@click.option("--use", "is_used", is_flag=True, help="Use this platform from now on.")
 def add(name: str, url: str, token: str | None, is_used: bool) -> None:
-    """Name a platform. Its token lies in the home folder (contexts.json, 0600).
+    """Add a named platform. Its token is stored in the home folder (contexts.json, 0600).
 
     Example: rdukit context add lab --url https://rdukit.example.com --use
     """
@@ -89,7 +89,7 @@ def add(name: str, url: str, token: str | None, is_used: bool) -> None:
 def use(name: str) -> None:
     """Use a platform from now on; home is the one of this home folder.
 
-    The setting gateway.url counts before it, and --context of a command before both.
+    The setting gateway.url overrides it, and --context of a command overrides both.
 
     Example: rdukit context use lab
     """
@@ -108,7 +108,7 @@ def use(name: str) -> None:
 @context.command()
 @click.argument("name", shell_complete=_complete)
 def remove(name: str) -> None:
-    """Forget a platform and its token here. A token stays valid there unless it was ended by rdukit logout before.
+    """Remove a platform and its token from this list. The token stays valid there unless rdukit logout ended it.
 
     Example: rdukit context remove lab
     """
@@ -119,16 +119,16 @@ def remove(name: str) -> None:
     before = read_contexts(home)
     contexts = before.without(name)
     write_contexts(home, contexts)
-    click.echo(f"{name} is forgotten; commands go to {contexts.current}")
+    click.echo(f"{name} is removed; commands go to {contexts.current}")
 
 
 def _tell_of_settings() -> None:
-    """Say that other settings count before the context in use, where there are any."""
+    """Print which settings override the context in use, if any."""
     from rdukit.settings import CONTEXT, resolve
     from rdukit_platform.settings import GATEWAY_URL
 
     settings: Sequence[Any] = (CONTEXT, GATEWAY_URL)
     for setting in settings:
         if value := resolve(setting):
-            click.echo(f"the setting {setting.name} counts before it and is {value} (${setting.variable})", err=True)
+            click.echo(f"the setting {setting.name} overrides it and is {value} (${setting.variable})", err=True)
             return

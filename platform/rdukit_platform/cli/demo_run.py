@@ -20,12 +20,12 @@ from rdukit_platform.cli.show import describe_progress
 from rdukit_platform.client.http import FINAL_STATES, ApiClient
 
 POLL_S: Final = 0.25
-#: Into a pipe, progress of a running step is told at most this often.
+#: Shortest time in seconds between two progress lines of a step, if the output is no terminal.
 LINE_S: Final = 5.0
 
 
 def follow_pipeline(client: ApiClient, pipeline_id: str) -> dict[str, Any]:
-    """Show what its steps do until all have ended. Returns the pipeline."""
+    """Show the progress of a pipeline's steps until all have ended. Returns the pipeline."""
     console = Console(stderr=True, highlight=False)
     shower = _Bars(console) if console.is_terminal else _Lines(console)
     with shower:
@@ -85,7 +85,7 @@ class _Bars:
 
 
 class _Lines:
-    """A line for each change of state, and now and then for progress."""
+    """A line for each change of state, and from time to time for progress."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -99,7 +99,7 @@ class _Lines:
         pass
 
     def show(self, job: dict[str, Any]) -> None:
-        """Tell what is new."""
+        """Print what has changed."""
         state, at = self._told.get(job["id"], ("", 0.0))
         now = time.monotonic()
         if job["state"] == state and (state != "running" or now - at < LINE_S):
@@ -116,13 +116,14 @@ STOP_S: Final = 40.0
 def started_platform(
     home: Path, port: int = 0, environment: Mapping[str, str] | None = None
 ) -> Iterator[tuple[ApiClient, dict[str, Any]]]:
-    """Run ``rdukit up`` in ``home``. Yields a client of it and what it said when it was ready. Stopped at the end.
+    """Run ``rdukit up`` in ``home``. Yields a client, and the platform's own ready message. The platform is stopped at
+    the end.
 
     Args:
         environment: variables besides this process's own.
 
     Raises:
-        Unavailable: it does not come up; the message has what it said.
+        Unavailable: it does not start; the message has its output.
     """
     program = "from rdukit.cli import main; main()"
     command = [sys.executable, "-c", program, "up", "--json", "--port", str(port)]
@@ -138,7 +139,7 @@ def ready_platform(process: Child, stdout: IO[bytes], home: Path) -> Iterator[tu
     """Yield a client of ``rdukit up --json``, which runs as ``process``, as soon as it is ready; stop it at the end.
 
     Raises:
-        Unavailable: it does not come up; the message has what it said.
+        Unavailable: it does not start; the message has its output.
     """
     try:
         line = stdout.readline()

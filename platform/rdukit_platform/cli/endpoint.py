@@ -37,16 +37,18 @@ _BOX = click.option("--box", default=None, help="Box to serve instead, NAME or N
 _PEF = click.option(
     "--pef",
     default=None,
-    help="Artifact with the PEF (default: the one that the expert was trained with; a chat needs one that was "
-    "compiled with purpose=serve).",
+    help="Artifact with the PEF (default: the expert's; a chat needs one compiled with purpose=serve).",
 )
 _CHECKPOINT = click.option("--checkpoint", default=None, help="Artifact with the checkpoint (default: the expert's).")
 _TILES = click.option(
-    "--tiles", type=click.IntRange(1, 1024), default=None, help="Tiles of each replica [default: what the PEF needs]."
+    "--tiles",
+    type=click.IntRange(1, 1024),
+    default=None,
+    help="Tiles of each replica [default: those that the PEF needs].",
 )
-_IDLE_HELP = "Time without a call, such as 15m, after which it has no replicas until the next; 0: it keeps them."
+_IDLE_HELP = "Time without a call, such as 15m, after which its replicas end until the next call; 0: it keeps them."
 _IDLE = Duration()
-_WAIT = click.option("--wait", is_flag=True, help="Return when all replicas that are wanted are ready.")
+_WAIT = click.option("--wait", is_flag=True, help="Return when all wanted replicas are ready.")
 
 
 @endpoint.command()
@@ -56,7 +58,7 @@ _WAIT = click.option("--wait", is_flag=True, help="Return when all replicas that
 @_BOX
 @_PEF
 @_CHECKPOINT
-@click.option("--replicas", type=click.IntRange(0, 64), default=1, show_default=True, help="How many boxes.")
+@click.option("--replicas", type=click.IntRange(0, 64), default=1, show_default=True, help="Number of replicas.")
 @click.option("--idle", "idle_s", type=_IDLE, default=0.0, show_default=True, help=_IDLE_HELP)
 @_TILES
 @_WAIT
@@ -88,8 +90,8 @@ def create(
 
 
 @endpoint.command("list")
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many at most.")
-@click.option("--cursor", default=None, help="next_cursor of the page before.")
+@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Largest number of lines.")
+@click.option("--cursor", default=None, help="next_cursor of the previous page.")
 @VIEWED_TENANT
 @JSON_OPTION
 @TOKEN_OPTION
@@ -127,7 +129,7 @@ def list_(limit: int, cursor: str | None, tenant: str | None, as_json: bool) -> 
 @TOKEN_OPTION
 @watchable
 def show_(name: str, tenant: str | None, as_json: bool) -> None:
-    """Show an endpoint: its state, revisions, replicas, and how much it was used.
+    """Show an endpoint: its state, revisions, replicas and use.
 
     Example: rdukit endpoint show digits
     """
@@ -188,13 +190,13 @@ def show_(name: str, tenant: str | None, as_json: bool) -> None:
 @_BOX
 @_PEF
 @_CHECKPOINT
-@click.option("--replicas", type=click.IntRange(0, 64), default=None, help="How many boxes from now on.")
+@click.option("--replicas", type=click.IntRange(0, 64), default=None, help="Number of replicas from now on.")
 @click.option(
     "--canary",
     type=click.IntRange(1, 99),
     default=None,
     metavar="PERCENT",
-    help="Part of the calls that the new revision, or the canary there is, gets.",
+    help="Percent of the calls for the new revision, or for the present canary.",
 )
 @click.option("--idle", "idle_s", type=_IDLE, default=None, help=_IDLE_HELP)
 @_TILES
@@ -215,9 +217,9 @@ def update(
     wait: bool,
     as_json: bool,
 ) -> None:
-    """Serve something else under the name, by another number of replicas, or both.
+    """Change what an endpoint serves, its number of replicas, or both.
 
-    What is new takes over one replica at a time; no request fails. With --canary it gets a part of the calls only,
+    A new revision takes over one replica at a time; no request fails. With --canary it gets only some of the calls,
     until rdukit endpoint promote or rollback.
 
     Example: rdukit endpoint update digits --expert digits:3 --canary 10 --wait
@@ -238,7 +240,7 @@ def update(
 @JSON_OPTION
 @TOKEN_OPTION
 def promote(name: str, wait: bool, as_json: bool) -> None:
-    """Serve the canary to all calls, in place of the revision before it.
+    """Promote the canary: it gets all calls, in place of the wanted revision.
 
     Example: rdukit endpoint promote digits --wait
     """
@@ -251,13 +253,13 @@ def promote(name: str, wait: bool, as_json: bool) -> None:
 @endpoint.command()
 @click.argument("name", metavar="NAME", shell_complete=ENDPOINTS)
 @click.option(
-    "--revision", type=click.IntRange(1), default=None, help="Revision to return to [default: the one before]."
+    "--revision", type=click.IntRange(1), default=None, help="Revision to return to [default: the previous one]."
 )
 @_WAIT
 @JSON_OPTION
 @TOKEN_OPTION
 def rollback(name: str, revision: int | None, wait: bool, as_json: bool) -> None:
-    """Serve an earlier revision again. A canary ends; where there is one, that is all.
+    """Serve an earlier revision again. If there is a canary, only the canary ends.
 
     Example: rdukit endpoint rollback digits --wait
     """
@@ -272,7 +274,7 @@ def rollback(name: str, revision: int | None, wait: bool, as_json: bool) -> None
 @JSON_OPTION
 @TOKEN_OPTION
 def delete(name: str, as_json: bool) -> None:
-    """End an endpoint: its replicas answer what they have and give back their tiles.
+    """Delete an endpoint: its replicas finish their requests and release their tiles.
 
     Example: rdukit endpoint delete digits
     """
@@ -289,20 +291,20 @@ def delete(name: str, as_json: bool) -> None:
 
 @endpoint.command()
 @click.argument("name", metavar="NAME", shell_complete=ENDPOINTS)
-@click.option("--prompt", default=None, help="Text for /v1/chat/completions; the answer is printed whole.")
+@click.option("--prompt", default=None, help="Text for /v1/chat/completions; prints the answer when it is complete.")
 @click.option(
     "--rows",
     default=None,
     metavar="FILE",
     help="JSON file with a list of rows, - for stdin: numbers, or values by column name.",
 )
-@click.option("--model", default=None, help="Expert of a bundle that answers the prompt [default: its first].")
+@click.option("--model", default=None, help="Expert of a bundle for the prompt [default: its first].")
 @click.option("--max-tokens", type=click.IntRange(1), default=64, show_default=True, help="Longest answer to a prompt.")
 @click.option(
     "--temperature",
     type=click.FloatRange(0, 2),
     default=None,
-    help="0: always the likeliest token, so the same answer each time; higher: more by chance [default: the box's, 1].",
+    help="Sampling temperature; 0: always the likeliest token; higher: more random [default: the box's, 1].",
 )
 @JSON_OPTION
 @TOKEN_OPTION
@@ -325,9 +327,9 @@ def call(
     if (prompt is None) == (rows is None):
         raise click.UsageError("Give either --prompt TEXT or --rows FILE.")
     if model is not None and prompt is None:
-        raise click.UsageError("--model names who answers a --prompt; --rows go to the endpoint's only model.")
+        raise click.UsageError("--model chooses the expert for a --prompt; --rows go to the endpoint's only model.")
     if temperature is not None and prompt is None:
-        raise click.UsageError("--temperature goes with --prompt; what --rows give is not chosen by chance.")
+        raise click.UsageError("--temperature needs --prompt; outputs for --rows are not sampled.")
     with ApiClient.of_home() as client:
         if prompt is not None:
             messages = [{"role": "user", "content": prompt}]
@@ -364,7 +366,7 @@ def call(
 
 @contextmanager
 def _added(client: Any, bundle: str | None) -> Iterator[str | None]:
-    """Yield the artifact of a bundle: a file is added as one, and taken back where it is refused."""
+    """Yield the artifact of a bundle: a file is added as one, and deleted again if it is refused."""
     if bundle is None or not Path(bundle).is_file():
         yield bundle
         return
@@ -374,7 +376,7 @@ def _added(client: Any, bundle: str | None) -> Iterator[str | None]:
     try:
         yield added
     except RdukitError:
-        with suppress(RdukitError):  # an endpoint has it after all
+        with suppress(RdukitError):  # kept if an endpoint uses it after all
             client.delete(f"/v1/artifacts/{added}")
         raise
 
@@ -394,7 +396,7 @@ def _read_rows(file: str) -> list[Any]:
 
 
 def _tensor(model: Mapping[str, Any], rows: list[list[float]]) -> dict[str, Any]:
-    """Return the model's first input with the rows in it; the shape of a row is the model's."""
+    """Return the rows as a tensor for the model's first input; rows have the model's shape."""
     asked = model["inputs"][0]
     shape = [len(rows), *asked["shape"][1:]]
     return {
@@ -406,7 +408,7 @@ def _tensor(model: Mapping[str, Any], rows: list[list[float]]) -> dict[str, Any]
 
 
 def _tell(client: Any, changed: dict[str, Any], wait: bool, as_json: bool) -> None:
-    """Print what was changed, once it is as wanted with ``wait``."""
+    """Print a changed endpoint; with ``wait``, after it has reached its wanted state."""
     from rdukit_platform.cli import show
     from rdukit_platform.client.serving import wait_until_settled
 
@@ -418,17 +420,17 @@ def _tell(client: Any, changed: dict[str, Any], wait: bool, as_json: bool) -> No
     if as_json:
         show.print_json(changed)
     else:
-        click.echo(f"{name} is {changed['state']}: {ready_words(changed)}; look at it: rdukit endpoint show {name}")
+        click.echo(f"{name} is {changed['state']}: {ready_words(changed)}; see: rdukit endpoint show {name}")
 
 
 def wanted_replicas(endpoint: Mapping[str, Any]) -> int:
-    """Return how many replicas are wanted, a canary's among them (pure)."""
+    """Return the number of wanted replicas, with the canary's (pure)."""
     canary = endpoint["canary"]
     return int(endpoint["replicas"]) + (int(canary["replicas"]) if canary else 0)
 
 
 def ready_words(endpoint: Mapping[str, Any]) -> str:
-    """Say how many replicas are ready: in all, or of each revision where there is a canary (pure)."""
+    """Describe the ready replicas: in total, or per revision if there is a canary (pure)."""
     canary = endpoint["canary"]
     if canary is None:
         return f"revision {endpoint['revision']}, {endpoint['ready']} of {endpoint['replicas']} replicas ready"
@@ -442,7 +444,7 @@ def ready_words(endpoint: Mapping[str, Any]) -> str:
 
 
 def _part_words(endpoint: Mapping[str, Any], revision: int) -> str:
-    """Say which part of the calls goes to a revision."""
+    """Describe a revision's share of the calls."""
     canary = endpoint["canary"]
     if canary is not None and revision in {canary["revision"], endpoint["revision"]}:
         percent = canary["percent"]

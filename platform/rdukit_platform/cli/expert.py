@@ -1,4 +1,4 @@
-"""``rdukit expert``: a tenant's experts, each a box with a checkpoint that a job of it trained."""
+"""``rdukit expert``: manage a tenant's experts, each a box with a trained checkpoint."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,15 +20,15 @@ def expert() -> None:
 
 @expert.command()
 @click.argument("job", metavar="JOB", shell_complete=JOBS)
-@click.option("--name", required=True, help="Name of the expert; a known one gets its next version.")
+@click.option("--name", required=True, help="Name of the expert; an existing one gets its next version.")
 @click.option("--description", default="", help="What it is good for.")
 @click.option("--licence", default=None, help="Licence of the checkpoint (default: that of the box).")
 @JSON_OPTION
 @TOKEN_OPTION
 def promote(job: str, name: str, description: str, licence: str | None, as_json: bool) -> None:
-    """Make the checkpoint of a train job that has succeeded the next version of an expert.
+    """Promote the checkpoint of a successful train job to the next version of an expert.
 
-    Of an evaluate job it is the checkpoint that was evaluated, with the evaluation's figures.
+    For an evaluate job, the evaluated checkpoint is promoted, with the evaluation's figures.
 
     Example: rdukit expert promote job-7k2m9x41abcd --name digits --description "Reads handwritten digits."
     """
@@ -41,19 +41,19 @@ def promote(job: str, name: str, description: str, licence: str | None, as_json:
     if as_json:
         show.print_json(made)
     else:
-        click.echo(f"{made['expert']} is the checkpoint of {made['job']}; look at it: rdukit expert show {name}")
+        click.echo(f"{made['expert']} is the checkpoint of {made['job']}; see: rdukit expert show {name}")
 
 
 @expert.command("list")
-@click.option("--search", default=None, help="Words that name, description or box must have.")
+@click.option("--search", default=None, help="Words that must occur in name, description or box.")
 @click.option("--box", default=None, help="Only experts of this box, NAME or NAME:VERSION.")
-@click.option("--deprecated", is_flag=True, help="Those that are deprecated too.")
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many at most.")
-@click.option("--cursor", default=None, help="next_cursor of the page before.")
+@click.option("--deprecated", is_flag=True, help="Deprecated ones, too.")
+@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Largest number of lines.")
+@click.option("--cursor", default=None, help="next_cursor of the previous page.")
 @JSON_OPTION
 @TOKEN_OPTION
 def list_(search: str | None, box: str | None, deprecated: bool, limit: int, cursor: str | None, as_json: bool) -> None:
-    """List experts. Every version is a line, newest first.
+    """List experts, a line per version, newest first.
 
     Example: rdukit expert list --box logreg --search digits
     """
@@ -85,9 +85,9 @@ def list_(search: str | None, box: str | None, deprecated: bool, limit: int, cur
 @JSON_OPTION
 @TOKEN_OPTION
 def show_(name: str, as_json: bool) -> None:
-    """Show one version of an expert: its base box, figures, licence, and what it was made from.
+    """Show one version of an expert: its base box, figures, licence and sources.
 
-    Without VERSION it is the newest that is not deprecated.
+    The default is the newest version that is not deprecated.
 
     Example: rdukit expert show digits:1
     """
@@ -121,9 +121,9 @@ def show_(name: str, as_json: bool) -> None:
 @JSON_OPTION
 @TOKEN_OPTION
 def compare(a: str, b: str, as_json: bool) -> None:
-    """Compare two experts, each NAME or NAME:VERSION: where they come from, and figure by figure.
+    """Compare two experts, each NAME or NAME:VERSION: their sources and figures.
 
-    CHANGE is what B has more than A.
+    CHANGE is B minus A.
 
     Example: rdukit expert compare digits:1 digits:2
     """
@@ -151,11 +151,11 @@ def compare(a: str, b: str, as_json: bool) -> None:
 
 @expert.command()
 @click.argument("name", metavar="NAME[:VERSION]", shell_complete=EXPERTS)
-@click.option("--reason", required=True, help="Why, and what to take instead.")
+@click.option("--reason", required=True, help="Reason, and what to use instead.")
 @JSON_OPTION
 @TOKEN_OPTION
 def deprecate(name: str, reason: str, as_json: bool) -> None:
-    """Mark a version of an expert as one not to begin with, or all of them. Its checkpoint stays.
+    """Deprecate a version of an expert, or all of them. The checkpoints stay.
 
     Example: rdukit expert deprecate digits:1 --reason "digits:2 reads sevens too"
     """

@@ -50,7 +50,7 @@ def job() -> None:
 @click.option("--key", default=None, help="Idempotency key: the same key gives the same job.")
 @click.option("--pipeline", type=click.Path(path_type=Path), default=None, help="A pipeline file (YAML) instead.")
 @click.option("-f", "--file", "file", type=click.Path(path_type=Path), help="A file of jobs instead; - is stdin.")
-@click.option("--dry-run", is_flag=True, help="Only have the platform check it; nothing is recorded.")
+@click.option("--dry-run", is_flag=True, help="Only let the platform check the request; nothing is recorded.")
 @click.option("--wait", is_flag=True, help="Wait for the end; exit status 4 if it does not succeed.")
 @JSON_OPTION
 @TOKEN_OPTION
@@ -81,7 +81,7 @@ def submit(
         return
     if pipeline is not None:
         if dry_run:
-            raise InvalidArgument("--dry-run does not go with --pipeline; legal: a job, or -f FILE")
+            raise InvalidArgument("--dry-run cannot be combined with --pipeline; legal: a job, or -f FILE")
         _check_alone("--pipeline", {"pipeline", "key", "wait", "as_json"})
         path, body = "/v1/pipelines", read_pipeline(pipeline, key)
     else:
@@ -89,8 +89,8 @@ def submit(
             raise InvalidArgument("BOX and VERB are missing, or -f, or --pipeline; list boxes with: rdukit box list")
         if "/" in box:
             raise InvalidArgument(
-                f"BOX {box} is a path; a job names a box: install yours with `rdukit box install {box}`, which says "
-                "its name"
+                f"BOX {box} is a path; a job names a box: install yours with `rdukit box install {box}`, which "
+                f"prints its name"
             )
         parameters = {k: parse_value(v) for k, v in parse_name_values("--set", settings).items()}
         asked = {
@@ -105,7 +105,7 @@ def submit(
 
 
 def _check_alone(option: str, allowed: Collection[str]) -> None:
-    """Raise ``InvalidArgument`` where the command has more than ``allowed`` next to an option that names a file."""
+    """Raise ``InvalidArgument`` if other options than ``allowed`` are combined with one that names a file."""
     context = click.get_current_context()
     others = [
         each.opts[0] if isinstance(each, click.Option) else str(each.name).upper()
@@ -114,19 +114,22 @@ def _check_alone(option: str, allowed: Collection[str]) -> None:
         and context.get_parameter_source(each.name) == ParameterSource.COMMANDLINE
     ]  # fmt: skip
     if others:
-        raise InvalidArgument(f"{option} does not go with {', '.join(others)}; the file says it")
+        raise InvalidArgument(f"{option} cannot be combined with {', '.join(others)}; set it in the file")
 
 
 @job.command("list")
 @click.option("--state", type=Choice([str(s) for s in JobState]), default=None, help="Only jobs in this state.")
-@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Only jobs with this label, and all such.")
+@click.option(
+    "--label", "labels", multiple=True, metavar="KEY=VALUE", help="Only jobs with this label; repeat for more."
+)
 @click.option(
     "--search", default=None, metavar="WORDS",
-    help="Only jobs with all these words in name, box, verb, reason, labels or submitter, or at their id's beginning.",
+    help="Only jobs with all these words in name, box, verb, reason, labels or submitter, or at the beginning of the "
+    "id.",
 )  # fmt: skip
 @VIEWED_TENANT
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many at most.")
-@click.option("--cursor", default=None, help="next_cursor of the page before.")
+@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Largest number of lines.")
+@click.option("--cursor", default=None, help="next_cursor of the previous page.")
 @JSON_OPTION
 @TOKEN_OPTION
 @watchable
@@ -142,7 +145,7 @@ def list_(
     with _client() as client:
         asked: dict[str, Any] = {"state": state, "label": wanted or None, "q": search, "tenant": tenant}
         page = client.get("/v1/jobs", limit=limit, cursor=cursor, **asked)
-        # A search looks through so many jobs at a time.
+        # One answer of a search examines a bounded number of jobs.
         while search and len(page["jobs"]) < limit and page["next_cursor"]:
             more = client.get("/v1/jobs", limit=limit - len(page["jobs"]), cursor=page["next_cursor"], **asked)
             page = {**more, "jobs": [*page["jobs"], *more["jobs"]]}
@@ -208,10 +211,10 @@ def show_(job_id: str, tenant: str | None, as_json: bool) -> bool:
 @TOKEN_OPTION
 @watchable
 def why(job_id: str, as_json: bool) -> bool:
-    """Say why a job waits: a code as Slurm's squeue has it, a sentence, and when it starts at the latest.
+    """Explain why a job waits: a code as in Slurm's squeue, a sentence, and its latest start.
 
-    The time is told where the run limits of the jobs before it say one. Of a job that was preempted it says when and
-    for which job, of one that has tiles which nodes, and how many RDUs and XRDUs they are on.
+    The latest start needs run limits of the jobs before it. For a preempted job it prints when and for which job; for a
+    job with tiles, the nodes and the numbers of RDUs and XRDUs.
 
     Example: rdukit job why job-7k2m9x41abcd
     """
@@ -232,10 +235,10 @@ def why(job_id: str, as_json: bool) -> bool:
 
 @job.command()
 @click.argument("job_id", shell_complete=JOBS)
-@click.option("--follow", is_flag=True, help="Go on until the job ends.")
+@click.option("--follow", is_flag=True, help="Follow the log until the job ends.")
 @TOKEN_OPTION
 def logs(job_id: str, follow: bool) -> None:
-    """Print the log of a job's box; with --follow what becomes of the job goes to stderr.
+    """Print the log of a job's box; with --follow the job's events go to stderr.
 
     Example: rdukit job logs --follow job-7k2m9x41abcd
     """

@@ -18,7 +18,7 @@ _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d")
 
 
 class Deadline(click.ParamType[dict[str, object]]):
-    """A time with its zone, or a length of time from now on; converted to the keys of a request."""
+    """Click type: a time with its zone, or a duration from now; converted to the keys of a request."""
 
     name = "TIME"
 
@@ -43,36 +43,35 @@ _QUEUE_OPTIONS: Final = (
     click.option("--tiles", type=click.IntRange(0), default=None, help="RDU tiles to lease."),
     click.option(
         "--priority", type=click.IntRange(LOWEST_PRIORITY, HIGHEST_PRIORITY), default=None,
-        help="The highest goes first. A new job has 0.",
+        help="The highest priority is started first. A new job has 0.",
     ),
     click.option(
         "--run-limit", "run_limit_s", type=Duration(), default=None,
-        help="Time after which an attempt is ended, such as 90s, 15m or 2h; short jobs may start earlier.",
+        help="Time after which an attempt ends, such as 90s, 15m or 2h; short jobs may start earlier.",
     ),
-    click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="What to find it by; repeat for more."),
-    click.option("--max-attempts", type=click.IntRange(1), default=None, help="Failed attempts before it fails."),
+    click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label KEY=VALUE; repeat for more."),
+    click.option("--max-attempts", type=click.IntRange(1), default=None, help="Failed attempts after which the job fails."),
     click.option(
         "--deadline", type=Deadline(), default=None,
-        help="When it has to be done: 2h from now, or 2026-11-30T08:00Z. Later it fails.",
+        help="Deadline, such as 2h (from now) or 2026-11-30T08:00Z; the job fails if it is missed.",
     ),
     click.option(
         "--retry-on", "retry_on", multiple=True, metavar="CAUSE",
-        help="Try again only after this: the outcome of an attempt, such as box-lost, or the code of an error; "
-        "repeat for more.",
+        help="Retry only after this outcome of an attempt, such as box-lost, or error code; repeat for more.",
     ),
-    click.option("--retry-backoff", type=Duration(), default=None, help="Pause after the first failure; it doubles."),
-    click.option("--retry-max-backoff", type=Duration(), default=None, help="Longest pause before another attempt."),
+    click.option("--retry-backoff", type=Duration(), default=None, help="Pause after the first failure; it doubles with each."),
+    click.option("--retry-max-backoff", type=Duration(), default=None, help="Longest pause before an attempt."),
     click.option(
         "--preemptible", is_flag=True,
-        help="Jobs of much higher priority may take its tiles; it is queued again, a training goes on.",
+        help="Jobs of much higher priority may take its tiles; it is then queued again, and a training resumes.",
     ),
     click.option(
         "--members", type=click.IntRange(1, MAX_MEMBERS), default=None,
-        help="Processes of a training that compute together, each with --tiles: all or none.",
+        help="Processes of a training that compute together, each with --tiles tiles.",
     ),
     click.option(
         "--constraint", "constraint", multiple=True, metavar="KEY=VALUE",
-        help="Label that its node has to have, such as zone=a; repeat for more.",
+        help="Label that its node must have, such as zone=a; repeat for more.",
     ),
 )  # fmt: skip
 
@@ -121,7 +120,7 @@ def _queue_body(
 @JSON_OPTION
 @TOKEN_OPTION
 def cancel(job_id: str, as_json: bool) -> None:
-    """End a job now, whatever it does.
+    """Cancel a job at once, in any open state.
 
     Example: rdukit job cancel job-7k2m9x41abcd
     """
@@ -133,7 +132,7 @@ def cancel(job_id: str, as_json: bool) -> None:
 @JSON_OPTION
 @TOKEN_OPTION
 def pause(job_id: str, as_json: bool) -> None:
-    """Hold a job until it is resumed. A training that runs writes a checkpoint, and its tiles become free.
+    """Pause a job until it is resumed. A running training writes a checkpoint, and its tiles are freed.
 
     Example: rdukit job pause job-7k2m9x41abcd
     """
@@ -145,7 +144,7 @@ def pause(job_id: str, as_json: bool) -> None:
 @JSON_OPTION
 @TOKEN_OPTION
 def resume(job_id: str, as_json: bool) -> None:
-    """Let a paused job go on: a training from its checkpoint, another verb from its beginning.
+    """Resume a paused job: a training from its checkpoint, other verbs from the beginning.
 
     Example: rdukit job resume job-7k2m9x41abcd
     """

@@ -1,4 +1,4 @@
-"""Files of jobs, and submitting one: YAML documents, with a request's keys after ``apiVersion`` and ``kind``."""
+"""Files of jobs and their submission: YAML documents with a request's keys after ``apiVersion`` and ``kind``."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 NOT_SUCCEEDED: Final = 4
 API_VERSION: Final = "rdukit.dev/v1"
 KIND: Final = "Job"
-#: More documents than one file has by reason; beyond, a sweep or a program is meant.
+#: Largest number of documents in a file; for more, use a sweep or a program.
 MAX_DOCUMENTS: Final = 1000
-#: Faults of a file that are told at once.
+#: Largest number of faults in one message.
 MAX_FAULTS: Final = 10
 
 
@@ -30,7 +30,8 @@ def read_jobs(text: str, name: str) -> list[dict[str, object]]:
     """Read a file's documents as bodies of ``POST /v1/jobs`` (pure). ``name`` is that of the file, for messages.
 
     Raises:
-        InvalidArgument: it is not YAML, or a document is no job; the message names it, the key, and what was meant.
+        InvalidArgument: it is not YAML, or a document is no job; the message names the document and the key, with a
+            suggestion.
     """
     documents = [found for found in _read_plainly(text, name, MAX_DOCUMENTS) if found is not None]
     if not 1 <= len(documents) <= MAX_DOCUMENTS:
@@ -108,7 +109,7 @@ def submit_file(file: Path, *, is_dry: bool, wait: bool, as_json: bool) -> None:
 
 
 def check_bodies(bodies: Sequence[Mapping[str, object]], *, as_json: bool) -> None:
-    """Have the platform check jobs without recording them, and print what they would be.
+    """Let the platform check jobs without recording them, and print the results.
 
     Raises:
         RdukitError: one is refused; the message says which.
@@ -134,11 +135,11 @@ def check_bodies(bodies: Sequence[Mapping[str, object]], *, as_json: bool) -> No
 
 
 def read_request(path: Path, what: str, keys: str) -> dict[str, Any]:
-    """Read a file of one request. ``what`` it is and its ``keys`` are for messages.
+    """Read a file of one request. Messages use ``what`` (its kind) and ``keys`` (those expected).
 
     Raises:
         NotFound: there is no such file.
-        InvalidArgument: it is no YAML mapping, or has a value that YAML's readers disagree about or JSON lacks.
+        InvalidArgument: it is no YAML mapping, or has a value that is ambiguous in YAML or not in JSON.
     """
     try:
         text = path.read_text()
@@ -153,8 +154,8 @@ def read_request(path: Path, what: str, keys: str) -> dict[str, Any]:
 
 
 def _read_plainly(text: str, name: str, most: int) -> list[object]:
-    """Return a file's documents, of values that JSON has."""
-    from rdukit.strict_yaml import Diagnostic, read_documents  # YAML: commands without files do without
+    """Return a file's documents; their values exist in JSON, too."""
+    from rdukit.strict_yaml import Diagnostic, read_documents  # imported here: commands without files need no YAML
 
     found = read_documents(text, most=most, merges=True)
     faults = [fault for document in found for fault in document.faults]
@@ -172,14 +173,14 @@ def _read_plainly(text: str, name: str, most: int) -> list[object]:
 
 
 def submit_body(path: str, body: Mapping[str, object], *, wait: bool, as_json: bool) -> None:
-    """Submit what ``path`` takes, as ``submit_bodies``."""
+    """Submit one body to ``path``, as ``submit_bodies`` does."""
     submit_bodies(path, [body], wait=wait, as_json=as_json)
 
 
 def submit_bodies(path: str, bodies: Sequence[Mapping[str, object]], *, wait: bool, as_json: bool) -> None:
-    """Submit what ``path`` takes and print its jobs' ids; with ``wait`` follow them. One fails: exit status 4.
+    """Submit bodies to ``path`` and print the jobs' ids; with ``wait``, follow them and exit with 4 if one fails.
 
-    Several are jobs, which are recorded together or not at all.
+    Several bodies must be jobs, which are recorded together or not at all.
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient
@@ -218,11 +219,11 @@ def _with_document(refused: RdukitError, number: int) -> RdukitError:
 def watched(
     names: Sequence[str], command: str, end: str, known: Callable[[], object], *, as_json: bool
 ) -> Iterator[None]:
-    """Say of what is waited for that it goes on without the command, at once and where Ctrl-C ends the waiting.
+    """Tell the user, at the start and on Ctrl-C, that the work goes on without this command.
 
     Args:
         command: such as sweep: ``rdukit sweep show NAME`` shows it, ``rdukit sweep END NAME`` ends it.
-        known: what is printed on Ctrl-C with ``as_json``: the last that is known of it, with its id.
+        known: last description, with its id; printed on Ctrl-C with ``as_json``.
     """
     from rdukit_platform.cli import show
 
@@ -236,7 +237,7 @@ def watched(
         click.echo("", err=True)  # after the terminal's ^C
         for name in names:
             look, stop = f"rdukit {command} show {name}", f"rdukit {command} {end} {name}"
-            click.echo(f"{name} goes on; look at it: {look}; end it: {stop}", err=True)
+            click.echo(f"{name} goes on; show it: {look}; end it: {stop}", err=True)
         raise
 
 

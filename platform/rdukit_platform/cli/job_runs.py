@@ -1,4 +1,4 @@
-"""``rdukit job clone``, ``compare`` and ``metrics``: commands that take up jobs as runs."""
+"""``rdukit job clone``, ``compare`` and ``metrics``: commands that treat jobs as runs."""
 
 import csv
 import io
@@ -18,7 +18,7 @@ from rdukit_platform.cli.job_control import queue_options
 if TYPE_CHECKING:
     from rdukit_platform.client.http import ApiClient
 
-#: Parts of a comparison in the order in which they are printed, and what their names begin with.
+#: Parts of a comparison in printed order, with the prefixes of their names.
 _GROUPS: Final = (
     ("about", ""), ("parameters", "parameter "), ("results", "result "), ("artifacts", ""), ("durations", ""),
 )  # fmt: skip
@@ -26,9 +26,9 @@ _GROUPS: Final = (
 
 @click.command()
 @click.argument("job_id", metavar="JOB", shell_complete=JOBS)
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A parameter otherwise; repeat for more.")
-@click.option("--default", "defaults", multiple=True, metavar="NAME", help="A parameter at the box's default again.")
-@click.option("--input", "inputs", multiple=True, metavar="SLOT=ARTIFACT", help="An input otherwise; repeat for more.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A changed parameter; repeat for more.")
+@click.option("--default", "defaults", multiple=True, metavar="NAME", help="A parameter to reset to the box's default.")
+@click.option("--input", "inputs", multiple=True, metavar="SLOT=ARTIFACT", help="A changed input; repeat for more.")
 @click.option("--name", default=None, help="Name of the new job (default: that of JOB).")
 @queue_options
 @click.option("--key", default=None, help="Idempotency key: the same key gives the same job.")
@@ -46,7 +46,7 @@ def clone(
     wait: bool,
     as_json: bool,
 ) -> None:
-    """Submit a job like another one, of the same version of its box, with changes.
+    """Clone a job: submit it again, with the same version of its box and with changes.
 
     What is not given stays as JOB has it; labels are given all or none.
 
@@ -65,11 +65,11 @@ def clone(
 
 @click.command()
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=JOBS)
-@click.option("--all", "show_all", is_flag=True, help="Parameters that are the same in all of them too.")
+@click.option("--all", "show_all", is_flag=True, help="Also show parameters that are equal in all jobs.")
 @JSON_OPTION
 @TOKEN_OPTION
 def compare(jobs: Sequence[str], show_all: bool, as_json: bool) -> None:
-    """Compare jobs: parameters that differ, metrics, results, artifacts and times, a column for each job.
+    """Compare jobs, a column per job: differing parameters, metrics, results, artifacts and times.
 
     A parameter that a job did not set has its box's default. Metrics are the last values of the jobs' progress.
 
@@ -88,17 +88,13 @@ def compare(jobs: Sequence[str], show_all: bool, as_json: bool) -> None:
 
 @click.command()
 @click.argument("job_id", metavar="JOB", shell_complete=JOBS)
-@click.option(
-    "--csv", "as_csv", is_flag=True, help="A table with commas: a line for each time, a column for each name."
-)
-@click.option(
-    "--all", "is_all", is_flag=True, help="Every step, as the job's artifact metrics has it when it has ended."
-)
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV: a line per time, a column per metric.")
+@click.option("--all", "is_all", is_flag=True, help="Every step, from the artifact metrics of an ended job.")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), default=None, help="Write to this file.")
 @JSON_OPTION
 @TOKEN_OPTION
 def metrics(job_id: str, as_csv: bool, is_all: bool, out: Path | None, as_json: bool) -> None:
-    """Print what a job's progress has told: step, loss and what else its box measures, up to four times a second.
+    """Print a job's progress figures: step, loss and other metrics of its box, up to four times a second.
 
     Example: rdukit job metrics job-7k2m9x41abcd --all --csv --out loss.csv
     """
@@ -106,7 +102,7 @@ def metrics(job_id: str, as_csv: bool, is_all: bool, out: Path | None, as_json: 
     from rdukit_platform.client.http import ApiClient
 
     if as_csv and as_json:
-        raise InvalidArgument("--csv does not go with --json; give one")
+        raise InvalidArgument("--csv cannot be combined with --json; give one of them")
     with ApiClient.of_home() as client:
         if is_all:
             points = _every_step(client, job_id)
@@ -132,12 +128,14 @@ def _every_step(client: "ApiClient", job_id: str) -> list[dict[str, Any]]:
     """Return the lines of a job's artifact ``metrics`` as points without times.
 
     Raises:
-        NotFound: it has none.
-        InvalidArgument: its box has written something else.
+        NotFound: it has no such artifact.
+        InvalidArgument: the artifact has another format.
     """
     job, text = client.get(f"/v1/jobs/{job_id}"), io.BytesIO()
     if "metrics" not in job["outputs"]:
-        raise NotFound(f"job {job_id} is {job['state']} and has no artifact metrics; what it told: leave out --all")
+        raise NotFound(
+            f"job {job_id} is {job['state']} and has no artifact metrics; leave out --all to see its progress events"
+        )
     client.download(f"/v1/artifacts/{job['outputs']['metrics']}/content", text)
     try:
         return [{"values": dict(json.loads(line))} for line in text.getvalue().splitlines()]
@@ -146,7 +144,7 @@ def _every_step(client: "ApiClient", job_id: str) -> list[dict[str, Any]]:
 
 
 def comparison_rows(found: Mapping[str, Any], *, show_all: bool = False) -> list[tuple[str, ...]]:
-    """Lay a comparison out as rows: a name, a cell for each job, and whether they differ (pure)."""
+    """Return a comparison as rows: a name, a cell per job, and whether the cells differ (pure)."""
     rows = []
     for group, word in _GROUPS:
         for line in found[group]:
@@ -166,7 +164,7 @@ def comparison_rows(found: Mapping[str, Any], *, show_all: bool = False) -> list
 
 
 def metrics_table(points: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[object]]]:
-    """Return columns and rows of metrics: time and attempt where known, then every name that any has (pure)."""
+    """Return columns and rows of metrics: time and attempt if known, then every metric of any point (pure)."""
     first = [name for name in ("at", "attempt") if not points or any(name in point for point in points)]
     names = list(dict.fromkeys(name for point in points for name in point["values"]))
     rows = [[*(point[name] for name in first), *(point["values"].get(name, "") for name in names)] for point in points]

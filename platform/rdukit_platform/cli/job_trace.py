@@ -9,7 +9,7 @@ from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION
 from rdukit.units import elapsed_s, format_seconds
 from rdukit_platform.cli.complete import JOBS
 
-#: Characters of a bar; its eighths.
+#: Width of a bar in characters, and characters for eighths.
 BAR: Final = 32
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 
@@ -36,7 +36,7 @@ def trace(job_id: str, as_json: bool) -> None:
 
 
 def waterfall(spans: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """Lay a trace's spans out as rows, each after the one that it lies in (pure)."""
+    """Return a trace's spans as rows, each after its parent (pure)."""
     first = min(span["start"] for span in spans)
     last = max(span["end"] or span["start"] for span in spans)
     depth: dict[str, int] = {}

@@ -60,7 +60,7 @@ def demo(box: str, home: Path | None, port: int, as_json: bool) -> None:
     """Run preprocess, compile, train and infer on real digits, and stop.
 
     Starts the platform, runs the pipeline preprocess, compile, train, infer through its REST API, prints the accuracy
-    on digits that the model has not seen, and stops all that it started. Exit status 0 only above 0.90.
+    on digits that the model has not seen, and stops everything. The exit status is 0 only if the accuracy reaches 0.90.
 
     Example: rdukit demo --home /tmp/demo
     """
@@ -90,7 +90,7 @@ def demo_steps(box: str) -> list[dict[str, object]]:
 
 
 def read_outcome(client: "ApiClient", pipeline: dict[str, Any], home: Path, running: dict[str, Any]) -> dict[str, Any]:
-    """Gather what there is to show, over REST while the platform is up."""
+    """Collect the demo's outcome over REST while the platform is up."""
     jobs = {job["step"]: job for job in pipeline["jobs"]}
     artifacts = []
     for job in pipeline["jobs"]:

@@ -1,4 +1,4 @@
-"""``rdukit login``, ``logout`` and ``whoami``: a token of one's own, by the console's login."""
+"""``rdukit login``, ``logout`` and ``whoami``: get a personal token through the console's login."""
 
 import socket
 import time
@@ -11,21 +11,21 @@ import click
 from rdukit.cli.commands import CONTEXT_OPTION, JSON_OPTION, TOKEN_OPTION
 from rdukit.errors import Overloaded, RdukitError
 
-#: The gateway asks commands that have no token yet for none.
+#: Placeholder for the routes that need no token.
 _NO_TOKEN: Final = "none"
 
 
 @click.command()
 @click.option("--url", default=None, help="The gateway; default: the setting gateway.url, or this home folder's.")
-@click.option("--name", default=None, help="What the token is called; default: this machine's name.")
-@click.option("--no-browser", is_flag=True, help="Print the address only, as on a machine without a browser.")
+@click.option("--name", default=None, help="Name of the token; default: this machine's name.")
+@click.option("--no-browser", is_flag=True, help="Only print the address; open no browser.")
 @CONTEXT_OPTION
 @JSON_OPTION
 def login(url: str | None, name: str | None, no_browser: bool, as_json: bool) -> None:
-    """Log in by the console, in a browser on any machine. The token lies in the home folder (login.json, 0600).
+    """Log in by the console, in a browser on any machine. The token is stored in the home folder (login.json, 0600).
 
-    With --context it is kept under a name (contexts.json), beside others. Prints an address and a code. Open it, log
-    in there, compare the code, and allow it.
+    With --context it is stored under that name (contexts.json). The command prints an address and a code: open the
+    address, log in, compare the code, and allow it.
 
     Example: rdukit login --url https://rdukit.example.com
     """
@@ -52,7 +52,7 @@ def login(url: str | None, name: str | None, no_browser: bool, as_json: bool) ->
 @click.command()
 @CONTEXT_OPTION
 def logout() -> None:
-    """End the token of rdukit login, and forget it.
+    """End the token of rdukit login, and delete it here.
 
     Example: rdukit logout
     """
@@ -67,7 +67,7 @@ def logout() -> None:
             client.post("/v1/logout")
             click.echo("logged out", err=True)
         except RdukitError as error:
-            click.echo(f"the token is forgotten here, but was not ended: {error.message}", err=True)
+            click.echo(f"the token is deleted here, but was not ended: {error.message}", err=True)
     forget_login(home, kept)
 
 
@@ -75,7 +75,7 @@ def logout() -> None:
 @JSON_OPTION
 @TOKEN_OPTION
 def whoami(as_json: bool) -> None:
-    """Show who you are to the platform: user, tenant, role, and when the token ends.
+    """Show your identity on the platform: user, tenant, role, and the end of the token.
 
     Example: rdukit whoami
     """

@@ -16,11 +16,11 @@ from rdukit.errors import InvalidArgument
 from rdukit.settings import resolve
 from rdukit_platform.cli.complete import NODES
 
-#: Seconds between two looks whether a node has left.
+#: Seconds between polls for a node's departure.
 WAIT_S: Final = 0.5
 
 COMPONENT = click.argument("component", metavar="[NODE|COMPONENT]", default="/NODE")
-REASON_OPTION = click.option("--reason", default="", help="Why, for the logs and for whose jobs wait.")
+REASON_OPTION = click.option("--reason", default="", help="Reason, for the logs and for users with waiting jobs.")
 NODE_OPTION = click.option("--node", default="-", help="Name of the node (default: the platform's only one).")
 
 
@@ -31,11 +31,11 @@ NODE_OPTION = click.option("--node", default="-", help="Name of the node (defaul
 @JSON_OPTION
 @TOKEN_OPTION
 def cordon(component: str, reason: str, node: str, as_json: bool) -> None:
-    """Allocate nothing more on a node, XRDU, RDU or tile of the platform. What runs there goes on.
+    """Cordon a node, XRDU, RDU or tile: no new allocations; running work continues.
 
     Needs a token with the scope admin. Without a platform: snfadm --cordon PATH.
 
-    NODE is a node's name, for all of it; COMPONENT a path such as /NODE/XRDU_0, of the node that --node names.
+    NODE is a node's name, for the complete node; COMPONENT is a path such as /NODE/XRDU_0 on the node of --node.
 
     Example: rdukit node cordon /NODE/XRDU_0/RDU_1 --node blade-7 --reason "noisy fan"
     """
@@ -49,7 +49,7 @@ def cordon(component: str, reason: str, node: str, as_json: bool) -> None:
 @JSON_OPTION
 @TOKEN_OPTION
 def uncordon(component: str, node: str, as_json: bool) -> None:
-    """Allocate a node, or a part of one, again, and all that is below it.
+    """Uncordon a node, or a part of it with everything below, so that it is allocated again.
 
     Example: rdukit node uncordon blade-7
     """
@@ -59,13 +59,19 @@ def uncordon(component: str, node: str, as_json: bool) -> None:
 
 @click.command()
 @COMPONENT
-@click.option("--deadline", type=click.FloatRange(0), default=None, metavar="S", help="Seconds until leases are ended.")
+@click.option(
+    "--deadline",
+    type=click.FloatRange(0),
+    default=None,
+    metavar="S",
+    help="Drain deadline in seconds, when leases are ended.",
+)
 @REASON_OPTION
 @NODE_OPTION
 @JSON_OPTION
 @TOKEN_OPTION
 def drain(component: str, deadline: float | None, reason: str, node: str, as_json: bool) -> None:
-    """Cordon a part of a node, and wait for what runs there. Jobs that a deadline ends continue from checkpoints.
+    """Cordon a part of a node, and let running work finish. Jobs that the deadline ends resume from checkpoints.
 
     Example: rdukit node drain blade-7 --deadline 600 --reason "new firmware"
     """
@@ -80,7 +86,7 @@ def drain(component: str, deadline: float | None, reason: str, node: str, as_jso
 @JSON_OPTION
 @TOKEN_OPTION
 def release(lease: str, reason: str, node: str, as_json: bool) -> None:
-    """End somebody's lease. Its job goes back to the queue.
+    """End a lease of any user. Its job is queued again.
 
     Example: rdukit node release lease-9d3e5f0a1b2c --reason "stuck"
     """
@@ -89,10 +95,10 @@ def release(lease: str, reason: str, node: str, as_json: bool) -> None:
 
 @click.command()
 @COMPONENT
-@click.option("--start", default=None, metavar="TIME", help="ISO time, UTC unless it says otherwise (default: now).")
-@click.option("--end", default=None, metavar="TIME", help="When it is over (default: when somebody ends it).")
+@click.option("--start", default=None, metavar="TIME", help="ISO time, by default in UTC (default: now).")
+@click.option("--end", default=None, metavar="TIME", help="End (default: until it is ended by command).")
 @click.option("--deadline", type=click.FloatRange(0), default=None, metavar="S", help="Grace in seconds.")
-@click.option("--reason", required=True, help="Why, for the logs and for whose jobs wait.")
+@click.option("--reason", required=True, help="Reason, for the logs and for users with waiting jobs.")
 @NODE_OPTION
 @JSON_OPTION
 @TOKEN_OPTION
@@ -100,7 +106,7 @@ def maintain(
     component: str, start: str | None, end: str | None, deadline: float | None, reason: str, node: str,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Plan a maintenance window. From its start on the part is drained, until its end.
+    """Plan a maintenance window. The part is drained from its start to its end.
 
     Example: rdukit node maintain --start 2026-12-01T06:00 --end 2026-12-01T10:00 --reason "power works"
     """
@@ -133,7 +139,7 @@ def end_maintenance(window: str, node: str, as_json: bool) -> None:
 @TOKEN_OPTION
 @watchable
 def list_(as_json: bool) -> None:
-    """List the platform's nodes: how each is, its tiles, and when it was heard of last.
+    """List the platform's nodes: state, tiles, and last heartbeat.
 
     Example: rdukit node list
     """
@@ -150,7 +156,7 @@ def list_(as_json: bool) -> None:
 
 
 def node_row(node: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what a table shows of a node."""
+    """Return a node's row in the table."""
     from rdukit_platform.cli import show
 
     tiles = node.get("tiles") or []
@@ -167,13 +173,13 @@ def node_row(node: Mapping[str, Any]) -> tuple[str, ...]:
 
 @click.command()
 @click.argument("node", metavar="NODE", shell_complete=NODES)
-@click.option("--wait", is_flag=True, help="Return when it has left.")
+@click.option("--wait", is_flag=True, help="Return when the node has left.")
 @JSON_OPTION
 @TOKEN_OPTION
 def leave(node: str, wait: bool, as_json: bool) -> None:
-    """Give a node no more jobs; it has left when those that it has are done, and rdukit node join there ends.
+    """Let a node leave: it gets no more jobs, and has left when its jobs are done; rdukit node join then ends there.
 
-    Needs a token with the scope admin. To end what runs there as well: rdukit node drain NODE --deadline 0
+    Needs a token with the scope admin. To end running work, too: rdukit node drain NODE --deadline 0
 
     Example: rdukit node leave blade-7 --wait
     """
@@ -186,9 +192,9 @@ def leave(node: str, wait: bool, as_json: bool) -> None:
 @JSON_OPTION
 @TOKEN_OPTION
 def label(node: str, labels: tuple[str, ...], as_json: bool) -> None:
-    """Give a node labels that jobs ask for with --constraint, or take given ones away (KEY-).
+    """Set labels of a node, which jobs require with --constraint, or remove them (KEY-).
 
-    They count more than those of its setting node.labels. Needs a token with the scope admin.
+    They override those of its setting node.labels. Needs a token with the scope admin.
 
     Example: rdukit node label blade-7 zone=a rack-
     """
@@ -210,7 +216,7 @@ def label(node: str, labels: tuple[str, ...], as_json: bool) -> None:
 @JSON_OPTION
 @TOKEN_OPTION
 def rejoin(node: str, as_json: bool) -> None:
-    """Give a node jobs again that leaves, or that has left and still runs.
+    """Let a node take jobs again that is leaving, or that has left and still runs.
 
     Example: rdukit node rejoin blade-7
     """
@@ -221,15 +227,15 @@ def rejoin(node: str, as_json: bool) -> None:
 @click.option("--database", default=None, help="SQLAlchemy URL of the platform's database.")
 @click.option("--broker", default=None, help="Celery URL of its broker.")
 @click.option(
-    "--artifacts", default=None, help="Its artifacts: a folder that this machine sees too, or s3://BUCKET/PREFIX."
+    "--artifacts", default=None, help="Its artifacts: a folder that this machine also mounts, or s3://BUCKET/PREFIX."
 )
 @click.option("--name", default=None, help="Name of the node (default: the host's name).")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label of the node; may be repeated.")
-@click.option("--platform", default=None, help="Platform of the emulated node, as rdukit node start has it.")
+@click.option("--platform", default=None, help="Platform of the emulated node, as for rdukit node start.")
 @click.option(
     "--replicas", type=click.IntRange(0), default=None, metavar="N",
-    help="Replicas of endpoints at once; more than 0 only on the gateway's machine, which reaches them at sockets "
-    "(default 0, or the setting worker.replicas).",
+    help="Largest number of replicas; above 0 only on the gateway's machine, as they listen on sockets (default 0, "
+    "or the setting worker.replicas).",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON when it has joined.")
 def join(
@@ -238,8 +244,8 @@ def join(
 ) -> None:  # fmt: skip
     """Run this machine as a node of a platform: node daemon and worker, until Ctrl-C or until it has left.
 
-    Database, broker and artifacts are the platform's own; what is not given comes from the settings. A home folder of
-    its own ($RDUKIT_HOME) has the node's state.
+    Database, broker and artifacts are the platform's; missing options come from the settings. The node's state is in a
+    home folder of its own ($RDUKIT_HOME).
 
     Example: rdukit node join --name blade-7 --database postgresql+psycopg://rdukit@db/rdukit --broker redis://mq:6379/0
     """
@@ -283,7 +289,7 @@ def join(
 
 
 def chosen_part(node: str, named: str) -> tuple[str, str]:
-    """Return node and component of what a command's argument names: a component by its path, or a node (pure).
+    """Return node and component that a command's argument names: a component by its path, or a node (pure).
 
     Raises:
         InvalidArgument: ``--node`` names another node.
@@ -332,7 +338,7 @@ def _show(answer: Mapping[str, Any], as_json: bool) -> None:
 
 
 def change_words(answer: Mapping[str, Any]) -> list[str]:
-    """Return the lines that tell people of a change."""
+    """Return the lines that describe a change."""
     name = answer["node"]
     if (row := answer.get("cordon")) is not None:
         until = "" if row["deadline"] is None else f" until {_stamp(row['deadline'])} at the latest"
@@ -350,7 +356,7 @@ def change_words(answer: Mapping[str, Any]) -> list[str]:
         job = f", job {lease['job']}" if lease.get("job") else ""
         return [f"{name}: lease {lease['lease']} of {lease['application']}{job} ended"]
     window = answer["window"]
-    end = "until somebody ends it" if window["ends_at"] is None else f"until {_stamp(window['ends_at'])}"
+    end = "until it is ended by command" if window["ends_at"] is None else f"until {_stamp(window['ends_at'])}"
     return [f"{name}: maintenance window {window['window']} of {window['component']}, "
             f"{_stamp(window['starts_at'])} {end}"]  # fmt: skip
 

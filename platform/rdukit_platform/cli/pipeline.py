@@ -1,4 +1,4 @@
-"""``rdukit pipeline``: jobs that hand their outputs on, as one thing."""
+"""``rdukit pipeline``: manage pipelines, whose jobs pass their outputs on."""
 
 import sys
 import time
@@ -17,7 +17,7 @@ from rdukit_platform.cli.pipeline_graph import graph
 from rdukit_platform.cli.pipeline_schedules import pause, resume, schedule, schedules, unschedule
 from rdukit_platform.jobs.states import FINAL
 
-#: Seconds between two looks of a command that waits.
+#: Seconds between polls of a waiting command.
 LOOK_S: Final = 1.0
 
 
@@ -31,7 +31,7 @@ def pipeline() -> None:
 
 @pipeline.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--no-cache", is_flag=True, help="Run all steps, even if jobs have made the same.")
+@click.option("--no-cache", is_flag=True, help="Run all steps, even if earlier jobs have made the same outputs.")
 @click.option("--key", default=None, help="Idempotency key: the same key gives the same pipeline.")
 @click.option("--watch", is_flag=True, help="Show it until it ends; exit status 4 if it does not succeed.")
 @JSON_OPTION
@@ -59,8 +59,8 @@ def submit(file: Path, no_cache: bool, key: str | None, watch: bool, as_json: bo
 
 
 @pipeline.command("list")
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many at most.")
-@click.option("--cursor", default=None, help="next_cursor of the page before.")
+@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Largest number of lines.")
+@click.option("--cursor", default=None, help="next_cursor of the previous page.")
 @JSON_OPTION
 @TOKEN_OPTION
 @watchable
@@ -92,7 +92,7 @@ def list_(limit: int, cursor: str | None, as_json: bool) -> None:
 @JSON_OPTION
 @TOKEN_OPTION
 def show_(pipeline_id: str, watch: bool, as_json: bool) -> None:
-    """Show a pipeline's steps: what each comes after, how far it is, and its job.
+    """Show a pipeline's steps: their sources, states and jobs.
 
     Example: rdukit pipeline show pipe-7k2m9x41abcd
     """
@@ -112,7 +112,7 @@ def show_(pipeline_id: str, watch: bool, as_json: bool) -> None:
 @JSON_OPTION
 @TOKEN_OPTION
 def cancel(pipeline_id: str, as_json: bool) -> None:
-    """End all jobs of a pipeline that have not ended.
+    """Cancel all jobs of a pipeline that have not ended.
 
     Example: rdukit pipeline cancel pipe-7k2m9x41abcd
     """
@@ -132,7 +132,7 @@ for _command in (graph, schedule, schedules, unschedule, pause, resume):
 
 
 def rows_of(jobs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str, str, str]]:
-    """Return a line for each step: its name, what its inputs come from, state, job, and what is to be said (pure)."""
+    """Return a line for each step: its name, sources, state, job, and a note (pure)."""
     from rdukit_platform.db.references import sources_of
 
     rows = []
@@ -159,7 +159,7 @@ def _ended(jobs: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _watch(client: Any, found: dict[str, Any], *, is_quiet: bool) -> dict[str, Any]:
-    """Look until the pipeline has ended, and say on stderr when a step's state changes."""
+    """Poll until the pipeline has ended, and print changes of its steps' states to stderr."""
     printed: dict[str, str] = {}
     while True:
         for job in found["jobs"]:

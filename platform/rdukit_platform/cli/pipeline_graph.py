@@ -13,13 +13,13 @@ from rdukit.files.atomic import write_atomic
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--svg", type=click.Path(path_type=Path), default=None, metavar="OUT", help="Draw it into this file.")
-@click.option("--boxes", is_flag=True, help="Ask the platform which boxes want their verbs run each time.")
+@click.option("--boxes", is_flag=True, help="Ask the platform which boxes exclude verbs from caching.")
 @JSON_OPTION
 @TOKEN_OPTION
 def graph(file: Path, svg: Path | None, boxes: bool, as_json: bool) -> None:
-    """Show what the steps of a pipeline's YAML FILE come after, and which are not run where a job has made the same.
+    """Show the order of the steps in a pipeline's YAML FILE, and which of them may reuse earlier outputs.
 
-    Without --boxes it asks no platform, and boxes are not looked at.
+    Without --boxes it needs no platform and does not check the boxes.
 
     Example: rdukit pipeline graph digits.yaml --svg digits.svg
     """
@@ -45,7 +45,7 @@ def graph(file: Path, svg: Path | None, boxes: bool, as_json: bool) -> None:
 
 
 def read_uncached(request: Any) -> set[tuple[str, str]]:
-    """Return the boxes and verbs of a request that the platform runs each time, because the box says so.
+    """Return the boxes and verbs of a request that their box excludes from caching.
 
     Raises:
         NotFound: the platform has no such box.

@@ -1,4 +1,4 @@
-"""``rdukit pipeline schedule`` and its like: pipelines that are submitted at the times of a cron expression."""
+"""``rdukit pipeline schedule`` and related commands: submit pipelines at the times of a cron expression."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,16 +19,16 @@ from rdukit_platform.cli.complete import SCHEDULES
 @click.option("--name", default=None, help="Name of the schedule [default: the pipeline's].")
 @click.option(
     "--missed", type=Choice(("skip", "latest")), default="skip", show_default=True,
-    help="Of due times at which the platform was not there: skip them, or run the latest.",
+    help="Due times missed while the platform was down: skip them, or run the latest.",
 )  # fmt: skip
 @click.option(
     "--overlap", type=Choice(("skip", "queue")), default="skip", show_default=True,
-    help="While the pipeline of the run before goes on: skip the run, or queue it.",
+    help="If the previous run's pipeline is still open: skip the run, or queue it.",
 )  # fmt: skip
 @JSON_OPTION
 @TOKEN_OPTION
 def schedule(file: Path, cron: str, zone: str, name: str | None, missed: str, overlap: str, as_json: bool) -> None:
-    """Submit the pipeline in a YAML FILE again and again, at the times of a cron expression.
+    """Schedule the pipeline in a YAML FILE: submit it at the times of a cron expression.
 
     Example: rdukit pipeline schedule digits.yaml --cron "0 3 * * *" --zone Europe/Berlin --missed latest
     """
@@ -44,8 +44,8 @@ def schedule(file: Path, cron: str, zone: str, name: str | None, missed: str, ov
 
 @click.command()
 @click.argument("name", required=False, metavar="[SCHEDULE]", shell_complete=SCHEDULES)
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many at most.")
-@click.option("--cursor", default=None, help="next_cursor of the page before.")
+@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Largest number of lines.")
+@click.option("--cursor", default=None, help="next_cursor of the previous page.")
 @JSON_OPTION
 @TOKEN_OPTION
 @watchable
@@ -108,7 +108,7 @@ def pause(name: str, as_json: bool) -> None:
 @JSON_OPTION
 @TOKEN_OPTION
 def resume(name: str, as_json: bool) -> None:
-    """Let a paused schedule go on with its next due time.
+    """Resume a paused schedule at its next due time.
 
     Example: rdukit pipeline resume digits
     """
@@ -125,7 +125,7 @@ def _tell(found: Mapping[str, Any], as_json: bool) -> None:
 
 
 def schedule_line(found: Mapping[str, Any]) -> str:
-    """Return a schedule on one line, with when it is due next."""
+    """Return a schedule on one line, with its next due time."""
     return f"{found['name']}: {found['words']}, {found['zone']}; next: {_next(found)}"
 
 

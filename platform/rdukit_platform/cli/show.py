@@ -27,7 +27,7 @@ COLOURS = {
 
 
 def print_json(value: object) -> None:
-    """JSON on stdout."""
+    """Print JSON to stdout."""
     click.echo(json.dumps(value, indent=2, sort_keys=True))
 
 
@@ -37,7 +37,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
 
 def ago(at: float | None) -> str:
-    """Say how long ago: ``12 s``, ``5 min``, ``3 h``, ``2 d``."""
+    """Return how long ago a time was: ``12 s``, ``5 min``, ``3 h``, ``2 d``."""
     if at is None:
         return "-"
     seconds = max(time.time() - at, 0)
@@ -48,12 +48,12 @@ def ago(at: float | None) -> str:
 
 
 def until(at: float) -> str:
-    """Say how long until then, as ``ago`` does."""
+    """Return how long it is until a time, in the format of ``ago``."""
     return ago(2 * time.time() - at)
 
 
 def describe_use(use: Mapping[str, Any]) -> str:
-    """Say what a tenant has of artifacts: ``3 with 1.5 GiB of 10 GiB``."""
+    """Describe a tenant's artifacts: ``3 with 1.5 GiB of 10 GiB``."""
     most = f" of {format_bytes(use['limit_bytes'])}" if use["limit_bytes"] else ", no limit"
     noun = "artifact" if use["artifacts"] == 1 else "artifacts"
     return f"{use['artifacts']} {noun} with {format_bytes(use['bytes'])}{most}"
@@ -84,7 +84,7 @@ def describe_event(event: Mapping[str, Any]) -> str:
 
 
 def describe_attempt(attempt: Mapping[str, Any]) -> str:
-    """Describe an attempt in one line: how it ended, where it ran, and what was wrong."""
+    """Describe an attempt in one line: its end, its node, and its error."""
     tiles, error = attempt["tiles"] or [], attempt["error"]
     where = f", {len(tiles)} {'tile' if len(tiles) == 1 else 'tiles'} from {tiles[0]}" if tiles else ""
     for part in attempt.get("parts") or ():
@@ -99,19 +99,19 @@ def describe_attempt(attempt: Mapping[str, Any]) -> str:
     return f"attempt {attempt['number']}  {attempt['outcome'] or 'is open'} on {on}{where}{why}"
 
 
-#: Why a job is where it is, where nothing else says so.
+#: Default reasons for a job's state.
 _WHY = {
     "submitted": "an earlier step of its pipeline has not ended",
-    "queued": "the scheduler has not looked at it yet",
+    "queued": "the scheduler has not considered it yet",
     "starting": "it waits for nothing: its box starts",
     "running": "it waits for nothing: it runs",
-    "retrying": "its last attempt failed, and the pause before the next one is not over",
+    "retrying": "its last attempt failed, and the next one follows after a pause",
     "paused": "a user has paused it",
 }
 
 
 def describe_wait(job: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Describe why a job is where it is, by lines of a name and a text."""
+    """Explain a job's state, as lines of a name and a text."""
     error, at = job["error"], job["estimated_start"]
     ended = f"{job['reason']}{': ' + error['message'] if error else ''}"
     lines = [
@@ -127,7 +127,7 @@ def describe_wait(job: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def describe_preemption(job: Mapping[str, Any]) -> str:
-    """Describe when and for whom the last attempt of a job that waits was preempted; empty: it was not."""
+    """Describe when, and for which job, a waiting job was last preempted; empty: it was not."""
     last = job["attempts"][-1] if job.get("attempts") else None
     if job["state"] != "queued" or last is None or last["outcome"] != "preempted":
         return ""
@@ -136,7 +136,7 @@ def describe_preemption(job: Mapping[str, Any]) -> str:
 
 
 def describe_place(attempt: Mapping[str, Any]) -> str:
-    """Describe how near each other the tiles of an attempt under way are: ``one: 16 tiles, 2 RDUs of 1 XRDU``."""
+    """Describe the distance between the tiles of a running attempt: ``one: 16 tiles, 2 RDUs of 1 XRDU``."""
     if attempt["outcome"]:
         return ""
     held = [(each.get("node") or "the node", each.get("tiles") or []) for each in (attempt, *attempt.get("parts", ()))]
@@ -159,18 +159,18 @@ def describe_progress(progress: Mapping[str, Any] | None) -> str:
 
 @click.group(cls=ExtensibleGroup)
 def audit() -> None:
-    """List who did what, and who was refused. Tenants see what is theirs, administrators all.
+    """List and verify the audit log. Tenants see their own entries, administrators all.
 
     Example: rdukit audit list --outcome refused
     """
 
 
 @audit.command("list")
-@click.option("--action", default=None, help="Only this, such as token.create, or request for refused requests.")
-@click.option("--outcome", type=Choice(["done", "refused"]), default=None, help="Only what ended so.")
-@click.option("--about", default=None, help="Only what was done to or by this: a job, a token, a tenant, nobody.")
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many at most.")
-@click.option("--cursor", default=None, help="next_cursor of the page before.")
+@click.option("--action", default=None, help="Only this action, such as token.create; request: refused requests.")
+@click.option("--outcome", type=Choice(["done", "refused"]), default=None, help="Only this outcome.")
+@click.option("--about", default=None, help="Only actions of or on this: a job, a token, a tenant, nobody.")
+@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Largest number of lines.")
+@click.option("--cursor", default=None, help="next_cursor of the previous page.")
 @JSON_OPTION
 @TOKEN_OPTION
 def list_(
@@ -202,12 +202,12 @@ def list_(
 @audit.command()
 @click.option(
     "--file", "exported", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=None,
-    help="Verify what rdukit audit export wrote, and ask no gateway.",
+    help="Verify a file of rdukit audit export, without a gateway.",
 )  # fmt: skip
 @JSON_OPTION
 @TOKEN_OPTION
 def verify(exported: Path | None, as_json: bool) -> None:
-    """Verify the hash chains of the audit log. Ends with 1, and the first wrong entry, where one is not intact.
+    """Verify the hash chains of the audit log. If one is broken, print its first wrong entry and exit with 1.
 
     A tenant's token verifies the tenant's chains, an administrator's all.
 
@@ -239,7 +239,11 @@ def verify(exported: Path | None, as_json: bool) -> None:
 
 @audit.command()
 @click.option(
-    "--output", "-o", type=click.Path(dir_okay=False, path_type=Path), default=None, help="A file; default: stdout."
+    "--output",
+    "-o",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    help="File to write; default: stdout.",
 )
 @TOKEN_OPTION
 def export(output: Path | None) -> None:

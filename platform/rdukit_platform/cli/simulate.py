@@ -1,4 +1,4 @@
-"""``rdukit simulate``: what the scheduler would do with other jobs, or on other machines.
+"""``rdukit simulate``: simulate the scheduler with other jobs or machines.
 
 Other parts add commands through the entry-point group ``rdukit.simulate.commands``.
 """
@@ -58,82 +58,89 @@ def simulate() -> None:
 @simulate.command()
 @click.option("--swf", type=click.Path(path_type=Path), default=None, help="A trace in the Standard Workload Format.")
 @click.option("--jobs", type=click.IntRange(1, 1_000_000), default=None, help="Jobs to draw instead.  [default: 1000]")
-@click.option("--tenants", type=click.IntRange(1, 10_000), default=None, help="Tenants that send them.  [default: 10]")
-@click.option("--seed", type=int, default=None, help="Of what is drawn; the same gives the same.  [default: 0]")
+@click.option("--tenants", type=click.IntRange(1, 10_000), default=None, help="Number of tenants.  [default: 10]")
+@click.option("--seed", type=int, default=None, help="Seed of drawn jobs; equal seeds give equal jobs. [default: 0]")
 @click.option(
     "--load",
     type=click.FloatRange(0.01, 100),
     default=None,
-    help="What they ask for, over what the nodes can do.  [default: 0.9]",
+    help="Demand of the jobs divided by the capacity of the nodes. [default: 0.9]",
 )
 @click.option("--nodes", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Nodes.")
 @click.option(
     "--platform",
     type=Choice(tuple(NODES)),
     default=None,
-    help=f"What each node is: tiles of RDUs of XRDUs, and applications at once.  [default: {DEFAULT_PLATFORM}]",
+    help=f"Platform of each node: its tiles, RDUs, XRDUs and concurrent applications.  [default: {DEFAULT_PLATFORM}]",
 )
 @click.option(
     "--tiles",
     type=click.IntRange(1, 10_000),
     default=None,
-    help="Instead of a platform, tiles of a node, of which any are as good as others.",
+    help="Tiles of a node, instead of a platform; all tiles are equivalent.",
 )
-@click.option("--applications", type=click.IntRange(1), default=None, help="Jobs with tiles that a node runs at once.")
+@click.option(
+    "--applications",
+    type=click.IntRange(1),
+    default=None,
+    help="Largest number of concurrent jobs with tiles on a node.",
+)
 @click.option(
     "--urgent",
     type=click.FloatRange(0, 1),
     default=None,
-    help="Part of drawn jobs that have the highest priority; then the others are preemptible.  [default: 0]",
+    help="Fraction of drawn jobs with the highest priority; the others are then preemptible.  [default: 0]",
 )
 @click.option(
     "--gangs",
     type=click.FloatRange(0, 1),
     default=None,
-    help="Part of drawn jobs that have 2, 4 or 8 members.  [default: 0]",
+    help="Fraction of drawn jobs with 2, 4 or 8 members.  [default: 0]",
 )
 @click.option(
     "--wide",
     type=click.FloatRange(0, 1),
     default=None,
-    help="Part of the gangs that need several nodes; then members may be on several.  [default: 0]",
+    help="Fraction of gangs that need several nodes; members may then be spread.  [default: 0]",
 )
 @click.option(
     "--zones",
     type=click.IntRange(0, 1000),
     default=0,
-    help="Zones that the nodes are in, in turn, by their labels zone=0, …",
+    help="Number of zones; nodes get the labels zone=0, … cyclically.…",
 )
 @click.option(
     "--racks",
     type=click.IntRange(0, 1000),
     default=0,
-    help="Racks that the nodes are in, one after the other, by their labels rack=0, …; a gang keeps to one where it "
-    "needs no more nodes there.",
+    help="Number of racks; consecutive nodes get the labels rack=0, …; a gang stays in one rack if that needs no "
+    "more nodes.",
 )
 @click.option(
     "--constrained",
     type=click.FloatRange(0, 1),
     default=None,
-    help="Part of drawn jobs that ask for the nodes of one zone.  [default: 0]",
+    help="Fraction of drawn jobs that require nodes of one zone.  [default: 0]",
 )
 @click.option(
     "--quota",
     "quotas",
     multiple=True,
     metavar="TENANT=TILES",
-    help="Tiles that are a tenant's own, such as tenant-1=32; repeat for more.",
+    help="Quota of a tenant in tiles, such as tenant-1=32; repeat for more.",
 )
 @click.option("--lose-every", type=Duration(), default=None, help="Mean time after which a node is lost, such as 30d.")
-@click.option("--lost-for", type=Duration(), default=3600.0, help="Mean time until it is back.  [default: 1h]")
+@click.option("--lost-for", type=Duration(), default=3600.0, help="Mean time until a lost node is back.  [default: 1h]")
 @click.option("--break-every", type=Duration(), default=None, help="Mean time after which an RDU breaks, such as 90d.")
-@click.option("--broken-for", type=Duration(), default=14400.0, help="Mean time until it is repaired.  [default: 4h]")
+@click.option(
+    "--broken-for", type=Duration(), default=14400.0, help="Mean time until an RDU is repaired.  [default: 4h]"
+)
 @click.option(
     "--maintenance",
     "maintained",
     multiple=True,
     metavar="NODES@START+LENGTH",
-    help="Maintenance that is known before, such as 0-3@12h+2h; repeat for more.",
+    help="Planned maintenance, such as 0-3@12h+2h; repeat for more.",
 )
 @click.option(
     "--policy",
@@ -142,15 +149,15 @@ def simulate() -> None:
     show_default=True,
     help="Order of the queue: the scheduler's, or for comparison by age alone (EASY backfill).",
 )
-@click.option("--slots", type=click.IntRange(0), default=0, help="Worker slots together; 0: as many as tiles.")
+@click.option("--slots", type=click.IntRange(0), default=0, help="Worker slots of all nodes; 0: as many as tiles.")
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     default=None,
-    help="Draw tiles in use, also of each RDU, and jobs that wait over time to this SVG file.",
+    help="SVG file for a picture of the tiles in use, also per RDU, and of the waiting jobs.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def queue(
     swf: Path | None, jobs: int | None, tenants: int | None, seed: int | None, load: float | None, nodes: int,
     platform: str | None, tiles: int | None, applications: int | None, urgent: float | None, gangs: float | None,
@@ -158,12 +165,12 @@ def queue(
     lose_every: float | None, lost_for: float, break_every: float | None, broken_for: float,
     maintained: Sequence[str], policy: str, slots: int, output: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Simulate the queue of a platform with a trace of jobs, and tell how long they wait.
+    """Simulate the queue of a platform with a trace of jobs, and print how long they wait.
 
-    Jobs come from a file, or are drawn. It is the scheduler's own decision that is made whenever a job comes or ends,
-    a node is lost or back, or an RDU breaks or is repaired, by the settings scheduler.starve_s,
-    scheduler.half_life_s, scheduler.priority_scope, scheduler.tenant_jobs and scheduler.preempt_priority, _min_run_s
-    and _most; no platform need run. With --policy easy tenants, quotas and priorities make no difference.
+    Jobs come from a file, or are drawn. When a job arrives or ends, or a node or RDU is lost or back, the scheduler's
+    own decision is made, by the settings scheduler.starve_s, scheduler.half_life_s, scheduler.priority_scope,
+    scheduler.tenant_jobs and scheduler.preempt_priority, _min_run_s and _most; no platform need run. With --policy easy
+    tenants, quotas and priorities make no difference.
 
     Example: rdukit simulate queue --swf trace.swf --nodes 8 -o queue.svg
     """
@@ -176,12 +183,14 @@ def queue(
     spec = None if tiles else NODES[platform or DEFAULT_PLATFORM]
     tiles = tiles or NODES[platform or DEFAULT_PLATFORM].tiles
     if break_every and spec is None:
-        raise InvalidArgument("--break-every breaks RDUs, of which --tiles knows none; legal: with --platform")
+        raise InvalidArgument("--break-every breaks RDUs, and --tiles has none; legal: with --platform")
     if policy == QueuePolicy.EASY and quotas:
-        raise InvalidArgument("--policy easy and --quota are given; expected one of them: by age quotas do not count")
+        raise InvalidArgument(
+            "--policy easy and --quota are given; expected one of them: the order by age ignores quotas"
+        )
     total = nodes * tiles
     if constrained and not zones:
-        raise InvalidArgument("--constrained asks for zones, and there are none; say how many: --zones 4")
+        raise InvalidArgument("--constrained needs zones, and there are none; add, for example, --zones 4")
     parts = (urgent, gangs, wide, constrained)
     trace = _choose_trace(swf, (jobs, tenants, seed, load), parts, tiles, nodes, zones)
     system = SimulatedSystem(
@@ -229,7 +238,8 @@ def _choose_trace(
         )  # fmt: skip
     if any(value is not None for value in (jobs, tenants, load, *parts)):
         raise InvalidArgument(
-            "--swf does not go with --jobs, --tenants, --load, --urgent, --gangs, --wide and --constrained, which "
+            "--swf cannot be combined with --jobs, --tenants, --load, --urgent, --gangs, --wide and --constrained, "
+            "which "
             "draw a trace"
         )
     return read_trace(swf)
@@ -242,7 +252,7 @@ def _read_quotas(texts: Sequence[str], trace: Sequence[TraceJob]) -> dict[str, T
             raise InvalidArgument(f"--quota {tenant}={text[:80]}: that is no count of tiles; legal: {tenant}=32")
         if tenant not in tenants:
             some = ", ".join(sorted(tenants)[:5])
-            raise InvalidArgument(f"--quota {tenant[:80]}: no job of the trace is of that tenant; legal: {some}, …")
+            raise InvalidArgument(f"--quota {tenant[:80]}: that tenant has no jobs in the trace; legal: {some}, …")
         quotas[tenant] = TenantShare(quota=int(text))
     return quotas
 
@@ -278,7 +288,7 @@ def _describe(figures: QueueFigures, tiles: int, *, has_racks: bool = False) -> 
 
 
 def _describe_places(figures: QueueFigures, spec: NodeSpec | None) -> list[tuple[str, str]]:
-    """Say what the nodes are, and how near each other the tiles of large jobs were; nothing where it is not known."""
+    """Describe the nodes, and the distance between tiles of large jobs; empty if the layout is unknown."""
     if spec is None:
         return []
     node = f"{spec.xrdus} XRDUs of {spec.rdus_per_xrdu} RDUs of {spec.chip.tiles} tiles"

@@ -1,4 +1,4 @@
-"""Picture of a simulated queue as SVG (pure): tiles in use and jobs that wait, over time."""
+"""Picture of a simulated queue as SVG (pure): tiles in use, and waiting jobs, over time."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -14,9 +14,9 @@ WIDTH: Final = 900
 PANEL_HEIGHT: Final = 170
 LEFT: Final = 60
 MARGIN: Final = 24
-#: Points of a line; between two of them the mean is drawn.
+#: Number of points of a line; each shows the mean of its interval.
 POINTS: Final = 400
-#: What the parts of all jobs are called, by their styles.
+#: Names of the subsets of jobs, by style.
 LEGEND: Final = {"gangs": "gangs", "constrained": "asking for a zone"}
 
 _LIGHT: Final = """\
@@ -31,7 +31,7 @@ _DARK: Final = """\
 
 
 def draw_run(run: SimulatedRun, system: SimulatedSystem, outages: Sequence[Outage] = ()) -> str:
-    """Draw a complete SVG document; where the nodes have RDUs, with the tiles in use of each."""
+    """Draw a complete SVG document; if the nodes have RDUs, with the use of each."""
     tiles = system.all_tiles
     figures = sum_up(run, tiles, system.layout)
     start = min((done.job.at for done in run.jobs), default=0.0)
@@ -78,13 +78,13 @@ def draw_run(run: SimulatedRun, system: SimulatedSystem, outages: Sequence[Outag
 
 
 def step_means(spans: Sequence[tuple[float, float, int]], start: float, end: float, points: int) -> list[float]:
-    """Return the mean of a sum in each of so many equal parts of the time.
+    """Return the mean of the summed heights in each of ``points`` equal intervals.
 
     Args:
-        spans: begin, end and height of what is summed up.
+        spans: begin, end and height of each summand.
     """
     width = (end - start) / points or 1.0
-    # Sums of heights, and of heights times the time left in the part, which both change where a span begins or ends.
+    # Sums of heights, and of heights times the rest of the interval; both change where a span begins or ends.
     steps, parts = [0.0] * (points + 1), [0.0] * (points + 1)
     for began, ended, height in spans:
         for at, change in ((began, height), (ended, -height)):
@@ -99,7 +99,7 @@ def step_means(spans: Sequence[tuple[float, float, int]], start: float, end: flo
 
 
 def _draw_legend(kinds: Sequence[str], y: int) -> list[str]:
-    """Draw what the colours beside that of all jobs are; nothing where there is one colour."""
+    """Draw the legend of the subsets' colours; nothing if there is only one colour."""
     parts, x = list[str](), MARGIN
     for kind in kinds:
         parts.append(f'<rect class="{kind}" x="{x}" y="{y - 9}" width="14" height="9"/>')
@@ -111,7 +111,7 @@ def _draw_legend(kinds: Sequence[str], y: int) -> list[str]:
 def _draw_panel(
     name: str, lines: Mapping[str, Sequence[float]], least_top: float, top: int, start: float, end: float
 ) -> list[str]:
-    """Draw lines over each other, by their styles: the first one is that of all, the others parts of it."""
+    """Draw lines over each other, by style: the first shows all jobs, the others subsets."""
     values = lines["area"]
     ticks = nice_ticks(0.0, max(least_top, *values, 1.0), 4)
     bottom, highest = top + PANEL_HEIGHT, max(ticks[-1], 1.0)

@@ -1,4 +1,4 @@
-"""Part of the picture of a simulated queue (pure): how much of each RDU was in use over time, and when it was away."""
+"""Part of the picture of a simulated queue (pure): use of each RDU over time, and its outages."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,17 +9,17 @@ from rdukit_platform.scheduler.figures import rdus_in
 from rdukit_platform.scheduler.simulate import SimulatedJob, SimulatedSystem
 from rdukit_platform.scheduler.traces import WHOLE, Outage
 
-#: Rows at most: of more RDUs a row is a node, of more nodes several.
+#: Largest number of rows; with more RDUs, a row is a node, or several nodes.
 MAX_ROWS: Final = 64
-#: Parts of the time, each a cell of a row.
+#: Number of cells in a row, equal parts of the time.
 CELLS: Final = 180
-#: Shades between nothing and all in use.
+#: Number of shades from none to all in use.
 SHADES: Final = 5
 LEGEND_HEIGHT: Final = 44
 _ROW: Final = 9
 #: Pixels between rows of one XRDU, of two, and of two nodes.
 _GAPS: Final = (1, 3, 7)
-#: Part of a cell's time from which on it is drawn as out of service.
+#: Fraction of a cell's time out of service from which on the cell is drawn so.
 _AWAY: Final = 0.5
 
 TILES_LIGHT: Final = """\
@@ -34,7 +34,7 @@ TILES_DARK: Final = """\
 
 @dataclass(slots=True)
 class TileRow:
-    """A row: its name, how far it is from the one above, and of each cell the parts in use and out of service."""
+    """A row: its name, its gap to the row above, and the fractions in use and out of service per cell."""
 
     name: str
     gap: int
@@ -48,7 +48,7 @@ def tile_rows(
     """Return the rows, from the first node on: of RDUs, or of nodes if there are too many."""
     width, per_xrdu = system.layout.rdu_tiles, system.layout.xrdu_rdus or 1
     rdus = -(-system.tiles // width)
-    #: How many RDUs a row has.
+    #: Number of RDUs per row.
     each = 1 if system.nodes * rdus <= MAX_ROWS else rdus * -(-system.nodes // MAX_ROWS)
     rows = list[TileRow]()
     for first in range(0, system.nodes * rdus, each):

@@ -9,15 +9,15 @@ from rdukit.errors import RdukitError, Unavailable
 from rdukit.units import format_bytes
 from rdukit_platform.settings import current_home
 
-#: States of jobs that have not ended, as they are shown.
+#: States of open jobs, in the order shown.
 _OPEN: Final = ("running", "starting", "retrying", "queued", "submitted", "paused")
 _MAX_JOBS: Final = 200
-#: Tokens that are shown as those that load the gateway.
+#: Number of tokens shown with the highest load on the gateway.
 _HEAVIEST: Final = 3
 
 
 def report_platform() -> Iterator[PartStatus]:
-    """Ask the gateway that the settings or the home folder name."""
+    """Yield the platform's status lines, from the gateway of the settings or the home folder."""
     from rdukit_platform.client.http import ApiClient
 
     try:
@@ -45,9 +45,9 @@ def report_platform() -> Iterator[PartStatus]:
             return
         shown = [f"{count}{'+' * (count == _MAX_JOBS)} {state}" for state, count in counts.items() if count]
         yield PartStatus("jobs", "running" if shown else "stopped", ", ".join(shown) or "none open", {"open": counts})
-        with suppress(RdukitError):  # administrators see it
+        with suppress(RdukitError):  # only administrators see the load
             load = client.get("/v1/load")["load"]
-            text = "; ".join(_load_words(each) for each in load[:_HEAVIEST]) or "nobody asks anything"
+            text = "; ".join(_load_words(each) for each in load[:_HEAVIEST]) or "no requests"
             yield PartStatus("load", "running", text, {"load": load})
 
 
@@ -58,7 +58,7 @@ def _load_words(load: Mapping[str, Any]) -> str:
 
 
 def _without_answer(url: str, error: Unavailable | None = None) -> PartStatus:
-    """Say of a platform that does not answer whether one of this home is under way, or something else has its port."""
+    """Describe an unreachable platform: starting in this home, not running, or another program has its port."""
     import httpx
 
     from rdukit_platform.client.contexts import own_url
@@ -68,7 +68,7 @@ def _without_answer(url: str, error: Unavailable | None = None) -> PartStatus:
     if url not in {"", own_url(home)} or home.find_up() is None:
         cause = None if error is None else error.__cause__
         if error is not None and not isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout):
-            text = error.message if cause is None else f"what listens at {url} does not answer as a gateway does"
+            text = error.message if cause is None else f"the program at {url} does not answer like a gateway"
             return PartStatus("platform", "unknown", text, detail)
         return PartStatus("platform", "stopped", "not running; start one: rdukit up", detail)
     return PartStatus("platform", "starting", f"not ready yet; its logs are in {home.logs}", detail)

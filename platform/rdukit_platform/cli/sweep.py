@@ -1,4 +1,4 @@
-"""``rdukit sweep``: one training tried with several values of its parameters."""
+"""``rdukit sweep``: try a training with several values of its parameters."""
 
 import sys
 import time
@@ -14,7 +14,7 @@ from rdukit.errors import InvalidArgument
 from rdukit_platform.cli.complete import SWEEPS
 from rdukit_platform.cli.job_files import NOT_SUCCEEDED, read_request, watched
 
-#: Seconds between two looks of a command that waits.
+#: Seconds between polls of a waiting command.
 LOOK_S: Final = 1.0
 
 
@@ -32,30 +32,43 @@ def sweep() -> None:
 @click.option("--verb", default="train", show_default=True, help="Verb of the box.")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A parameter of all trials.")
 @click.option("--input", "inputs", multiple=True, metavar="SLOT=ARTIFACT", help="An input of all trials.")
-@click.option("--grid", multiple=True, metavar="NAME=V,V", help="A parameter's values; every combination is tried.")
+@click.option("--grid", multiple=True, metavar="NAME=V,V", help="Values of a parameter; all combinations are tried.")
 @click.option("--random", multiple=True, metavar="NAME=SPEC", help="Draw from V,V or LOW:HIGH[:log][:int].")
-@click.option("--optuna", multiple=True, metavar="NAME=SPEC", help="As --random, but Optuna chooses by what came out.")
-@click.option("--minimize", default=None, metavar="METRIC", help="The least of it is best (default: loss).")
-@click.option("--maximize", default=None, metavar="METRIC", help="The most of it is best.")
-@click.option("--max-trials", type=click.IntRange(1), default=None, help="Trials (default: the whole grid, or 20).")
-@click.option("--max-parallel", type=click.IntRange(1), default=None, help="Trials at once (default: 2).")
-@click.option("--seed", type=click.IntRange(0), default=None, help="Draw others (default: 0).")
-@click.option("--stop-early", default=None, metavar="METRIC[:maximize]", help="End trials worse than the median by it.")
-@click.option("--stop-after", type=click.IntRange(0), default=None, help="But none before this step.")
-@click.option("--stop-trials", type=click.IntRange(1), default=None, help="Nor before so many succeeded (default: 3).")
-@click.option("--tiles", type=click.IntRange(0), default=None, help="RDU tiles of each trial.")
-@click.option("--priority", type=int, default=None, help="Of the trials; the highest goes first (default: 0).")
 @click.option(
-    "--run-limit", type=Duration(), default=None, help="Time after which a trial's attempt is ended, such as 15m."
+    "--optuna", multiple=True, metavar="NAME=SPEC", help="As --random, but Optuna chooses by earlier results."
 )
-@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="What to find the trials by.")
+@click.option("--minimize", default=None, metavar="METRIC", help="Metric to minimize (default: loss).")
+@click.option("--maximize", default=None, metavar="METRIC", help="Metric to maximize.")
+@click.option("--max-trials", type=click.IntRange(1), default=None, help="Trials (default: the whole grid, or 20).")
+@click.option("--max-parallel", type=click.IntRange(1), default=None, help="Concurrent trials (default: 2).")
+@click.option("--seed", type=click.IntRange(0), default=None, help="Seed of drawn values (default: 0).")
+@click.option(
+    "--stop-early",
+    default=None,
+    metavar="METRIC[:maximize]",
+    help="Metric by which trials worse than the median are ended.",
+)
+@click.option("--stop-after", type=click.IntRange(0), default=None, help="First step at which trials may be ended.")
+@click.option(
+    "--stop-trials", type=click.IntRange(1), default=None, help="Successful trials before any is ended (default: 3)."
+)
+@click.option("--tiles", type=click.IntRange(0), default=None, help="RDU tiles per trial.")
+@click.option(
+    "--priority", type=int, default=None, help="Priority of the trials; the highest is started first (default: 0)."
+)
+@click.option(
+    "--run-limit", type=Duration(), default=None, help="Time after which a trial's attempt ends, such as 15m."
+)
+@click.option(
+    "--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label KEY=VALUE of the trials; repeat for more."
+)
 @click.option("--name", default=None, help="Name of the sweep.")
 @click.option("--key", default=None, help="Idempotency key: the same key gives the same sweep.")
 @click.option("--wait", is_flag=True, help="Wait for the end; exit status 4 if it does not succeed.")
 @JSON_OPTION
 @TOKEN_OPTION
 def submit(file: Path | None, wait: bool, as_json: bool, **options: Any) -> None:
-    """Submit a sweep: of a box with --grid, --random or --optuna, or what a YAML FILE has.
+    """Submit a sweep: of a box with --grid, --random or --optuna, or from a YAML FILE.
 
     A FILE has the keys of POST /v1/sweeps: job, space, algorithm, objective and more.
 
@@ -83,8 +96,8 @@ def submit(file: Path | None, wait: bool, as_json: bool, **options: Any) -> None
 
 
 @sweep.command("list")
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many at most.")
-@click.option("--cursor", default=None, help="next_cursor of the page before.")
+@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Largest number of lines.")
+@click.option("--cursor", default=None, help="next_cursor of the previous page.")
 @JSON_OPTION
 @TOKEN_OPTION
 @watchable
@@ -138,7 +151,7 @@ def show_(sweep_id: str, as_json: bool) -> bool:
 @JSON_OPTION
 @TOKEN_OPTION
 def cancel(sweep_id: str, as_json: bool) -> None:
-    """End a sweep now, and its trials that go on.
+    """Cancel a sweep at once, and its open trials.
 
     Example: rdukit sweep cancel sweep-7k2m9x41abcd
     """
@@ -154,10 +167,10 @@ def cancel(sweep_id: str, as_json: bool) -> None:
 
 
 def make_body(options: Mapping[str, Any]) -> dict[str, object]:
-    """Return the body of a sweep that options describe (pure).
+    """Return the request body of a sweep from options (pure).
 
     Raises:
-        InvalidArgument: no box, no space, several algorithms, or a text that is none of the legal forms.
+        InvalidArgument: no box, no space, several algorithms, or a malformed value.
     """
     if not options["box"]:
         raise InvalidArgument("--box is missing, or a FILE; list boxes with: rdukit box list")
@@ -214,7 +227,7 @@ def read_space(name: str, text: str) -> dict[str, object]:
 
 
 def read_file(path: Path, options: Mapping[str, Any]) -> dict[str, object]:
-    """Return a sweep file's content, with the name and key that options give.
+    """Return a sweep file's content, with the name and key of the options.
 
     Raises:
         NotFound: there is no such file.
@@ -222,7 +235,7 @@ def read_file(path: Path, options: Mapping[str, Any]) -> dict[str, object]:
     """
     strange = [n for n, v in options.items() if v and n not in {"name", "key", "verb"}]
     if strange:
-        raise InvalidArgument(f"--{strange[0].replace('_', '-')} does not go with a FILE; write it there")
+        raise InvalidArgument(f"--{strange[0].replace('_', '-')} cannot be combined with a FILE; set it in the file")
     body = read_request(path, "sweep", "job, space, objective and more")
     named = {"name": options["name"], "idempotency_key": options["key"]}
     return body | {k: v for k, v in named.items() if v is not None}

@@ -46,9 +46,9 @@ WEIGHT = click.FloatRange(0.01, 1000)
 F = TypeVar("F", bound=Callable[..., Any])
 
 _LIMITS: Final = {
-    "quota": ("TILES", "Tiles that are its own when its jobs want them; beyond, it borrows; none: it has none."),
-    "max_tiles": ("TILES", "Tiles that its jobs and endpoints may have at once; none: any number."),
-    "max_jobs": ("JOBS", "Jobs that it may have active at once; none: as scheduler.tenant_jobs says."),
+    "quota": ("TILES", "Quota: tiles guaranteed to the tenant; further tiles are borrowed; none: no quota."),
+    "max_tiles": ("TILES", "Limit of tiles for its jobs and endpoints; none: no limit."),
+    "max_jobs": ("JOBS", "Limit of active jobs; none: the setting scheduler.tenant_jobs."),
 }
 
 
@@ -64,7 +64,7 @@ def _limits(**given: int | str | None) -> dict[str, object]:
 
 
 def describe_limits(tenant: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Describe the limits that a tenant has, by lines of a name and a text (pure)."""
+    """Describe a tenant's limits, as lines of a name and a text (pure)."""
     return [(name.replace("_", " "), str(tenant[name])) for name in _LIMITS if tenant.get(name) is not None]
 
 
@@ -104,7 +104,7 @@ def list_(as_json: bool) -> None:
 
 @tenant.command()
 @click.argument("name")
-@click.option("--weight", type=WEIGHT, default=1.0, show_default=True, help="Its part of the node beside others'.")
+@click.option("--weight", type=WEIGHT, default=1.0, show_default=True, help="Weight of its share of the tiles.")
 @_limit_options
 @JSON_OPTION
 @TOKEN_OPTION
@@ -126,19 +126,19 @@ def create(
         show.print_json(made)
     else:
         click.echo(made["id"])
-        click.echo(f"next, a token for whoever works there: rdukit tenant token {name} --expires-in 30d", err=True)
+        click.echo(f"next, create a token for its users: rdukit tenant token {name} --expires-in 30d", err=True)
         click.echo("then with it: export RDUKIT_TOKEN=rdk_… && rdukit job submit logreg preprocess --wait", err=True)
 
 
 @tenant.command("set")
 @click.argument("tenant_id", metavar="TENANT")
-@click.option("--weight", type=WEIGHT, default=None, help="Its part of the node beside others'.")
+@click.option("--weight", type=WEIGHT, default=None, help="Weight of its share of the tiles.")
 @click.option(
     "--artifact-bytes",
     type=ByteCount(),
     default=None,
     metavar="BYTES",
-    help="Bytes of artifacts that it may keep, such as 10GiB; 0: any number; default: as artifacts.tenant_bytes says.",
+    help="Limit of bytes of artifacts, such as 10GiB; 0: no limit; default: the setting artifacts.tenant_bytes.",
 )
 @_limit_options
 @JSON_OPTION
@@ -194,7 +194,7 @@ def roles(as_json: bool) -> None:
 @JSON_OPTION
 @TOKEN_OPTION
 def show_(tenant_id: str | None, as_json: bool) -> None:
-    """Show a tenant (id or name) and what it uses now; without TENANT the token's own.
+    """Show a tenant (id or name) and its present use; without TENANT the token's own.
 
     Example: rdukit tenant show lab
     """
@@ -219,22 +219,22 @@ def show_(tenant_id: str | None, as_json: bool) -> None:
 
 @tenant.command()
 @click.argument("tenant_id", metavar="[TENANT]", required=False)
-@click.option("--name", default="token", show_default=True, help="What the token is for.")
+@click.option("--name", default="token", show_default=True, help="Name of the token.")
 @SCOPE_OPTION
 @ROLE_OPTION
 @LIFE_OPTION
-@click.option("--break-glass", is_flag=True, help="An administrator's token from the host itself; see below.")
-@click.option("--reason", default="", help="Why the glass is broken, for the audit log.")
+@click.option("--break-glass", is_flag=True, help="Create an administrator's token on the host itself; see below.")
+@click.option("--reason", default="", help="Reason for --break-glass, for the audit log.")
 @JSON_OPTION
 @TOKEN_OPTION
 def token(
     tenant_id: str | None, name: str, scopes: Sequence[str], role: str | None, life_s: float | None,
     break_glass: bool, reason: str, as_json: bool,
 ) -> None:  # fmt: skip
-    """Create an API token for a tenant (id or name). It is printed this once and cannot be shown again.
+    """Create an API token for a tenant (id or name). It is printed once and cannot be shown again.
 
-    With --break-glass it asks no gateway and needs no token, but the database: for whoever runs the platform and has
-    no administrator's token any more. That one ends after 15 minutes, or --expires-in up to 1h.
+    With --break-glass it needs the database, but no gateway and no token: for operators who have lost the
+    administrator's token. That token ends after 15 minutes, or --expires-in up to 1h.
 
     Example: rdukit tenant token lab --scope read --expires-in 30d
     """

@@ -1,4 +1,4 @@
-"""``rdukit token``: a tenant's own tokens."""
+"""``rdukit token``: manage a tenant's own tokens."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,23 +12,25 @@ from rdukit_platform.tenants.roles import ROLES
 from rdukit_platform.tenants.scopes import SCOPES
 
 VIEWED_TENANT = click.option(
-    "--tenant", default=None, help="Of another tenant, id or name; needs the scope admin, and the audit log says so."
+    "--tenant",
+    default=None,
+    help="Tenant by id or name; another one needs the scope admin, and is recorded in the audit log.",
 )
 SCOPE_OPTION = click.option(
     "--scope", "scopes", type=Choice(SCOPES), multiple=True,
-    help="What it allows; may repeat. Default: read and write.",
+    help="Scope of the token; may repeat. Default: read and write.",
 )  # fmt: skip
 ROLE_OPTION = click.option(
     "--role", type=Choice(tuple(ROLES)), default=None,
     help="A role instead of scopes; rdukit tenant roles shows what each allows.",
 )  # fmt: skip
 LIFE_OPTION = click.option(
-    "--expires-in", "life_s", type=Duration(), default=None, help="When it ends, such as 12h or 30d."
+    "--expires-in", "life_s", type=Duration(), default=None, help="Lifetime, such as 12h or 30d."
 )
 
 
 def access_body(scopes: Sequence[str], role: str | None) -> dict[str, object]:
-    """Make what a request says of what a token allows.
+    """Return the part of a request body with a token's scopes or role.
 
     Raises:
         InvalidArgument: both scopes and a role are given.
@@ -39,7 +41,7 @@ def access_body(scopes: Sequence[str], role: str | None) -> dict[str, object]:
 
 
 def life_body(life_s: float | None) -> dict[str, object]:
-    """Make what a request says of a token's life."""
+    """Return the part of a request body with a token's lifetime."""
     return {} if life_s is None else {"expires_in_s": life_s}
 
 
@@ -52,13 +54,13 @@ def token() -> None:
 
 
 @token.command("list")
-@click.option("--tenant", default=None, help="Of another tenant, id or name; needs the scope admin.")
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many at most.")
-@click.option("--cursor", default=None, help="next_cursor of the page before.")
+@click.option("--tenant", default=None, help="Tenant by id or name; another one needs the scope admin.")
+@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Largest number of lines.")
+@click.option("--cursor", default=None, help="next_cursor of the previous page.")
 @JSON_OPTION
 @TOKEN_OPTION
 def list_(tenant: str | None, limit: int, cursor: str | None, as_json: bool) -> None:
-    """List tokens, newest first, those that have ended too.
+    """List tokens, newest first, also ended ones.
 
     Example: rdukit token list
     """
@@ -90,7 +92,7 @@ def list_(tenant: str | None, limit: int, cursor: str | None, as_json: bool) -> 
 @JSON_OPTION
 @TOKEN_OPTION
 def create(name: str, scopes: Sequence[str], role: str | None, life_s: float | None, as_json: bool) -> None:
-    """Create a token with no more than your own scopes. It is printed once; NAME says what it is for.
+    """Create a token with no more than your own scopes. It is printed once; NAME describes its purpose.
 
     Example: rdukit token create dashboard --scope read --expires-in 90d
     """
@@ -103,14 +105,16 @@ def create(name: str, scopes: Sequence[str], role: str | None, life_s: float | N
 
 @token.command()
 @click.argument("token_id", metavar="[ID]", required=False)
-@click.option("--grace", "grace_s", type=Duration(), default=None, help="How long the old one stays valid, such as 1h.")
+@click.option(
+    "--grace", "grace_s", type=Duration(), default=None, help="Time for which the old token stays valid, such as 1h."
+)
 @JSON_OPTION
 @TOKEN_OPTION
 def rotate(token_id: str | None, grace_s: float | None, as_json: bool) -> None:
     """Replace a token by one with the same name, scopes and lifetime. The new one is printed once.
 
-    Without ID it is the token that this command uses.
-    A token that lies in the home folder, of rdukit up, rdukit login or a context, is replaced there.
+    Without ID it rotates the token that this command uses. A token in the home folder (of rdukit up, rdukit login or a
+    context) is replaced there.
 
     Example: rdukit token rotate --grace 10m
     """
@@ -130,7 +134,7 @@ def rotate(token_id: str | None, grace_s: float | None, as_json: bool) -> None:
 
 @token.command()
 @click.argument("token_id", metavar="ID")
-@click.option("--with-made", is_flag=True, help="Those that it made too, and those that they made.")
+@click.option("--with-made", is_flag=True, help="Also revoke the tokens created with it, directly or indirectly.")
 @JSON_OPTION
 @TOKEN_OPTION
 def revoke(token_id: str, with_made: bool, as_json: bool) -> None:
@@ -156,11 +160,11 @@ def revoke(token_id: str, with_made: bool, as_json: bool) -> None:
 @JSON_OPTION
 @TOKEN_OPTION
 def block(token_id: str, as_json: bool) -> None:
-    """Let a token of any tenant in no more, at once, as administrator. See who loads the gateway: rdukit status.
+    """Block a token of any tenant at once, as administrator. See who loads the gateway: rdukit status.
 
     Example: rdukit token block tok-7k2m9x41abcd
     """
-    _change(token_id, "block", "blocked; let it in again with: rdukit token unblock", as_json)
+    _change(token_id, "block", "blocked; to undo: rdukit token unblock", as_json)
 
 
 @token.command()
@@ -168,11 +172,11 @@ def block(token_id: str, as_json: bool) -> None:
 @JSON_OPTION
 @TOKEN_OPTION
 def unblock(token_id: str, as_json: bool) -> None:
-    """Let a blocked token in again, as administrator.
+    """Unblock a blocked token, as administrator.
 
     Example: rdukit token unblock tok-7k2m9x41abcd
     """
-    _change(token_id, "unblock", "let in again", as_json)
+    _change(token_id, "unblock", "unblocked", as_json)
 
 
 def _change(token_id: str, verb: str, words: str, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""``rdukit user``: members of a tenant, and users of the platform; ``rdukit org``: organisations."""
+"""``rdukit user``: manage members of a tenant and users; ``rdukit org``: manage organisations."""
 
 from typing import Any
 from urllib.parse import quote
@@ -8,7 +8,7 @@ import click
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice, ExtensibleGroup
 from rdukit_platform.tenants.roles import ROLES
 
-_TENANT = click.option("--tenant", default=None, help="Another tenant than your own, id or name.")
+_TENANT = click.option("--tenant", default=None, help="Tenant by id or name [default: your own].")
 _ROLE = Choice(tuple(ROLES))
 
 
@@ -25,8 +25,10 @@ def user() -> None:
 @user.command("list")
 @_TENANT
 @click.option("--all", "is_all", is_flag=True, help="All users of the platform; needs the scope admin.")
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="With --all: how many.")
-@click.option("--cursor", default=None, help="With --all: next_cursor of the page before.")
+@click.option(
+    "--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="With --all: largest number of lines."
+)
+@click.option("--cursor", default=None, help="With --all: next_cursor of the previous page.")
 @JSON_OPTION
 @TOKEN_OPTION
 def list_(tenant: str | None, is_all: bool, limit: int, cursor: str | None, as_json: bool) -> None:
@@ -61,12 +63,12 @@ def list_(tenant: str | None, is_all: bool, limit: int, cursor: str | None, as_j
 
 @user.command()
 @click.argument("email")
-@click.option("--role", type=_ROLE, required=True, help="What it may do; rdukit tenant roles shows them.")
+@click.option("--role", type=_ROLE, required=True, help="Role of the member; rdukit tenant roles lists them.")
 @_TENANT
 @JSON_OPTION
 @TOKEN_OPTION
 def invite(email: str, role: str, tenant: str | None, as_json: bool) -> None:
-    """Make whoever logs in with this verified e-mail address a member. Prints the user's id; no mail is sent.
+    """Invite an e-mail address: whoever logs in with it, verified, is a member. Prints the user's id; no mail is sent.
 
     Example: rdukit user invite ada@example.com --role ml-engineer
     """
@@ -87,7 +89,7 @@ def invite(email: str, role: str, tenant: str | None, as_json: bool) -> None:
 @JSON_OPTION
 @TOKEN_OPTION
 def role(member: str, new_role: str, tenant: str | None, as_json: bool) -> None:
-    """Change the role of a member (e-mail or id). Its sessions and tokens allow no more than that from now on.
+    """Change the role of a member (e-mail or id). Its sessions and tokens are limited to that role at once.
 
     Example: rdukit user role ada@example.com viewer
     """
@@ -118,7 +120,7 @@ def remove(member: str, tenant: str | None, as_json: bool) -> None:
 @JSON_OPTION
 @TOKEN_OPTION
 def disable(member: str, as_json: bool) -> None:
-    """Keep a user out of the platform, and end all of its sessions and tokens. Needs the scope admin.
+    """Disable a user, and end all of its sessions and tokens. Needs the scope admin.
 
     Example: rdukit user disable ada@example.com
     """
@@ -130,7 +132,7 @@ def disable(member: str, as_json: bool) -> None:
 @JSON_OPTION
 @TOKEN_OPTION
 def enable(member: str, as_json: bool) -> None:
-    """Let a disabled user log in again. Needs the scope admin.
+    """Enable a disabled user. Needs the scope admin.
 
     Example: rdukit user enable ada@example.com
     """
@@ -202,7 +204,7 @@ def create(name: str, as_json: bool) -> None:
 @JSON_OPTION
 @TOKEN_OPTION
 def add_tenant(organisation: str, tenant: str, as_json: bool) -> None:
-    """Put a tenant into an organisation (ids or names).
+    """Add a tenant to an organisation (ids or names).
 
     Example: rdukit org add-tenant acme lab
     """
@@ -215,7 +217,7 @@ def add_tenant(organisation: str, tenant: str, as_json: bool) -> None:
 @JSON_OPTION
 @TOKEN_OPTION
 def remove_tenant(organisation: str, tenant: str, as_json: bool) -> None:
-    """Take a tenant out of its organisation.
+    """Remove a tenant from its organisation.
 
     Example: rdukit org remove-tenant acme lab
     """
@@ -241,7 +243,7 @@ def add_admin(organisation: str, email: str, as_json: bool) -> None:
 @JSON_OPTION
 @TOKEN_OPTION
 def remove_admin(organisation: str, email: str, as_json: bool) -> None:
-    """End that a user (e-mail or id) is an administrator of an organisation.
+    """Remove a user (e-mail or id) as administrator of an organisation.
 
     Example: rdukit org remove-admin acme grace@example.com
     """

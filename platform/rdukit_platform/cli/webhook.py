@@ -1,4 +1,4 @@
-"""``rdukit webhook``: URLs that are told of a tenant's jobs."""
+"""``rdukit webhook``: manage webhooks, which notify a URL about job events."""
 
 import sys
 import time
@@ -12,15 +12,15 @@ from rdukit.cli.watch import watchable
 from rdukit_platform.cli.complete import WEBHOOKS
 from rdukit_platform.webhooks.states import EVENTS, DeliveryState
 
-#: Exit status of a test whose message was not taken.
+#: Exit status of a test whose message was not delivered.
 NOT_DELIVERED: Final = 4
-#: Seconds that a test waits for its first try.
+#: Seconds that a test waits for the first delivery attempt.
 TEST_S: Final = 60.0
 
 
 @click.group(cls=ExtensibleGroup)
 def webhook() -> None:
-    """Tell URLs of jobs, by signed messages: add, test, disable, rotate and remove webhooks.
+    """Manage webhooks, which notify URLs about job events by signed messages.
 
     Example: rdukit webhook add https://example.org/hooks --event job.succeeded --event job.failed
     """
@@ -28,11 +28,17 @@ def webhook() -> None:
 
 @webhook.command()
 @click.argument("url")
-@click.option("--event", "events", type=Choice(EVENTS), multiple=True, help="What to tell; repeat. Default: ends.")
+@click.option(
+    "--event",
+    "events",
+    type=Choice(EVENTS),
+    multiple=True,
+    help="Event to send; repeat for more. Default: ends of jobs.",
+)
 @JSON_OPTION
 @TOKEN_OPTION
 def add(url: str, events: Sequence[str], as_json: bool) -> None:
-    """Add a webhook. Prints its id, and this once the secret that its messages are signed with.
+    """Add a webhook. Prints its id and, only this once, the secret that signs its messages.
 
     Example: rdukit webhook add https://example.org/hooks --event job.failed
     """
@@ -64,7 +70,7 @@ def list_(as_json: bool) -> None:
 @JSON_OPTION
 @TOKEN_OPTION
 def remove(webhook_id: str, as_json: bool) -> None:
-    """Remove a webhook, with what it has not been told yet.
+    """Delete a webhook and its undelivered messages.
 
     Example: rdukit webhook remove hook-7k2m9x41abcd
     """
@@ -76,11 +82,11 @@ def remove(webhook_id: str, as_json: bool) -> None:
 
 @webhook.command()
 @click.argument("webhook_id", metavar="ID", shell_complete=WEBHOOKS)
-@click.option("--reason", default="", help="Why, for those who find it disabled.")
+@click.option("--reason", default="", help="Reason, shown with the disabled webhook.")
 @JSON_OPTION
 @TOKEN_OPTION
 def disable(webhook_id: str, reason: str, as_json: bool) -> None:
-    """Tell a webhook nothing more until it is enabled; what it was to be told is given up.
+    """Disable a webhook until it is enabled again; its pending messages are dropped.
 
     Example: rdukit webhook disable hook-7k2m9x41abcd --reason "the receiver moves"
     """
@@ -92,7 +98,7 @@ def disable(webhook_id: str, reason: str, as_json: bool) -> None:
 @JSON_OPTION
 @TOKEN_OPTION
 def enable(webhook_id: str, as_json: bool) -> None:
-    """Tell a disabled webhook of jobs again, from now on; what was given up comes by redeliver only.
+    """Enable a disabled webhook for events from now on; dropped messages need redeliver.
 
     Example: rdukit webhook enable hook-7k2m9x41abcd
     """
@@ -102,12 +108,17 @@ def enable(webhook_id: str, as_json: bool) -> None:
 @webhook.command()
 @click.argument("webhook_id", metavar="ID", shell_complete=WEBHOOKS)
 @click.option(
-    "--grace", "grace_s", type=Duration(), default="1d", show_default=True, help="How long the old one is used too."
+    "--grace",
+    "grace_s",
+    type=Duration(),
+    default="1d",
+    show_default=True,
+    help="Time for which the old secret signs messages, too.",
 )
 @JSON_OPTION
 @TOKEN_OPTION
 def rotate(webhook_id: str, grace_s: float, as_json: bool) -> None:
-    """Give a webhook a new secret, which is printed this once; for a while messages are signed with both.
+    """Replace a webhook's secret. The new one is printed once; for a while both sign messages.
 
     Example: rdukit webhook rotate hook-7k2m9x41abcd --grace 12h
     """
@@ -119,7 +130,7 @@ def rotate(webhook_id: str, grace_s: float, as_json: bool) -> None:
 @JSON_OPTION
 @TOKEN_OPTION
 def test(webhook_id: str, as_json: bool) -> None:
-    """Send a message that only tries a webhook, and wait for its first try; exit status 4 if it was not taken.
+    """Send a test message to a webhook and wait for the first attempt; exit status 4 if it was not delivered.
 
     Example: rdukit webhook test hook-7k2m9x41abcd
     """
@@ -143,13 +154,13 @@ def test(webhook_id: str, as_json: bool) -> None:
 @webhook.command()
 @click.argument("webhook_id", metavar="ID", shell_complete=WEBHOOKS)
 @click.option("--state", type=Choice(tuple(map(str, DeliveryState))), default=None, help="Only messages in this state.")
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many at most.")
-@click.option("--cursor", default=None, help="next_cursor of the page before.")
+@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Largest number of lines.")
+@click.option("--cursor", default=None, help="next_cursor of the previous page.")
 @JSON_OPTION
 @TOKEN_OPTION
 @watchable
 def deliveries(webhook_id: str, state: str | None, limit: int, cursor: str | None, as_json: bool) -> None:
-    """List the messages to a webhook, newest first, how their last try ended, and when the next one is.
+    """List the messages to a webhook, newest first, with their last and next delivery attempts.
 
     Example: rdukit webhook deliveries hook-7k2m9x41abcd --state dead
     """
@@ -179,7 +190,7 @@ def deliveries(webhook_id: str, state: str | None, limit: int, cursor: str | Non
 @JSON_OPTION
 @TOKEN_OPTION
 def redeliver(webhook_id: str, delivery_id: str, as_json: bool) -> None:
-    """Try a message again now, also one that was delivered or given up.
+    """Send a message again now, even if it was delivered or dropped.
 
     Example: rdukit webhook redeliver hook-7k2m9x41abcd msg-7k2m9x41abcd
     """
@@ -205,7 +216,7 @@ def _print_new(made: dict[str, Any], as_json: bool) -> None:
         show.print_json(made)
     else:
         click.echo(f"id      {made['id']}\nsecret  {made['secret']}")
-        click.echo("the secret is shown this once; verify messages with it", err=True)
+        click.echo("the secret is shown only this once; use it to verify messages", err=True)
 
 
 def _print_standing(found: dict[str, Any], as_json: bool) -> None:
@@ -215,7 +226,7 @@ def _print_standing(found: dict[str, Any], as_json: bool) -> None:
 
 
 def _standing(found: dict[str, Any]) -> str:
-    """Say whether a webhook is told, and if it is not, why (pure)."""
+    """Describe whether a webhook is active, or why it is disabled (pure)."""
     if found["disabled_at"] is not None:
         return f"disabled: {found['disabled_reason']}"
-    return f"told; its last {found['failures']} tries failed" if found["failures"] else "told"
+    return f"active; its last {found['failures']} attempts failed" if found["failures"] else "told"

@@ -10,12 +10,12 @@ from rdukit_platform.artifacts.manifest import MAX_FILES, check_relative
 from rdukit_platform.client.http import ApiClient, name_part
 from rdukit_platform.client.values import ArtifactInfo
 
-#: From this size on an artifact goes in pieces.
+#: Size in bytes from which on an artifact is sent in pieces.
 IN_PIECES_BYTES: Final = 8 << 20
 
 
 class Artifact:
-    """An artifact by its id; what it is is read when it is first asked for."""
+    """An artifact by its id; its description is read on first use."""
 
     def __init__(self, api: ApiClient, artifact_id: str, info: ArtifactInfo | None = None) -> None:
         self._api, self._info = api, info
@@ -29,24 +29,24 @@ class Artifact:
         return self._info
 
     def download(self, path: str | Path) -> Path:
-        """Fetch the content to ``path``, a new file or folder, which appears whole. Returns the path.
+        """Fetch the content to ``path``, a new file or folder, which appears only when complete. Returns the path.
 
-        Where it broke off before, the same call goes on. Digests are compared.
+        The same call continues an interrupted download. Digests are compared.
 
         Raises:
-            Conflict: there is something at ``path``.
-            Unavailable: the gateway stays away, or other bytes came.
+            Conflict: ``path`` exists already.
+            Unavailable: the gateway stays unreachable, or other bytes came.
         """
         fetch_artifact(self._api, self.id, Path(path))
         return Path(path)
 
     def pin(self) -> None:
-        """Keep the artifact: whatever its age, and from being deleted."""
+        """Pin the artifact, so that it neither expires nor can be deleted."""
         self._api.put(f"/v1/artifacts/{self.id}/pin")
         self._info = None
 
     def unpin(self) -> None:
-        """Take the pin away."""
+        """Remove the pin."""
         self._api.delete(f"/v1/artifacts/{self.id}/pin")
         self._info = None
 
@@ -70,11 +70,11 @@ class Artifacts:
         self._api = api
 
     def add(self, path: str | Path, kind: str, name: str | None = None) -> Artifact:
-        """Add a file or a folder. Of a large one that broke off, what has come is not sent again.
+        """Add a file or a folder. An interrupted upload of a large one is continued.
 
         Raises:
             NotFound: there is nothing at ``path``.
-            QuotaExceeded: the tenant has as much as it may.
+            QuotaExceeded: it exceeds the tenant's quota.
         """
         info = ArtifactInfo.of(add_artifact(self._api, Path(path), kind, name))
         return Artifact(self._api, info.id, info)
@@ -83,25 +83,26 @@ class Artifacts:
         """Return one of the tenant's artifacts.
 
         Raises:
-            NotFound: there is none of this id.
+            NotFound: there is no artifact of this id.
         """
         return Artifact(self._api, artifact_id, ArtifactInfo.of(self._api.get(f"/v1/artifacts/{artifact_id}")))
 
     def list(self, kind: str | None = None, job: str | None = None) -> Iterator[Artifact]:
-        """Yield artifacts, newest first; pages are fetched as they are needed."""
+        """Yield artifacts, newest first; pages are fetched on demand."""
         for each in self._api.pages("/v1/artifacts", "artifacts", kind=kind, job=job, limit=200):
             info = ArtifactInfo.of(each)
             yield Artifact(self._api, info.id, info)
 
 
 def fetch_artifact(client: ApiClient, artifact_id: str, output: Path) -> dict[str, Any]:
-    """Fetch an artifact's content to a new file or folder, which appears whole. Returns what the artifact is.
+    """Fetch an artifact's content to a new file or folder, which appears only when complete. Returns the artifact's
+    description.
 
-    Where it broke off before, the same call goes on.
+    The same call continues an interrupted download.
 
     Raises:
         Conflict: ``output`` exists.
-        Unavailable: the gateway stays away, or other bytes came than the artifact's.
+        Unavailable: the gateway stays unreachable, or other bytes came than the artifact's.
     """
     if output.exists():
         raise Conflict(f"{output} exists already; name a path that does not")
@@ -114,12 +115,12 @@ def fetch_artifact(client: ApiClient, artifact_id: str, output: Path) -> dict[st
 
 
 def add_artifact(client: ApiClient, path: Path, kind: str, name: str | None = None) -> dict[str, Any]:
-    """Add a file or a folder as an artifact. Where it broke off, what has come is not sent again.
+    """Add a file or a folder as an artifact. The same call continues an interrupted upload.
 
-    A folder is added with its empty folders, and with which of its files are programs. A file alone is its bytes.
+    A folder keeps its empty folders and its files' execute permission; a single file is only its bytes.
 
     Raises:
-        InvalidArgument: in the folder there is something else than files and folders, no file, or too many.
+        InvalidArgument: the folder has other things than files and folders, no file, or too many.
         NotFound: there is nothing at ``path``.
     """
     if not path.exists():
@@ -141,9 +142,9 @@ def add_artifact(client: ApiClient, path: Path, kind: str, name: str | None = No
 
 
 def _fetch_folder(client: ApiClient, found: Mapping[str, Any], output: Path) -> None:
-    # The folder gets its name when all its files are there; until then the next call goes on with them.
+    # The folder gets its name when all its files are there; until then the next call continues.
     coming = name_part(output.absolute(), found["digest"])
-    # What has come of a file lies beside the folder and not in it, where a file may have any name.
+    # A partial file lies outside of the folder, in which files may have any name.
     content, fetched = coming / "content", coming / "file"
     content.mkdir(parents=True, exist_ok=True)
     for folder in found.get("empty_folders") or ():

@@ -1,7 +1,6 @@
-"""The platform for asynchronous programs: the same client, whose methods are awaited.
+"""The client for asynchronous programs: the same client with methods that are awaited.
 
-Each class has one of ``Platform``'s under ``sync`` and its methods, lifted; what is read without a request are
-properties, as there.
+Each class wraps the blocking one as ``sync`` and lifts its methods. Values known without a request are properties.
 """
 
 from collections.abc import Mapping
@@ -29,7 +28,7 @@ Info_co = TypeVar("Info_co", covariant=True)
 
 
 class ReadRecord(Protocol[Info_co]):
-    """A job, pipeline or sweep of the blocking client, as it was when it was last read."""
+    """A job, pipeline or sweep of the blocking client, as last read."""
 
     @property
     def info(self) -> Info_co: ...
@@ -43,14 +42,14 @@ R = TypeVar("R", bound=ReadRecord[Any])
 
 
 class Lifted(Generic[T]):
-    """Base of what wraps a thing of the blocking client."""
+    """Base of wrappers of the blocking client's objects."""
 
     def __init__(self, sync: T) -> None:
         self._sync: Final = sync
 
     @property
     def sync(self) -> T:
-        """The thing of the blocking client; its methods are not to be called, but for what it knows."""
+        """Return the wrapped object of the blocking client; read its properties only, never call its methods."""
         return self._sync
 
     def __repr__(self) -> str:
@@ -58,7 +57,7 @@ class Lifted(Generic[T]):
 
 
 class LiftedRecord(Lifted[R], Generic[R, Info_co]):
-    """Base of what has an id and a state, as they were when it was last read."""
+    """Base of wrappers with an id and a state, as last read."""
 
     @property
     def info(self) -> Info_co:
@@ -108,7 +107,7 @@ def _job(job: Job) -> "AsyncJob":
 
 
 class AsyncJob(LiftedRecord[Job, JobInfo]):
-    """A job. Its properties say how it was when it was last read: ``refresh`` and ``wait`` read it anew."""
+    """A job. Its properties show the state last read; ``refresh`` and ``wait`` read it again."""
 
     @property
     def has_ended(self) -> bool:
@@ -153,7 +152,7 @@ def _pipeline(pipeline: Pipeline) -> "AsyncPipeline":
 
 
 class AsyncPipeline(LiftedRecord[Pipeline, PipelineInfo]):
-    """A pipeline. Its properties say how it was when it was last read."""
+    """A pipeline. Its properties show the state last read."""
 
     @property
     def jobs(self) -> Mapping[str, AsyncJob]:
@@ -178,7 +177,7 @@ def _sweep(sweep: Sweep) -> "AsyncSweep":
 
 
 class AsyncSweep(LiftedRecord[Sweep, SweepInfo]):
-    """A sweep. Its properties say how it was when it was last read."""
+    """A sweep. Its properties show the state last read."""
 
     refresh = lift(Sweep.refresh, _sweep)
     wait = lift(Sweep.wait, _sweep)
@@ -207,7 +206,7 @@ def _endpoint(endpoint: ServedEndpoint) -> "AsyncEndpoint":
 
 
 class AsyncEndpoint(Lifted[ServedEndpoint]):
-    """An endpoint. ``info`` says how it was when it was last read."""
+    """An endpoint. ``info`` is its description as last read."""
 
     @property
     def info(self) -> EndpointInfo:
@@ -271,8 +270,8 @@ class AsyncPlatform(Lifted[Platform]):
     """
 
     def __init__(self, url: str | None = None, token: str | None = None, *, context: str | None = None) -> None:
-        """Connect to nothing yet. Raises as ``Platform``."""
-        # Tasks wait by the hundred, each with a stream of its own.
+        """Create the client without a connection. Raises as ``Platform``."""
+        # Hundreds of tasks may wait, each with a stream of its own.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
         inner = httpx.AsyncHTTPTransport(
             verify=verify_of(url or find_place(current_home(), url, token, context).url), limits=limits, trust_env=False

@@ -1,8 +1,8 @@
-"""Blocking code run in a coroutine: what it waits for is awaited, and everything else is the same code.
+"""Run blocking code in a coroutine: its waits are awaited, and everything else stays the same.
 
-``run`` calls a function in a greenlet. Where it would wait, for an answer or for a while, ``await_here`` hands an
-awaitable to the coroutine that ``run`` is, and goes on with what came of it. No thread waits, and a coroutine that is
-cancelled ends the function there, by ``CancelledError``.
+``run`` calls a function in a greenlet. Where it would block, ``await_here`` passes an awaitable to the coroutine
+``run``, and continues with its result. No thread is blocked. Cancelling the coroutine raises ``CancelledError`` in the
+function at that point.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _END: Final = object()
 
 
 class _Bridged(greenlet):  # type: ignore[misc]
-    """A greenlet whose parent awaits what it hands over."""
+    """A greenlet whose parent awaits the awaitables that it passes."""
 
 
 async def run(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -42,7 +42,7 @@ async def run(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
 
 
 def await_here(awaitable: Awaitable[R]) -> R:
-    """Return what an awaitable gives, from blocking code that ``run`` called. Raises what it raises.
+    """Return the result of an awaitable, inside blocking code that ``run`` called. Raises its errors.
 
     Raises:
         RuntimeError: nothing awaits here: the code was not called by ``run``.
@@ -57,12 +57,12 @@ def await_here(awaitable: Awaitable[R]) -> R:
 
 
 def sleep(seconds: float) -> None:
-    """Pause as ``time.sleep`` does, in code that ``run`` called."""
+    """Sleep like ``time.sleep``, inside code that ``run`` called."""
     await_here(asyncio.sleep(seconds))
 
 
 async def iterate(begin: Callable[P, Iterator[R]], *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[R]:
-    """Yield what a blocking iterator yields; who stops early ends it."""
+    """Yield the values of a blocking iterator, which is closed if the caller stops early."""
     found = await run(begin, *args, **kwargs)
     try:
         while True:
@@ -77,7 +77,7 @@ async def iterate(begin: Callable[P, Iterator[R]], *args: P.args, **kwargs: P.kw
 
 
 class BridgedTransport(httpx.BaseTransport):
-    """A transport for ``httpx.Client`` in code that ``run`` called, over one that is asynchronous."""
+    """Blocking transport for ``httpx.Client`` inside ``run``, over an asynchronous transport."""
 
     def __init__(self, inner: httpx.AsyncBaseTransport) -> None:
         self._inner = inner
@@ -117,7 +117,7 @@ async def _next(blocks: AsyncIterator[bytes]) -> object:
 
 
 class Wraps(Protocol[S_co]):
-    """A thing of the asynchronous client, over one of the other."""
+    """An object of the asynchronous client that wraps one of the blocking client."""
 
     @property
     def sync(self) -> S_co: ...
@@ -126,7 +126,7 @@ class Wraps(Protocol[S_co]):
 def lift(
     method: Callable[Concatenate[S, P], R], wrap: Callable[[R], A]
 ) -> Callable[Concatenate[Wraps[S], P], Coroutine[Any, Any, A]]:
-    """Return a blocking method as an asynchronous one of what wraps its object; ``wrap`` its result."""
+    """Convert a blocking method into an asynchronous method of the wrapper; ``wrap`` converts its result."""
 
     @wraps(method)
     async def call(self: Wraps[S], /, *args: P.args, **kwargs: P.kwargs) -> A:
@@ -138,7 +138,7 @@ def lift(
 def lift_iterator(
     method: Callable[Concatenate[S, P], Iterator[R]], wrap: Callable[[R], A]
 ) -> Callable[Concatenate[Wraps[S], P], AsyncIterator[A]]:
-    """Return a blocking iterator as an asynchronous one of what wraps its object; ``wrap`` each of its values."""
+    """Convert a blocking iterator into an asynchronous one of the wrapper; ``wrap`` converts each value."""
 
     @wraps(method)
     async def call(self: Wraps[S], /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[A]:
@@ -149,5 +149,5 @@ def lift_iterator(
 
 
 def as_is(value: R) -> R:
-    """Return a value, of which there is no asynchronous kind."""
+    """Return a value unchanged; it needs no wrapper."""
     return value

@@ -1,7 +1,7 @@
-"""Which platform clients talk to, and by which token; contexts are platforms by names (``rdukit context``).
+"""Choice of the platform, and of the token, that clients use; contexts are named platforms (``rdukit context``).
 
-A context that is named, by ``--context`` or the setting ``context``, is meant whatever else is set. Then come the
-setting ``gateway.url``, the context that is in use, who is logged in, and the platform of this home folder.
+Precedence, highest first: a context named by ``--context`` or the setting ``context``, the setting ``gateway.url``, the
+context in use, the login, and the platform of this home folder.
 """
 
 import json
@@ -16,7 +16,7 @@ from rdukit.files.atomic import write_atomic
 from rdukit.settings import resolve
 from rdukit_platform.settings import GATEWAY_PORT, GATEWAY_URL, Home
 
-#: Names the platform of the home folder, or of who is logged in there.
+#: Name of the home folder's platform, or of its login's.
 HOME_CONTEXT: Final = "home"
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 #: Only the owner reads files with tokens.
@@ -25,7 +25,7 @@ _SECRET: Final = 0o600
 
 @dataclass(frozen=True, slots=True)
 class GatewayContext:
-    """A platform's address, and the token for it; empty: nobody has logged in there."""
+    """A platform's address, and the token for it; an empty token: not logged in."""
 
     url: str
     token: str = ""
@@ -39,10 +39,10 @@ class GatewayContexts:
     current: str = HOME_CONTEXT
 
     def find(self, name: str) -> GatewayContext | None:
-        """Return a context; ``None``: it is that of the home folder.
+        """Return a context; ``None``: the home folder's.
 
         Raises:
-            NotFound: there is none of that name.
+            NotFound: there is no context of that name.
         """
         if name == HOME_CONTEXT:
             return None
@@ -56,7 +56,7 @@ class GatewayContexts:
         return self.known[name]
 
     def with_context(self, name: str, context: GatewayContext) -> "GatewayContexts":
-        """Return them with another one, or with another address or token of one.
+        """Return the contexts with one added, or with a changed address or token.
 
         Raises:
             InvalidArgument: name or address are not legal.
@@ -71,18 +71,18 @@ class GatewayContexts:
         return replace(self, known={**self.known, name: replace(context, url=context.url.rstrip("/"))})
 
     def added(self, name: str, context: GatewayContext) -> "GatewayContexts":
-        """Return them with a new one. Raises as ``with_context``, and ``Conflict`` where there is one of that name."""
+        """Return the contexts with a new one. Raises as ``with_context``, and ``Conflict`` if the name exists."""
         if name in self.known:
             raise Conflict(f"context {name} is {self.known[name].url} already; first: rdukit context remove {name}")
         return self.with_context(name, context)
 
     def using(self, name: str) -> "GatewayContexts":
-        """Return them with another one in use. Raises as ``find``."""
+        """Return the contexts with another one in use. Raises as ``find``."""
         self.find(name)
         return replace(self, current=name)
 
     def without(self, name: str) -> "GatewayContexts":
-        """Return them without one; if it is in use, the home folder's is from then on. Raises as ``find``."""
+        """Return the contexts without one; if it was in use, the home folder's is used then. Raises as ``find``."""
         if self.find(name) is None:
             raise InvalidArgument(f"{HOME_CONTEXT} is the platform of this home folder, and stays")
         known = {other: context for other, context in self.known.items() if other != name}
@@ -91,11 +91,11 @@ class GatewayContexts:
 
 @dataclass(frozen=True, slots=True)
 class GatewayPlace:
-    """Address and token of the gateway that is meant."""
+    """Address and token of the chosen gateway."""
 
     url: str
     token: str
-    #: Name of the context that both are of, ``HOME_CONTEXT``, or empty where they were given or are the settings'.
+    #: Name of their context, or ``HOME_CONTEXT``; empty if they were given or come from settings.
     context: str = ""
 
 
@@ -103,7 +103,7 @@ def read_contexts(home: Home) -> GatewayContexts:
     """Return the contexts of a home folder.
 
     Raises:
-        InvalidArgument: their file is damaged; nobody guesses then which platform is meant.
+        InvalidArgument: their file is damaged; no platform is guessed then.
     """
     try:
         found = json.loads(home.contexts_file.read_bytes())
@@ -120,7 +120,7 @@ def read_contexts(home: Home) -> GatewayContexts:
 
 
 def write_contexts(home: Home, contexts: GatewayContexts) -> None:
-    """Write the contexts of a home folder; the file is its owner's alone."""
+    """Write the contexts of a home folder; only the owner can read the file."""
     known = {name: {"url": context.url, "token": context.token} for name, context in sorted(contexts.known.items())}
     home.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     content = json.dumps({"current": contexts.current, "contexts": known}, indent=2).encode() + b"\n"
@@ -128,7 +128,7 @@ def write_contexts(home: Home, contexts: GatewayContexts) -> None:
 
 
 def read_login(home: Home) -> dict[str, str] | None:
-    """Return what ``rdukit login`` wrote; ``None``: nobody is logged in."""
+    """Return what ``rdukit login`` wrote; ``None``: there is no login."""
     try:
         found = json.loads(home.login_file.read_bytes())
         return {"url": str(found["url"]), "token": str(found["token"])}
@@ -137,7 +137,7 @@ def read_login(home: Home) -> dict[str, str] | None:
 
 
 def write_login(home: Home, url: str, token: str) -> None:
-    """Write the token of who has logged in; without an address it is for the platform of this home folder."""
+    """Store the token of a login; without an address it is for the platform of this home folder."""
     home.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_atomic(home.login_file, json.dumps({"url": url, "token": token}).encode() + b"\n", mode=_SECRET)
 
@@ -153,9 +153,9 @@ def own_url(home: Home) -> str:
 def find_context(
     home: Home, url: str | None = None, context: str | None = None
 ) -> tuple[str, GatewayContext | None]:  # fmt: skip
-    """Return the name of the context that is meant, with what is known of it, if it is not the home folder's.
+    """Return the chosen context's name, and the context unless it is the home folder's.
 
-    The name is empty where an address is given, or is the settings'. Raises as ``read_contexts`` and ``find``.
+    The name is empty if the address is given or comes from the settings. Raises as ``read_contexts`` and ``find``.
     """
     named = context or given_context()
     if url:
@@ -170,14 +170,14 @@ def find_context(
 def find_place(
     home: Home, url: str | None = None, token: str | None = None, context: str | None = None
 ) -> GatewayPlace:  # fmt: skip
-    """Return address and token of the platform that is meant, as given or as found.
+    """Return address and token of the chosen platform, given or found.
 
-    A context's own token counts before the setting, which may be for another platform; no token is sent elsewhere than
-    where it is for, but that of the home folder to an address that was given or set.
+    A context's own token precedes the setting, which may be for another platform. A token is sent to its own platform
+    only, except the home folder's token, which is sent to a given or set address.
 
     Raises:
-        Unavailable: there is no token, so no platform has ever run here; or the one of the home folder is starting.
-        Unauthenticated: there is none for the context.
+        Unavailable: there is no token, because no platform has run here yet, or the home folder's is still starting.
+        Unauthenticated: there is no token for the context.
     """
     name, known = find_context(home, url, context)
     if known is not None:
@@ -210,7 +210,7 @@ def _read_token(home: Home) -> str:
 
 
 def keep_token(home: Home, old: str, new: str) -> str:
-    """Keep a new token where the old one of the platform that is meant was kept. Returns where; empty: nowhere."""
+    """Replace the old token of the chosen platform where it was stored. Returns the place; empty: nowhere."""
     name, context = find_context(home)
     login = read_login(home)
     if context is not None and context.token == old:
@@ -226,10 +226,10 @@ def keep_token(home: Home, old: str, new: str) -> str:
 
 
 def login_target(home: Home, url: str | None) -> GatewayPlace:
-    """Return where a login goes: its address, and the context that is to have its token; ``HOME_CONTEXT``: none.
+    """Return the target of a login: its address, and the context that stores its token; ``HOME_CONTEXT``: none.
 
     Raises:
-        NotFound: no address is given for a context that there is not yet.
+        NotFound: no address is given for a context that does not exist yet.
         InvalidArgument: its name or address is not legal.
     """
     contexts, named = read_contexts(home), given_context()
@@ -246,7 +246,7 @@ def login_target(home: Home, url: str | None) -> GatewayPlace:
 
 
 def keep_login(home: Home, target: GatewayPlace, token: str) -> str:
-    """Keep the token of a login. Returns what is to be said of it; empty: nothing."""
+    """Store the token of a login. Returns a note for the user; empty: nothing to add."""
     contexts = read_contexts(home)
     if target.context != HOME_CONTEXT:
         write_contexts(home, contexts.with_context(target.context, GatewayContext(target.url, token)))
@@ -263,26 +263,26 @@ def keep_login(home: Home, target: GatewayPlace, token: str) -> str:
 
 
 def find_login(home: Home) -> GatewayPlace:
-    """Return the login that is meant.
+    """Return the chosen login.
 
     Raises:
-        NotFound: nobody is logged in there.
+        NotFound: there is no login.
     """
     contexts, named = read_contexts(home), given_context()
     name = named or contexts.current
     context = contexts.find(name)
     if context is not None:
         if not context.token:
-            raise NotFound(f"nobody is logged in at context {name}; log in with: rdukit login --context {name}")
+            raise NotFound(f"you are not logged in at context {name}; log in with: rdukit login --context {name}")
         return GatewayPlace(context.url, context.token, name)
     login = read_login(home)
     if login is None:
-        raise NotFound(f"nobody is logged in: there is no {home.login_file}; log in with: rdukit login")
+        raise NotFound(f"you are not logged in: there is no {home.login_file}; log in with: rdukit login")
     return GatewayPlace(login["url"] or own_url(home), login["token"], HOME_CONTEXT)
 
 
 def forget_login(home: Home, kept: GatewayPlace) -> None:
-    """Forget the token of a login; a context keeps its address."""
+    """Delete the token of a login; a context keeps its address."""
     if kept.context == HOME_CONTEXT:
         home.login_file.unlink(missing_ok=True)
     else:

@@ -34,15 +34,15 @@ from rdukit_platform.settings import Home, current_home
 
 FINAL_STATES: Final = frozenset({"succeeded", "failed", "cancelled"})
 MAX_REATTACH: Final = 20
-#: Bytes of a file's name in the name of its part: with the rest they are as long as a name may be.
+#: Largest number of bytes of a file's name in the name of its partial file, within the limit of file systems.
 MAX_SHOWN_BYTES: Final = 200
-#: Seconds in which a gateway says how it is; the broker and the database that it asks have less.
+#: Timeout of a health check; the gateway's own checks of broker and database are shorter.
 HEALTH_S: Final = 10.0
-#: A stream that is silent for so long is attached to anew: the gateway sends a comment every 10 s.
+#: Seconds of silence after which a stream is opened again; the gateway sends a comment every 10 s.
 SILENCE_S: Final = 60.0
-#: Pauses before a request that may be said twice is sent again, where the gateway had answered before.
+#: Pauses before retries of a repeatable request, if the gateway had answered before.
 RETRY_PAUSES_S: Final = (0.0, 0.1, 0.5, 2.0, 5.0)
-#: Work that is under way waits so often in a row, and each time so long, where requests are limited.
+#: Largest number of successive waits for a rate limit, and longest wait in seconds.
 MAX_RATE_WAITS: Final = 5
 MAX_RATE_PAUSE_S: Final = 60.0
 
@@ -61,11 +61,11 @@ class ApiClient(Closable):
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.url = url
-        #: Pauses, as the transport waits.
+        #: Function that sleeps, to match the transport.
         self.sleep = sleep
-        #: Whether the gateway has answered, so that one which is away is one that restarts.
+        #: Whether the gateway has answered before; an unreachable one is then assumed to restart.
         self._was_answered = False
-        #: Whether it has done something for this client, whose work then waits where requests are limited.
+        #: Whether a request has succeeded; work under way then waits for rate limits.
         self._was_served = False
         self._http = httpx.Client(
             base_url=url,
@@ -86,7 +86,7 @@ class ApiClient(Closable):
         sleep: Callable[[float], None] = time.sleep,
         context: str | None = None,
     ) -> Self:
-        """Return a client with the address and token that are given, or that ``find_place`` finds. Raises as that."""
+        """Return a client with the given address and token, or those of ``find_place``. Raises as ``find_place``."""
         place = find_place(home or current_home(), url, token, context)
         return cls(place.url, place.token, transport, sleep)
 
@@ -94,13 +94,13 @@ class ApiClient(Closable):
         """Send ``GET``; parameters that are ``None`` are left out.
 
         Raises:
-            RdukitError: the gateway refused; the class is the one that the error's code names.
+            RdukitError: the gateway refused; the error's code determines the class.
             Unavailable: it does not answer.
         """
         return self._call("GET", path, params={k: v for k, v in parameters.items() if v is not None})
 
     def read_health(self) -> dict[str, Any]:
-        """Return what the gateway says of the platform's parts, also while some are away. Raises as ``get``."""
+        """Return the gateway's report on the platform's parts, even if some are unreachable. Raises as ``get``."""
         answer = self._request("GET", "/health", {"timeout": HEALTH_S})
         try:
             body = answer.json()
@@ -109,7 +109,7 @@ class ApiClient(Closable):
         if isinstance(body, dict) and isinstance(body.get("parts"), dict):
             return body
         check_answer(answer)
-        raise Unavailable(f"what answers at {self.url} is no gateway: its /health tells no parts")
+        raise Unavailable(f"{self.url} is no gateway: its /health reports no parts")
 
     def post(self, path: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
         """Send ``POST`` with a JSON body. Raises as ``get``."""
@@ -118,8 +118,7 @@ class ApiClient(Closable):
     def submit(self, path: str, body: Mapping[str, object]) -> dict[str, Any]:
         """Send a job or pipeline under an idempotency key (a new one where the body has none).
 
-        Broken connections are tried again: whatever the gateway had already recorded when it went away, the
-        request is recorded once. Raises as ``get``.
+        After a broken connection it is sent again; the request is recorded only once. Raises as ``get``.
         """
         key = body.get("idempotency_key") or uuid.uuid4().hex
         return self._call("POST", path, json={**body, "idempotency_key": key})
@@ -139,16 +138,16 @@ class ApiClient(Closable):
     def upload(
         self, files: Sequence[tuple[str, BinaryIO]], form: Mapping[str, str], path: str = "/v1/artifacts"
     ) -> dict[str, Any]:
-        """Add an artifact, or whatever ``path`` takes files for. Raises as ``get``."""
+        """Upload files, by default to add an artifact. Raises as ``get``."""
         return self._call("POST", path, files=[("files", file) for file in files], data=dict(form))
 
     def upload_pieces(
         self, files: Sequence[TreeFile], kind: str, name: str, empty_folders: Sequence[str] = (), *, is_folder: bool
     ) -> dict[str, Any]:
-        """Add an artifact piece by piece. What had come of the same files is not sent again. Raises as ``get``.
+        """Add an artifact in pieces; an interrupted upload of the same files is continued. Raises as ``get``.
 
         Raises:
-            Unavailable: the gateway stays away; what has come is kept there for a day.
+            Unavailable: the gateway stays unreachable; received pieces are kept for a day.
         """
         described = [
             {"path": file.name, "bytes": file.path.stat().st_size, "digest": _digest_of(file.path)}
@@ -169,7 +168,7 @@ class ApiClient(Closable):
         return self._persist("POST", f"/v1/uploads/{upload['id']}/finish")
 
     def _send_files(self, upload: Mapping[str, Any], numbers: range, sources: Mapping[str, Path]) -> None:
-        """Send whole files in one request, unless they have come."""
+        """Send complete files in one request, unless they were received already."""
         files = [upload["files"][number] for number in numbers]
         if all(file["offset"] == file["bytes"] for file in files):
             return
@@ -188,7 +187,7 @@ class ApiClient(Closable):
                 raise Conflict(f"{file['path']} became shorter while it was sent; send it again")
             try:
                 offset = self._persist("PUT", path, params={"offset": offset}, content=piece)["offset"]
-            except Conflict as other:  # a piece came although its answer did not
+            except Conflict as other:  # a piece was received, but its answer was lost
                 if not isinstance(other.detail.get("offset"), int):
                     raise
                 offset = other.detail["offset"]
@@ -214,7 +213,7 @@ class ApiClient(Closable):
             return self.upload(files, {}, "/v1/boxes")
 
     def install_image(self, image: str) -> dict[str, Any]:
-        """Install the box in an image that the engine of jobs' boxes has. Raises as ``get``."""
+        """Install the box in an image of the job boxes' container engine. Raises as ``get``."""
         return self._call("POST", "/v1/boxes", data={"image": image})
 
     def download(self, path: str, target: BinaryIO, digest: str = "", /, **parameters: str) -> None:
@@ -223,7 +222,7 @@ class ApiClient(Closable):
         Args:
             digest: the SHA-256 that they must have.
         Raises:
-            Unavailable: the answer broke off, or other bytes came.
+            Unavailable: the answer was cut off, or other bytes came.
         """
         found = hashlib.sha256()
         try:
@@ -237,12 +236,12 @@ class ApiClient(Closable):
             raise Unavailable(f"{path} came with the SHA-256 {found.hexdigest()}, not {digest}; fetch it again")
 
     def fetch_file(self, path: str, target: Path, digest: str, /, **parameters: str) -> None:
-        """Write the answer's bytes to ``target``, which appears whole. Raises as ``get``.
+        """Write the answer's bytes to ``target``, which appears only when complete. Raises as ``get``.
 
-        What breaks off is gone on with, by this call or by the next one: what there is so far lies next to ``target``.
+        This call or the next one continues an interrupted download; the partial file lies next to ``target``.
 
         Raises:
-            Unavailable: the gateway stays away, or other bytes came than those of ``digest``.
+            Unavailable: the gateway stays unreachable, or the bytes do not match ``digest``.
         """
         part = name_part(target, digest)
         part.parent.mkdir(parents=True, exist_ok=True)
@@ -253,12 +252,12 @@ class ApiClient(Closable):
                 self._append(path, part, digest, parameters)
                 break
             except RangeNotSatisfiable:
-                break  # all is there
+                break  # all bytes are there
             except (httpx.HTTPError, Unavailable) as cause:
                 size = part.stat().st_size if part.exists() else 0
                 failures, before = 0 if size > before else failures + 1, size
                 if size == began or failures > MAX_REATTACH:
-                    kept = f"; {size} bytes are kept, and the same again goes on with them" if size else ""
+                    kept = f"; {size} bytes are kept, and the same command continues from there" if size else ""
                     raise Unavailable(f"the gateway at {self.url} broke off {path} ({cause}){kept}") from cause
                 self.sleep(0.5)
         with part.open("rb") as stream:
@@ -284,7 +283,7 @@ class ApiClient(Closable):
             yield from answer.iter_lines()
 
     def follow(self, job_id: str, timeout_s: float | None = None) -> Iterator[dict[str, Any]]:
-        """Yield a job's events until it ends; a broken stream is attached to again. Raises as ``get``.
+        """Yield a job's events until it ends; a broken stream is opened again. Raises as ``get``.
 
         Raises:
             DeadlineExceeded: it has not ended within ``timeout_s``.
@@ -310,7 +309,7 @@ class ApiClient(Closable):
                 self.sleep(0.5)
 
     def metrics(self, job_id: str) -> Iterator[dict[str, Any]]:
-        """Yield what each of a job's progress events said, oldest first. Raises as ``get``."""
+        """Yield the figures of each of a job's progress events, oldest first. Raises as ``get``."""
         after: int | None = 0
         while after is not None:
             page = self.get(f"/v1/jobs/{job_id}/metrics", after=after, limit=5000)
@@ -332,7 +331,7 @@ class ApiClient(Closable):
             pause_s = _rate_pause_s(answer) if waits_left else None
             if pause_s is None:
                 break
-            logger.warning("the gateway limits requests; going on in s=%.0f", pause_s)
+            logger.warning("rate limit of the gateway; retrying in s=%.0f", pause_s)
             self.sleep(pause_s)
         check_answer(answer)
         self._was_served = True
@@ -346,7 +345,7 @@ class ApiClient(Closable):
         return body
 
     def _request(self, method: str, path: str, arguments: Mapping[str, Any]) -> httpx.Response:
-        # A gateway that restarts breaks the connections that it had, and takes none for a moment.
+        # A restarting gateway breaks its connections, and accepts none for a moment.
         may_be_said_twice = method == "GET" or "idempotency_key" in arguments.get("json", ())
         pauses = iter(RETRY_PAUSES_S if may_be_said_twice else ())
         while True:
@@ -365,7 +364,7 @@ class ApiClient(Closable):
                 return answer
 
     def pages(self, path: str, key: str, /, **parameters: str | int | Sequence[str] | None) -> Iterator[dict[str, Any]]:
-        """Yield what a list has under ``key``, page after page. Raises as ``get``."""
+        """Yield the items of a list under ``key``, page after page. Raises as ``get``."""
         cursor: str | None = None
         while True:
             page = self.get(path, cursor=cursor, **parameters)
@@ -403,7 +402,7 @@ def _digest_of(path: Path) -> str:
 
 
 class _Stream:
-    """A streamed answer whose errors are ours."""
+    """A streamed answer that raises rdukit's errors."""
 
     def __init__(self, client: ApiClient, context: Any) -> None:
         self._client, self._context = client, context
@@ -426,10 +425,11 @@ class _Stream:
 
 
 def _read_whole(answer: httpx.Response) -> httpx.Response:
-    """Return a streamed answer with its body, bounded and not unpacked: endpoints pass on what a box says."""
+    """Return a streamed answer with its body, bounded and not decompressed, because boxes are not trusted."""
     try:
         refuse_packed(answer.headers, "the gateway")
-        blocks = [answer.content] if answer.is_stream_consumed else answer.iter_raw()  # a transport may have read it
+        # the transport may have read it already
+        blocks = [answer.content] if answer.is_stream_consumed else answer.iter_raw()
         body = read_bounded(blocks, MAX_ANSWER_BYTES, "the gateway")
     finally:
         answer.close()
@@ -437,13 +437,13 @@ def _read_whole(answer: httpx.Response) -> httpx.Response:
 
 
 def _rate_pause_s(answer: httpx.Response) -> float | None:
-    """Return for how long a refused request is to wait, where requests are limited; None: it was not refused for it."""
+    """Return the seconds to wait after a refusal by a rate limit; ``None``: it was another answer."""
     after = answer.headers.get("retry-after", "") if answer.status_code == httpx.codes.TOO_MANY_REQUESTS else ""
     return float(after) if after.isascii() and after.isdigit() and int(after) <= MAX_RATE_PAUSE_S else None
 
 
 def check_answer(answer: httpx.Response) -> None:
-    """Raise the error that an answer tells of; do nothing where it is none."""
+    """Raise the error in an answer, if it has one."""
     if answer.status_code < 400:
         return
     try:
@@ -460,13 +460,13 @@ def check_answer(answer: httpx.Response) -> None:
 
 
 def name_part(target: Path, digest: str) -> Path:
-    """Return where content lies on its way to ``target``, next to it: whoever goes on with it finds it there."""
+    """Return the path of the partial file next to ``target``, where a later call finds it."""
     shown = target.name.encode()[:MAX_SHOWN_BYTES].decode(errors="ignore")
     return target.with_name(f".{shown}.{digest[:16]}.part")
 
 
 def _runs(sizes: Sequence[int], most: int) -> Iterator[range]:
-    """Yield files that follow each other and together fit a piece; a larger one alone (pure)."""
+    """Yield ranges of successive files that fit into a piece together; a larger file comes alone (pure)."""
     start, total = 0, 0
     for number, size in enumerate(sizes):
         if number > start and total + size > most:

@@ -15,7 +15,7 @@ A = TypeVar("A")
 class Outputs(dict[str, A], Generic[A]):
     """Artifacts by slot."""
 
-    #: Whose they are, for what is said of a slot that is not there.
+    #: Owner of the outputs, for the message about a missing slot.
     of = "the job"
 
     def __missing__(self, slot: str) -> A:
@@ -23,14 +23,14 @@ class Outputs(dict[str, A], Generic[A]):
 
 
 class Job:
-    """A job. Its properties say how it was when it was last read: ``refresh`` and ``wait`` read it anew."""
+    """A job. Its properties show the state last read; ``refresh`` and ``wait`` read it again."""
 
     def __init__(self, api: ApiClient, info: JobInfo) -> None:
         self._api, self._info = api, info
 
     @property
     def info(self) -> JobInfo:
-        """Return the job as the API describes it."""
+        """Return the API's description of the job."""
         return self._info
 
     @property
@@ -57,7 +57,7 @@ class Job:
     def outputs(self) -> Mapping[str, Artifact]:
         """Artifacts that the job made, by slot; empty until it has succeeded.
 
-        A slot that it lacks is ``NotFound``, which names those that there are.
+        A missing slot raises ``NotFound``, which names the present ones.
         """
         found = Outputs({slot: Artifact(self._api, each) for slot, each in self._info.outputs.items()})
         found.of = f"job {self.id}, which is {self.state},"
@@ -77,7 +77,7 @@ class Job:
             check: raise if it does not succeed.
             on_event: called with each event from the job's beginning on, such as ``print``.
         Raises:
-            RdukitError: it failed; the class is the one that the error's code names.
+            RdukitError: it failed; the error's code determines the class.
             Cancelled: it was cancelled.
             DeadlineExceeded: it has not ended within ``timeout_s``; it goes on.
         """
@@ -110,7 +110,7 @@ class Job:
             after = page[-1]["sequence"]
 
     def logs(self, *, follow: bool = False) -> Iterator[str]:
-        """Yield the lines of the job's log; with ``follow`` until it has ended, over restarts of the gateway too."""
+        """Yield the lines of the job's log; with ``follow`` until it has ended, even if the gateway restarts."""
         if follow:
             yield from (str(event.data.get("line", "")) for event in self.events(follow=True) if event.kind == "log")
         else:
@@ -121,15 +121,15 @@ class Job:
         return (read_value(MetricPoint, each) for each in self._api.metrics(self.id))
 
     def cancel(self) -> "Job":
-        """End the job now, whatever it does. Cancelling twice is no error."""
+        """Cancel the job at once, in any open state. Cancelling twice is no error."""
         return self._change("cancel")
 
     def pause(self) -> "Job":
-        """Hold the job until it is resumed; a training that runs writes a checkpoint first."""
+        """Pause the job until it is resumed; a running training writes a checkpoint first."""
         return self._change("pause")
 
     def resume(self) -> "Job":
-        """Let a paused job go on."""
+        """Resume a paused job."""
         return self._change("resume")
 
     def clone(
@@ -150,8 +150,8 @@ class Job:
         """Submit a job like this one, of the same version of its box, with changes. Returns the new job.
 
         Args:
-            deadline: as of ``Jobs.submit``; without one the new job has none.
-            labels: all that it has, instead of this job's.
+            deadline: as for ``Jobs.submit``; without it the new job has none.
+            labels: the new job's labels, instead of this job's.
         """
         body = {
             "parameters": dict(parameters or {}), "inputs": ids_of(inputs), "name": name, "tiles": tiles,
@@ -171,7 +171,7 @@ class Job:
 
 
 def deadline_body(deadline: datetime | float | None) -> dict[str, object]:
-    """Return the keys of a request that say a deadline: a time with its zone, or seconds from now (pure)."""
+    """Return the keys of a request for a deadline: a time with its zone, or seconds from now (pure)."""
     return {"deadline": deadline.isoformat()} if isinstance(deadline, datetime) else {"deadline_s": deadline}
 
 
@@ -201,13 +201,13 @@ class Jobs:
         labels: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,
     ) -> Job:
-        """Submit a job. Over a broken connection it is sent again, and recorded once.
+        """Submit a job. After a broken connection it is sent again, and recorded once.
 
         Args:
             inputs: artifacts, such as another job's outputs, or their ids, by slot.
-            members: processes of a training that compute together on one node, each with so many tiles.
-            constraint: labels that its node has to have.
-            deadline: when it has to be done: a time with its zone, or seconds from now.
+            members: processes of a training that compute together on one node, each with ``tiles`` tiles.
+            constraint: labels that its node must have.
+            deadline: when it must be done: a time with its zone, or seconds from now.
             retry: ``on``, ``backoff_s`` and ``max_backoff_s``, as REST has them.
             idempotency_key: the same key gives the same job; without it each call submits a new one.
         Raises:
@@ -226,14 +226,13 @@ class Jobs:
         return Job(self._api, JobInfo.of(self._api.submit("/v1/jobs", body)))
 
     def submit_batch(self, jobs: Sequence[Mapping[str, object]], *, idempotency_key: str | None = None) -> list[str]:
-        """Submit up to 1,000 jobs at once, all or none; returns their ids. Over a broken connection it is sent again.
+        """Submit up to 1,000 jobs at once, all or none; returns their ids. A broken connection is retried.
 
         Args:
-            jobs: each as REST has it: ``box``, ``verb``, ``parameters``, …; ``inputs`` may be artifacts, as of
-                ``submit``.
+            jobs: each as in REST: ``box``, ``verb``, ``parameters``, …; ``inputs`` may be artifacts, as for ``submit``.
             idempotency_key: the same key gives the same jobs; without it each call submits new ones.
         Raises:
-            NotFound, InvalidArgument: as ``submit``; ``detail["job"]`` is the place of the job that is refused, from 0.
+            NotFound, InvalidArgument: as ``submit``; ``detail["job"]`` is the index of the refused job, from 0.
         """
         bodies = [{**job, "inputs": ids_of(cast(Any, job.get("inputs")))} for job in jobs]
         body: dict[str, object] = {"jobs": bodies}
@@ -246,17 +245,17 @@ class Jobs:
         """Return one of the tenant's jobs.
 
         Raises:
-            NotFound: there is none of this id.
+            NotFound: there is no job of this id.
         """
         return Job(self._api, JobInfo.of(self._api.get(f"/v1/jobs/{job_id}")))
 
     def list(
         self, *, state: str | None = None, labels: Mapping[str, str] | None = None, search: str | None = None
     ) -> Iterator[Job]:
-        """Yield jobs, newest first, of ``labels`` those that have all; pages are fetched as they are needed.
+        """Yield jobs with all of ``labels``, newest first; pages are fetched on demand.
 
         Args:
-            search: words that are all in name, box, verb, reason, labels or submitter, or begin the id.
+            search: words that must all occur in name, box, verb, reason, labels or submitter, or begin the id.
         """
         wanted: Sequence[str] | None = [f"{key}={value}" for key, value in (labels or {}).items()] or None
         for each in self._api.pages("/v1/jobs", "jobs", state=state, label=wanted, q=search, limit=200):

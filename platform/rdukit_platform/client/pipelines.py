@@ -1,4 +1,4 @@
-"""Pipelines of a platform, for programs: submit, wait, look at their steps."""
+"""Pipelines of a platform, for programs: submit, wait, inspect their steps."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,13 +10,13 @@ from rdukit_platform.client.http import FINAL_STATES, ApiClient
 from rdukit_platform.client.jobs import Job
 from rdukit_platform.client.values import JobInfo
 
-#: Seconds between two looks at a pipeline that goes on.
+#: Seconds between polls of a running pipeline.
 LOOK_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineInfo:
-    """A pipeline as it was when it was read, with its jobs in the order of its steps."""
+    """A pipeline as last read, with its jobs in the order of its steps."""
 
     id: str
     name: str
@@ -26,13 +26,13 @@ class PipelineInfo:
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> "PipelineInfo":
-        """Read what the API says of a pipeline."""
+        """Parse the API's description of a pipeline."""
         jobs = tuple(JobInfo.of(each) for each in value["jobs"])
         return cls(value["id"], value["name"], value["state"], value["created_at"], jobs)
 
 
 class Pipeline:
-    """A pipeline. Its properties say how it was when it was last read: ``refresh`` and ``wait`` read it anew."""
+    """A pipeline. Its properties show the state last read; ``refresh`` and ``wait`` read it again."""
 
     def __init__(self, api: ApiClient, info: PipelineInfo) -> None:
         self._api, self.info = api, info
@@ -40,12 +40,12 @@ class Pipeline:
 
     @property
     def state(self) -> str:
-        """Return the state of the pipeline's jobs together, such as ``running``."""
+        """Return the pipeline's state, derived from its jobs, such as ``running``."""
         return self.info.state
 
     @property
     def jobs(self) -> Mapping[str, Job]:
-        """Return the pipeline's jobs by step, such as ``train[0]``; one that it lacks is ``NotFound``."""
+        """Return the pipeline's jobs by step, such as ``train[0]``; a missing step raises ``NotFound``."""
         return Steps({job.step or job.id: Job(self._api, job) for job in self.info.jobs})
 
     def refresh(self) -> "Pipeline":
@@ -59,7 +59,7 @@ class Pipeline:
         Args:
             check: raise if it does not succeed.
         Raises:
-            RdukitError: a job failed; the class is the one that the first one's error names.
+            RdukitError: a job failed; the first failed job's error code determines the class.
             Cancelled: it was cancelled.
             DeadlineExceeded: it has not ended within ``timeout_s``; it goes on.
         """
@@ -73,7 +73,7 @@ class Pipeline:
         return self
 
     def cancel(self) -> "Pipeline":
-        """End all jobs that have not ended. Cancelling twice is no error."""
+        """Cancel all jobs that have not ended. Cancelling twice is no error."""
         self.info = PipelineInfo.of(self._api.post(f"/v1/pipelines/{self.id}/cancel"))
         return self
 
@@ -115,11 +115,11 @@ class Pipelines:
         cache: bool = True,
         idempotency_key: str | None = None,
     ) -> Pipeline:
-        """Submit a pipeline: all its jobs, or none. Over a broken connection it is sent again, and recorded once.
+        """Submit a pipeline: all its jobs, or none. After a broken connection it is sent again, and recorded once.
 
         Args:
             steps: with the keys of a pipeline file.
-            cache: whether what jobs have made already is not made again.
+            cache: whether to reuse outputs that earlier jobs have made.
         Raises:
             InvalidArgument: a step is not legal; the message says what would be.
         """
@@ -132,11 +132,11 @@ class Pipelines:
         """Return one of the tenant's pipelines.
 
         Raises:
-            NotFound: there is none of this id.
+            NotFound: there is no pipeline of this id.
         """
         return Pipeline(self._api, PipelineInfo.of(self._api.get(f"/v1/pipelines/{pipeline_id}")))
 
     def list(self) -> Iterator[Pipeline]:
-        """Yield pipelines, newest first; pages are fetched as they are needed."""
+        """Yield pipelines, newest first; pages are fetched on demand."""
         for each in self._api.pages("/v1/pipelines", "pipelines", limit=50):
             yield Pipeline(self._api, PipelineInfo.of(each))

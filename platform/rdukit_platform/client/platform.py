@@ -18,10 +18,9 @@ from rdukit_platform.client.webhooks import Webhooks
 
 
 class Platform(Closable):
-    """A platform, by its gateway. Safe for threads.
+    """A platform, by its gateway. Thread-safe.
 
-    Without arguments it is the one that the command line talks to: address and token are those of the settings
-    (``RDUKIT_GATEWAY_URL``, ``RDUKIT_TOKEN``), or those of the platform of this home folder.
+    Without arguments it is the platform that the command line uses: ``client.contexts`` has the precedence.
     """
 
     def __init__(
@@ -33,14 +32,14 @@ class Platform(Closable):
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Connect to nothing yet.
+        """Create the client without a connection.
 
         Args:
             context: name of the platform in ``rdukit context list``, instead of an address.
-            transport, sleep: how requests are sent and pauses made; for ``AsyncPlatform``.
+            transport, sleep: how to send requests and to pause; for ``AsyncPlatform``.
 
         Raises:
-            InvalidArgument: the address is no URL of a gateway, or there is a context besides.
+            InvalidArgument: the address is no URL of a gateway, or a context is given, too.
             NotFound: there is no such context.
             Unavailable, Unauthenticated: there is no token.
         """

@@ -10,9 +10,9 @@ from rdukit.errors import DeadlineExceeded, Unavailable
 from rdukit_platform.client.http import ApiClient
 from rdukit_platform.client.values import HasId, read_value
 
-#: Seconds between two looks at an endpoint that is not as it is wanted.
+#: Seconds between polls of an endpoint that has not reached its wanted state.
 LOOK_S: Final = 0.3
-#: States in which an endpoint is as it is wanted.
+#: States in which an endpoint has reached its wanted state.
 SETTLED: Final = frozenset({"ready", "stopped", "idle"})
 
 
@@ -54,23 +54,23 @@ class Experts:
         """Return a version, ``NAME:VERSION``, or the newest of ``NAME`` that is not deprecated.
 
         Raises:
-            NotFound: there is none.
+            NotFound: there is no such version.
         """
         return read_value(ExpertInfo, self._api.get(f"/v1/experts/{quote(expert)}"))
 
     def list(self) -> Iterator[ExpertInfo]:
-        """Yield experts, newest first; pages are fetched as they are needed."""
+        """Yield experts, newest first; pages are fetched on demand."""
         for each in self._api.pages("/v1/experts", "experts", limit=50):
             yield read_value(ExpertInfo, each)
 
     def deprecate(self, expert: str, reason: str) -> None:
-        """Mark a version, or all of a ``NAME``, as one not to begin with."""
+        """Deprecate a version of an expert, or all versions of a ``NAME``."""
         self._api.post(f"/v1/experts/{quote(expert)}/deprecate", {"reason": reason})
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointInfo:
-    """An endpoint as it was when it was read."""
+    """An endpoint as last read."""
 
     name: str
     state: str
@@ -79,10 +79,10 @@ class EndpointInfo:
     path: str
     model: str
     expert: str | None = None
-    #: Why that expert is deprecated.
+    #: Reason why its expert is deprecated.
     deprecated: str | None = None
     bundle: str | None = None
-    #: Of a bundle: its experts, adapters and router, each with ``name``, ``kind``, ``aliases``, ``usage``.
+    #: Experts, adapters and router of a bundle, each with ``name``, ``kind``, ``aliases``, ``usage``.
     models: list[dict[str, Any]] | None = None
     replicas: int = 0
     ready: int = 0
@@ -94,11 +94,11 @@ class EndpointInfo:
 
 
 def wait_until_settled(api: ApiClient, found: dict[str, Any], timeout_s: float | None = None) -> dict[str, Any]:
-    """Wait until an endpoint, which was ``found`` so, is as it is wanted. Returns it as it was read then.
+    """Wait until an endpoint has reached its wanted state; ``found`` is its last description. Returns the newest one.
 
     Raises:
-        Unavailable: its replicas fail; the message is what the first one said.
-        DeadlineExceeded: it is not so within ``timeout_s``; it goes on.
+        Unavailable: its replicas fail; the message is the first one's.
+        DeadlineExceeded: it takes longer than ``timeout_s``; the endpoint goes on.
     """
     name, ends_at = found["name"], None if timeout_s is None else time.monotonic() + timeout_s
     while found["state"] not in SETTLED:
@@ -113,7 +113,7 @@ def wait_until_settled(api: ApiClient, found: dict[str, Any], timeout_s: float |
 
 
 class ServedEndpoint:
-    """An endpoint. ``info`` says how it was when it was last read: ``refresh`` and ``wait`` read it anew."""
+    """An endpoint. ``info`` is its description as last read; ``refresh`` and ``wait`` read it again."""
 
     def __init__(self, api: ApiClient, value: Mapping[str, Any]) -> None:
         self._api, self.info = api, read_value(EndpointInfo, value)
@@ -126,25 +126,25 @@ class ServedEndpoint:
         return f"{self._api.url}{self.info.path}"
 
     def refresh(self) -> "ServedEndpoint":
-        """Read it anew. Returns itself."""
+        """Read the endpoint again. Returns itself."""
         return self._keep(self._api.get(self._route))
 
     def wait(self, timeout_s: float | None = None) -> "ServedEndpoint":
-        """Wait until all replicas that are wanted are ready. Returns itself, read anew.
+        """Wait until all wanted replicas are ready. Returns itself, read again.
 
         Raises:
-            Unavailable: its replicas fail; the message is what the first one said.
+            Unavailable: its replicas fail; the message is the first one's.
             DeadlineExceeded: they are not ready within ``timeout_s``; it goes on.
         """
         return self._keep(wait_until_settled(self._api, self._api.get(self._route), timeout_s))
 
     def infer(self, inputs: Sequence[Mapping[str, object]]) -> dict[str, Any]:
-        """Ask the model by the Open Inference Protocol, in JSON.
+        """Call the model by the Open Inference Protocol, in JSON.
 
         Args:
             inputs: tensors with ``name``, ``shape``, ``datatype`` and ``data``.
         Returns:
-            The answer, with ``outputs`` alike.
+            The answer; its ``outputs`` are tensors of the same form.
         """
         return self._api.post(f"{self._route}/v2/models/{quote(self.name)}/infer", {"inputs": [*map(dict, inputs)]})
 
@@ -164,20 +164,20 @@ class ServedEndpoint:
         return predictions
 
     def update(self, /, **changes: object) -> "ServedEndpoint":
-        """Want something else: ``expert``, ``bundle``, ``box``, ``pef``, ``checkpoint``, ``tiles``, ``replicas``,
+        """Change the wanted state: ``expert``, ``bundle``, ``box``, ``pef``, ``checkpoint``, ``tiles``, ``replicas``,
         ``idle_s``, ``canary`` (the percentage of calls that a new revision gets). No request fails. Returns itself."""
         return self._keep(self._api.post(f"{self._route}/update", changes))
 
     def promote(self) -> "ServedEndpoint":
-        """Serve the canary to all calls. Returns itself."""
+        """Make the canary the wanted revision, which gets all calls. Returns itself."""
         return self._keep(self._api.post(f"{self._route}/promote", {}))
 
     def roll_back(self, revision: int | None = None) -> "ServedEndpoint":
-        """Serve an earlier revision again, by default the one before; a canary ends. Returns itself."""
+        """Serve an earlier revision again, by default the previous one; a canary ends. Returns itself."""
         return self._keep(self._api.post(f"{self._route}/rollback", {"revision": revision}))
 
     def delete(self) -> None:
-        """End it: its replicas answer what they have and give back their tiles."""
+        """Delete the endpoint: its replicas finish their requests and release their tiles."""
         self._api.delete(self._route)
 
     def _keep(self, value: Mapping[str, Any]) -> "ServedEndpoint":
@@ -212,8 +212,8 @@ class Endpoints:
         Args:
             bundle: an artifact of the kind ``bundle``: a bundle.yaml whose files are ``artifact://ID``.
             pef, checkpoint: ids of artifacts; by default the expert's.
-            tiles: of each replica; by default what the PEF needs.
-            idle_s: seconds without a call after which it has no replicas; 0: it keeps them.
+            tiles: tiles of each replica; by default those that the PEF needs.
+            idle_s: seconds without a call after which its replicas end; 0: it keeps them.
         Raises:
             Conflict: the name is taken.
             InvalidArgument: these do not make a model; the message says what is missing.
@@ -228,11 +228,11 @@ class Endpoints:
         """Return one of the tenant's endpoints.
 
         Raises:
-            NotFound: there is none of this name.
+            NotFound: there is no endpoint of this name.
         """
         return ServedEndpoint(self._api, self._api.get(f"/v1/endpoints/{quote(name)}"))
 
     def list(self) -> Iterator[ServedEndpoint]:
-        """Yield endpoints, newest first; pages are fetched as they are needed."""
+        """Yield endpoints, newest first; pages are fetched on demand."""
         for each in self._api.pages("/v1/endpoints", "endpoints", limit=50):
             yield ServedEndpoint(self._api, each)

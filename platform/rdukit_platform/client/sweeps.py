@@ -1,4 +1,4 @@
-"""Sweeps of a platform, for programs: submit, wait, look at the trials and the best one."""
+"""Sweeps of a platform, for programs: submit, wait, inspect the trials and the best one."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -9,13 +9,13 @@ from rdukit.errors import Cancelled, DeadlineExceeded, RdukitError
 from rdukit_platform.client.http import ApiClient
 from rdukit_platform.client.values import HasId, ids_of, read_value
 
-#: Seconds between two looks at a sweep that goes on.
+#: Seconds between polls of a running sweep.
 LOOK_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class TrialInfo:
-    """A trial: a job with parameters of its own. ``value`` is the objective, ``why`` what was wrong."""
+    """A trial: a job with parameters of its own. ``value`` is its objective, ``why`` the reason of a failure."""
 
     number: int
     job: str
@@ -31,7 +31,7 @@ class TrialInfo:
 
 @dataclass(frozen=True, slots=True)
 class SweepInfo:
-    """A sweep as it was when it was read; ``counts`` are its trials by state. ``trials`` is none in a list."""
+    """A sweep as last read; ``counts`` are its trials by state. ``trials`` is ``None`` in lists."""
 
     id: str
     name: str
@@ -53,7 +53,7 @@ class SweepInfo:
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> "SweepInfo":
-        """Read what the API says of a sweep."""
+        """Parse the API's description of a sweep."""
         best, trials = value.get("best"), value.get("trials")
         return read_value(
             cls, value, best=None if best is None else read_value(TrialInfo, best),
@@ -62,7 +62,7 @@ class SweepInfo:
 
 
 class Sweep:
-    """A sweep. Its properties say how it was when it was last read: ``refresh`` and ``wait`` read it anew."""
+    """A sweep. Its properties show the state last read; ``refresh`` and ``wait`` read it again."""
 
     def __init__(self, api: ApiClient, info: SweepInfo) -> None:
         self._api, self.info = api, info
@@ -84,7 +84,7 @@ class Sweep:
         Args:
             check: raise if it does not succeed.
         Raises:
-            RdukitError: it failed, for the reason that the message says.
+            RdukitError: it failed; the message has the reason.
             Cancelled: it was cancelled.
             DeadlineExceeded: it has not ended within ``timeout_s``; it goes on.
         """
@@ -99,7 +99,7 @@ class Sweep:
         return self
 
     def cancel(self) -> "Sweep":
-        """End the sweep now, and its trials that go on. Cancelling twice is no error. Returns itself."""
+        """Cancel the sweep at once, and its open trials. Cancelling twice is no error. Returns itself."""
         self.info = SweepInfo.of(self._api.post(f"/v1/sweeps/{self.id}/cancel"))
         return self
 
@@ -132,11 +132,11 @@ class Sweeps:
         job: Mapping[str, object] | None = None,
         idempotency_key: str | None = None,
     ) -> Sweep:
-        """Submit a sweep. Over a broken connection it is sent again, and recorded once.
+        """Submit a sweep. After a broken connection it is sent again, and recorded once.
 
         Args:
             space: a list of values for each parameter, or ``low``, ``high`` and optionally ``log`` and ``integer``.
-            minimize, maximize: the metric that is sought; one of them, by default the least loss.
+            minimize, maximize: the metric to optimise; one of them. Default: minimize ``loss``.
             algorithm: grid, random or optuna.
             early_stopping: ``metric``, ``goal``, ``min_trials`` and ``min_steps``, as REST has them.
             job: more keys of the job that all trials have in common, such as ``tiles`` and ``priority``.
@@ -161,11 +161,11 @@ class Sweeps:
         """Return one of the tenant's sweeps.
 
         Raises:
-            NotFound: there is none of this id.
+            NotFound: there is no sweep of this id.
         """
         return Sweep(self._api, SweepInfo.of(self._api.get(f"/v1/sweeps/{sweep_id}")))
 
     def list(self) -> Iterator[Sweep]:
-        """Yield sweeps, newest first and without their trials; pages are fetched as they are needed."""
+        """Yield sweeps, newest first and without their trials; pages are fetched on demand."""
         for each in self._api.pages("/v1/sweeps", "sweeps", limit=50):
             yield Sweep(self._api, SweepInfo.of(each))

@@ -1,4 +1,4 @@
-"""Tenants of a platform, for programs: what one may have, and what it uses now."""
+"""Tenants of a platform, for programs: their limits, and their present use."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from rdukit_platform.client.values import read_value
 
 @dataclass(frozen=True, slots=True)
 class TenantInfo:
-    """A tenant: what it may have, none where nothing is set, and what it uses now.
+    """A tenant: its limits (``None`` if not set), and its present use.
 
-    ``tiles`` are those that its ``active_jobs`` have; ``quota`` are its own, ``max_tiles`` and ``max_jobs`` the most
-    at once. ``limit_bytes`` of artifacts is 0 where there may be any number.
+    ``tiles`` are those of its ``active_jobs``. ``quota`` are guaranteed tiles; ``max_tiles`` and ``max_jobs`` are
+    limits. ``limit_bytes`` of artifacts is 0 without a limit.
     """
 
     id: str
@@ -33,7 +33,7 @@ class TenantInfo:
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> "TenantInfo":
-        """Read what the API says of a tenant."""
+        """Parse the API's description of a tenant."""
         kept = value.get("artifacts") or {}
         return read_value(
             cls, value, artifacts=kept.get("artifacts", 0), artifact_bytes=kept.get("bytes", 0),
@@ -42,13 +42,13 @@ class TenantInfo:
 
 
 class Tenants:
-    """Tenants, as far as their members see them: ``platform.tenants``."""
+    """Tenants, from the view of their members: ``platform.tenants``."""
 
     def __init__(self, api: ApiClient) -> None:
         self._api = api
 
     def own(self) -> TenantInfo:
-        """Return the tenant that the token is of, and what it uses now.
+        """Return the token's tenant, with its present use.
 
         Raises:
             PermissionDenied: the token lacks the scope read.
@@ -59,6 +59,6 @@ class Tenants:
         """Return a tenant by its id or name; administrators may name any, others their own.
 
         Raises:
-            NotFound: there is none.
+            NotFound: there is no such tenant.
         """
         return TenantInfo.of(self._api.get(f"/v1/tenants/{quote(tenant, safe='')}"))

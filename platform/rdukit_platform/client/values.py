@@ -1,10 +1,10 @@
-"""What the API says, as typed values: one dataclass for each schema, with the same names.
+"""Answers of the API as typed values: one dataclass per schema, with the same names.
 
-A key that is not known here (a newer platform) is left out, and one that is missing (an older one) has its default.
+Unknown keys (of a newer platform) are ignored, and missing keys (of an older one) take their defaults.
 
-These are not the gateway's pydantic models. For webhooks, models that routes, client and command line share saved 2 of
-46,061 lines, and ``rdukit webhook list`` took 0.69 s of processor time instead of 0.39 s to import pydantic.
-``tests/unit/platform/test_client_values.py`` holds both to the same names.
+These are not the gateway's pydantic models. Shared models were tried for webhooks: they saved 2 lines, and importing
+pydantic raised ``rdukit webhook list`` from 0.39 s to 0.69 s of processor time.
+``tests/unit/platform/test_client_values.py`` compares the names of both.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ V = TypeVar("V")
 
 
 class HasId(Protocol):
-    """A thing that is named by its id, such as an artifact."""
+    """An object with an id, such as an artifact."""
 
     @property
     def id(self) -> str: ...
@@ -27,7 +27,7 @@ def ids_of(inputs: "Mapping[str, HasId | str] | None") -> dict[str, str]:
     """Return the ids of artifacts by slot.
 
     Raises:
-        InvalidArgument: it is no mapping.
+        InvalidArgument: ``inputs`` is no mapping.
     """
     if inputs is not None and not isinstance(inputs, Mapping):
         raise InvalidArgument(f"inputs is {inputs!r}; legal: a mapping of slots to artifacts or their ids")
@@ -35,14 +35,14 @@ def ids_of(inputs: "Mapping[str, HasId | str] | None") -> dict[str, str]:
 
 
 def read_value(cls: type[V], value: Mapping[str, Any], **replaced: object) -> V:
-    """Make a value of the keys that ``cls`` has; ``replaced`` goes before what ``value`` says."""
+    """Create a ``cls`` from the keys of ``value`` that it has; ``replaced`` overrides them."""
     known = {each.name for each in fields(cls)}  # type: ignore[arg-type]
     return cls(**{name: each for name, each in {**value, **replaced}.items() if name in known})
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptInfo:
-    """An attempt at a job. Times are seconds since the epoch; ``parts`` are those of its members on further nodes."""
+    """An attempt at a job. Times are seconds since the epoch; ``parts`` are its members on further nodes."""
 
     number: int
     node: str | None = None
@@ -60,7 +60,7 @@ class AttemptInfo:
 
 @dataclass(frozen=True, slots=True)
 class JobInfo:
-    """A job as it was when it was read. ``outputs`` has ids of artifacts by slot."""
+    """A job as last read. ``outputs`` has ids of artifacts by slot."""
 
     id: str
     name: str
@@ -104,7 +104,7 @@ class JobInfo:
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> "JobInfo":
-        """Read what the API says of a job."""
+        """Parse the API's description of a job."""
         attempts = value.get("attempts")
         read = None if attempts is None else tuple(read_value(AttemptInfo, each) for each in attempts)
         return read_value(cls, value, attempts=read)
@@ -123,7 +123,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class MetricPoint:
-    """Figures of one progress event; after a retry steps may come again with a later ``attempt``."""
+    """Figures of one progress event; a retry may repeat steps, with a later ``attempt``."""
 
     sequence: int
     at: float
@@ -162,7 +162,7 @@ class ArtifactInfo:
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> "ArtifactInfo":
-        """Read what the API says of an artifact."""
+        """Parse the API's description of an artifact."""
         files, folders = value.get("files"), value.get("empty_folders")
         read = None if files is None else tuple(read_value(FileInfo, each) for each in files)
         return read_value(cls, value, files=read, empty_folders=None if folders is None else tuple(folders))

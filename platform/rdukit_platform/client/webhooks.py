@@ -1,4 +1,4 @@
-"""Webhooks of a platform, for programs: add one, try it, see what it was told."""
+"""Webhooks of a platform, for programs: add them, test them, list their messages."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from rdukit_platform.client.values import HasId, read_value
 
 @dataclass(frozen=True, slots=True)
 class WebhookInfo:
-    """A webhook as it was when it was read. ``secret`` is there once, when it was added or rotated."""
+    """A webhook as last read. ``secret`` is present only in the answers of ``add`` and ``rotate``."""
 
     id: str
     url: str
@@ -26,7 +26,7 @@ class WebhookInfo:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryInfo:
-    """A message to a webhook, and how its last try ended; ``status`` 0: without an answer."""
+    """A message to a webhook, and how its last try ended; ``status`` 0: no answer."""
 
     id: str
     event: str
@@ -41,16 +41,16 @@ class DeliveryInfo:
 
 
 class Webhooks:
-    """The tenant's webhooks: ``platform.webhooks``. One is named by its id, or by what the platform said of it."""
+    """The tenant's webhooks: ``platform.webhooks``. Methods take a webhook's id or its ``WebhookInfo``."""
 
     def __init__(self, api: ApiClient) -> None:
         self._api = api
 
     def add(self, url: str, events: Sequence[str] = ()) -> WebhookInfo:
-        """Add a webhook; without ``events`` it is told of jobs' ends. Only this answer has its secret.
+        """Add a webhook; by default it is notified about ends of jobs. Only this answer has its secret.
 
         Raises:
-            InvalidArgument: messages may not go there.
+            InvalidArgument: messages to this URL are not allowed.
             IllegalValue: there is no such event.
         """
         return read_value(WebhookInfo, self._api.post("/v1/webhooks", {"url": url, "events": list(events)}))
@@ -59,7 +59,7 @@ class Webhooks:
         """Return one of the tenant's webhooks.
 
         Raises:
-            NotFound: there is none of this id.
+            NotFound: there is no webhook of this id.
         """
         return read_value(WebhookInfo, self._api.get(_route(webhook)))
 
@@ -69,7 +69,7 @@ class Webhooks:
             yield read_value(WebhookInfo, each)
 
     def test(self, webhook: HasId | str) -> DeliveryInfo:
-        """Send a message that only tries the webhook; ``deliveries`` tell how it went."""
+        """Send a test message to the webhook; ``deliveries`` shows its outcome."""
         return read_value(DeliveryInfo, self._api.post(f"{_route(webhook)}/test"))
 
     def rotate(self, webhook: HasId | str, grace_s: float = 86400.0) -> WebhookInfo:
@@ -77,15 +77,15 @@ class Webhooks:
         return read_value(WebhookInfo, self._api.post(f"{_route(webhook)}/rotate", {"grace_s": grace_s}))
 
     def disable(self, webhook: HasId | str, reason: str = "") -> WebhookInfo:
-        """Tell a webhook nothing more until it is enabled; what it was to be told is given up."""
+        """Disable a webhook until it is enabled again; its pending messages are dropped."""
         return read_value(WebhookInfo, self._api.post(f"{_route(webhook)}/disable", {"reason": reason}))
 
     def enable(self, webhook: HasId | str) -> WebhookInfo:
-        """Tell a disabled webhook of jobs again, from now on."""
+        """Enable a disabled webhook for events from now on."""
         return read_value(WebhookInfo, self._api.post(f"{_route(webhook)}/enable"))
 
     def remove(self, webhook: HasId | str) -> None:
-        """Remove a webhook, with what it has not been told yet."""
+        """Delete a webhook and its undelivered messages."""
         self._api.delete(_route(webhook))
 
     def deliveries(self, webhook: HasId | str, *, state: str | None = None) -> Iterator[DeliveryInfo]:
@@ -94,7 +94,7 @@ class Webhooks:
             yield read_value(DeliveryInfo, each)
 
     def redeliver(self, webhook: HasId | str, delivery: HasId | str) -> DeliveryInfo:
-        """Try a message again now, also one that was delivered or given up."""
+        """Send a message again now, even if it was delivered or dropped."""
         one = delivery if isinstance(delivery, str) else delivery.id
         return read_value(DeliveryInfo, self._api.post(f"{_route(webhook)}/deliveries/{one}/redeliver"))
 

@@ -1,1 +1,3 @@
-"""The platform's database: tables, transactions, migrations. It is the truth; every other store can be lost."""
+"""The platform's database: tables, transactions, migrations. It is the only durable record; every other store can be
+lost.
+"""

@@ -7,7 +7,7 @@ from rdukit_platform.db.base import Base
 
 
 class AttemptRow(Base):
-    """Attempt at a job. Its token fences: without it nothing is changed."""
+    """Attempt at a job. Its token is a fencing token: changes need it."""
 
     __tablename__ = "attempts"
     __table_args__ = (UniqueConstraint("job_id", "number"),)
@@ -16,24 +16,24 @@ class AttemptRow(Base):
     number: Mapped[int]
     token: Mapped[str] = mapped_column(String(64))
     published_at: Mapped[float]
-    #: The node that it was placed on, whose workers may claim it; none: of a version with one node.
+    #: Node whose workers may claim it; null: written by a version with a single node.
     node: Mapped[str | None] = mapped_column(String(64))
     worker: Mapped[str | None] = mapped_column(String(128))
     claimed_at: Mapped[float | None]
     lease_expires_at: Mapped[float | None]
-    #: When a user asked for a pause: the worker is to end it.
+    #: Time at which a user asked for a pause; the worker must end the attempt.
     pause_asked_at: Mapped[float | None]
-    #: When the scheduler asked for its tiles: the same.
+    #: Time at which the scheduler asked for its tiles; the worker must end the attempt.
     preempt_asked_at: Mapped[float | None]
     started_at: Mapped[float | None]
     ended_at: Mapped[float | None] = mapped_column(Double, index=True)
     outcome: Mapped[str | None] = mapped_column(String(32))
-    #: Why it did not succeed; of an open one, whom it makes room for.
+    #: Reason of its failure; for an open attempt, the job that preempts it.
     error: Mapped[dict[str, object] | None]
     tiles: Mapped[list[str] | None]
-    #: Where there are further parts: as theirs.
+    #: Address of its bridge if there are further parts, as in ``AttemptPartRow``.
     address: Mapped[str | None] = mapped_column(String(255))
-    #: Digest of what it had made when it ended, for an attempt on another node.
+    #: Digest of its partial outputs, for an attempt on another node.
     kept: Mapped[str | None] = mapped_column(String(64))
     #: No longer written: the process id of a box.
     box_pid: Mapped[int | None]
@@ -41,21 +41,21 @@ class AttemptRow(Base):
     box: Mapped[dict[str, object] | None]
     #: Spans of its worker and box, as ``jobs.trace`` shows them; written when it ends, read for a trace only.
     spans: Mapped[list[object] | None] = mapped_column(JSON, deferred=True)
-    #: On further nodes; read by whoever asks for them at once.
+    #: Parts on further nodes; loaded only on request.
     parts: Mapped[list["AttemptPartRow"]] = relationship(order_by="AttemptPartRow.number", lazy="raise", viewonly=True)
 
 
 class AttemptPartRow(Base):
-    """Members of an attempt on a further node, beside those of its own row. It is open while the attempt is.
+    """Members of an attempt on a further node, beside those of its own row. It is open as long as the attempt is.
 
-    Its token fences as the attempt's does, for what its worker may do.
+    Its token is the fencing token for its worker's changes.
     """
 
     __tablename__ = "attempt_parts"
     __table_args__ = (UniqueConstraint("attempt_id", "number"),)
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     attempt_id: Mapped[str] = mapped_column(ForeignKey("attempts.id"), index=True)
-    #: From 1 on; members count on from those of the attempt's row, which is number 0.
+    #: Number from 1; the attempt's row is number 0 and has the first members.
     number: Mapped[int]
     members: Mapped[int]
     token: Mapped[str] = mapped_column(String(64))
@@ -65,7 +65,7 @@ class AttemptPartRow(Base):
     claimed_at: Mapped[float | None]
     lease_expires_at: Mapped[float | None]
     tiles: Mapped[list[str] | None]
-    #: Where its worker's bridge answers those of the other parts: ``host:port``.
+    #: Address of its worker's bridge for the other parts: ``host:port``.
     address: Mapped[str | None] = mapped_column(String(255))
 
     @classmethod

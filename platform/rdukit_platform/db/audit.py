@@ -9,7 +9,7 @@ from rdukit_platform.db.base import Base
 class AuditRow(Base):
     """Entry of the audit log. Rows are added and, when old, deleted; none is changed.
 
-    Nothing refers to other tables: an entry outlives what it speaks of.
+    It has no foreign keys: an entry outlives its subject.
     """
 
     __tablename__ = "audit"
@@ -20,7 +20,7 @@ class AuditRow(Base):
     )
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     created_at: Mapped[float]
-    #: Whose it is to see; none: the administrators' only.
+    #: Tenant that may see it; null: administrators only.
     tenant_id: Mapped[str | None] = mapped_column(String(32))
     #: A token's id, or nobody, worker, scheduler, system.
     actor: Mapped[str] = mapped_column(String(160))
@@ -32,7 +32,7 @@ class AuditRow(Base):
     reason: Mapped[str] = mapped_column(String(64))
     detail: Mapped[str] = mapped_column(Text)
     address: Mapped[str] = mapped_column(String(64))
-    #: How many it stands for.
+    #: Number of events that it represents.
     count: Mapped[int]
     #: Its chain, its number there, and the SHA-256 of it and its predecessor; see ``audit.chain``.
     chain: Mapped[str | None] = mapped_column(String(64))

@@ -1,4 +1,4 @@
-"""What all tables have in common: names of constraints, types of columns."""
+"""Base of all tables: names of constraints, types of columns."""
 
 from typing import ClassVar
 
@@ -32,5 +32,5 @@ class Base(DeclarativeBase):
 
 
 def table_of(row: type[Base]) -> Table:
-    """Return the table of a class of rows, for statements past the session's objects."""
+    """Return the table of a class of rows, for statements that bypass the session's objects."""
     return row.metadata.tables[row.__tablename__]

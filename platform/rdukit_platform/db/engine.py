@@ -28,18 +28,18 @@ from rdukit_platform.settings import Home
 logger = logging.getLogger(__name__)
 
 BUSY_TIMEOUT_S: Final = 15.0
-#: Seconds in which a server must take a connection, unless the URL says otherwise.
+#: Timeout in seconds for a connection to a server, unless the URL sets another.
 CONNECT_S: Final = 5
-#: Connections of a process to a server at most. They are kept: a new one costs the server a process.
+#: Largest number of connections of a process to a server. Connecting forks a server process, so connections are kept.
 CONNECTIONS: Final = 15
-#: A connection that was idle for longer is asked whether it still is one: what lies between may have forgotten it.
+#: Idle time in seconds after which a connection is tested: a proxy or firewall may have dropped it.
 IDLE_S: Final = 30.0
-#: What is raised where a database does not answer, or does not in time so that all connections are in use.
+#: Errors that mean an unreachable database, or one so slow that all connections are in use.
 AWAY: Final = (OperationalError, InterfaceError, PoolTimeout)
 #: Option of connections that write: whether their commits wait for the disk.
 _WRITES: Final = "rdukit_writes"
 _IDLE_SINCE: Final = "rdukit_idle_since"
-#: ``json.loads`` would make one for each of the hundreds of values that a page of jobs has.
+#: ``json.loads`` would create a decoder for each of the hundreds of values on a page of jobs.
 _DECODER: Final = json.JSONDecoder(parse_constant=str)
 
 
@@ -50,7 +50,7 @@ def _read_json(text: str | bytes) -> Any:
     return _DECODER.decode(text.decode() if isinstance(text, bytes) else text)
 
 
-#: What boxes report may hold floats that JSON lacks; PostgreSQL refuses them. Rows of earlier versions have them bare.
+#: Reports of boxes may have floats that JSON lacks and PostgreSQL refuses. Rows of earlier versions have them unquoted.
 _JSON: Final[dict[str, Any]] = {
     "json_serializer": json_text,
     "json_deserializer": _read_json,
@@ -58,21 +58,21 @@ _JSON: Final[dict[str, Any]] = {
 
 
 class _CommitLog:
-    """SQLite's log of commits. Threads whose commits are to be on the disk wait together, and for no lock of others.
+    """SQLite's write-ahead log: threads with durable commits share one fsync, and hold no lock meanwhile.
 
-    Source: group commit, as PostgreSQL has it. ``synchronous=FULL`` would wait for the disk in each commit, and let no
-    other writer in meanwhile: of ten commits at once the last waits for the disk ten times. What SQLite takes out of
-    the log, it has put on the disk before.
+    Source: group commit, as PostgreSQL has it. ``synchronous=FULL`` would fsync in each commit while blocking other
+    writers, so the last of ten concurrent commits waits ten times. SQLite itself syncs before a checkpoint removes data
+    from the log.
     """
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._turn, self._counting = threading.Lock(), threading.Lock()
-        #: Commits so far, and those of them that are on the disk.
+        #: Number of commits so far, and of those on the disk.
         self._committed = self._synced = 0
 
     def sync(self) -> None:
-        """Wait until what has been committed is on the disk.
+        """Wait until all commits so far are on the disk.
 
         Raises:
             OSError: it cannot be written.
@@ -82,9 +82,9 @@ class _CommitLog:
             own = self._committed
         with self._turn:
             if self._synced >= own:
-                return  # somebody's who began after this commit
+                return  # another thread's sync that began after this commit
             most = self._committed
-            with suppress(FileNotFoundError):  # whose last user has put it into the database
+            with suppress(FileNotFoundError):  # removed when its last user checkpointed it
                 descriptor = os.open(self._file, os.O_RDONLY | os.O_CLOEXEC)
                 try:
                     os.fdatasync(descriptor)
@@ -97,12 +97,12 @@ class _ReadingSession(Session):
     """Session that refuses to write: no server would roll it back."""
 
     def flush(self, objects: Sequence[Any] | None = None) -> None:
-        """Write nothing, where there is nothing to write."""
+        """Refuse changes; do nothing without any."""
         assert self._is_clean(), "rows were changed in a session that reads; open it by write()"
 
 
 class Database:
-    """Database, by URL. Safe for threads; not across a fork."""
+    """Database, by URL. Thread-safe, but not fork-safe."""
 
     def __init__(self, url: str) -> None:
         self.url = make_url(url)
@@ -119,7 +119,7 @@ class Database:
             self._readers = self.engine
             self._log: _CommitLog | None = _CommitLog(Path(f"{self.url.database}-wal"))
         else:
-            # A server whose machine is gone does not even refuse: without a bound a connection waits for minutes.
+            # A server whose machine is gone does not even refuse: without a timeout a connection waits for minutes.
             is_bound = "connect_timeout" in self.url.query or self.url.get_driver_name() != "psycopg"
             bound = {} if is_bound else {"connect_timeout": CONNECT_S}
             kept = {"pool_size": CONNECTIONS, "max_overflow": 0, "pool_use_lifo": True}
@@ -128,17 +128,17 @@ class Database:
             event.listen(self.engine, "checkin", _note_idle)
             event.listen(self.engine, "checkout", partial(_check_connection, self.engine.dialect))
             self._turn = self._log = None
-            # Each statement sees a state of its own anyhow, and a transaction would be two more ways to the server.
+            # Each statement has its own snapshot anyway, and a transaction would need two more round trips.
             self._readers = self.engine.execution_options(isolation_level="AUTOCOMMIT")
         self._writers = {
             is_durable: self.engine.execution_options(**{_WRITES: "durable" if is_durable else "soon"})
             for is_durable in (True, False)
         }
-        #: Called as each of ``write`` begins.
+        #: Called at the start of each ``write``.
         self._check: Callable[[Session], None] = _let_all
 
     def fenced(self, check: Callable[[Session], None]) -> Self:
-        """Return this database for somebody who may write as long as ``check`` does not raise, asked in each write."""
+        """Return this database with a check that runs in each write, and whose errors prevent the write."""
         fenced = copy(self)
         fenced._check = check
         return fenced
@@ -148,7 +148,7 @@ class Database:
         """Return the database that the settings name.
 
         Raises:
-            InvalidArgument: what they have is not the URL of one.
+            InvalidArgument: the setting is no database URL.
         """
         try:
             return cls(home.database_url())
@@ -160,9 +160,9 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """Yield a session that commits nothing; its rows can be used afterwards.
+        """Yield a read-only session; its rows can be used afterwards.
 
-        SQLite shows it one state. Of a server each statement sees what is committed when it begins.
+        With SQLite it sees one snapshot. With a server each statement sees the commits before its start.
         """
         with _ReadingSession(self._readers, expire_on_commit=False) as session:
             yield session
@@ -196,9 +196,9 @@ class Database:
 
     @contextmanager
     def _in_turn(self) -> Iterator[None]:
-        """Let SQLite's writers of this process wait in line: it has one at a time, and the others ask again and again.
+        """Queue SQLite's writers of this process: SQLite has one at a time, and others would have to poll.
 
-        Who waits too long goes on, to be refused by the database.
+        A writer that waits too long goes on, and the database refuses it.
         """
         has_turn = self._turn is not None and self._turn.acquire(timeout=BUSY_TIMEOUT_S)
         try:
@@ -213,20 +213,20 @@ class Database:
 
 
 def _let_all(session: Session) -> None:
-    """Let anybody write."""
+    """Permit every write."""
 
 
 def _make_private(file: Path) -> None:
-    """Return an empty file for this user only is a database too; SQLite gives its journals the same mode."""
+    """Create the file with access for this user only; SQLite gives its journals the same mode."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with suppress(OSError):  # what is in the way is told by whoever connects
+    with suppress(OSError):  # errors are reported on connecting
         os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
 def _set_up_sqlite(connection: DBAPIConnection, record: ConnectionPoolEntry) -> None:
     connection.isolation_level = None
     cursor = connection.cursor()
-    # Turning WAL on for the first time ignores the busy timeout when another process does the same.
+    # Enabling WAL ignores the busy timeout while another process does the same.
     for attempt in range(50):
         try:
             mode = cursor.execute("PRAGMA journal_mode=WAL").fetchone()[0]
@@ -235,7 +235,7 @@ def _set_up_sqlite(connection: DBAPIConnection, record: ConnectionPoolEntry) -> 
             if "locked" not in str(error) or attempt == 49:
                 raise
             time.sleep(0.05)
-    # Who needs more of a commit than to be in the log waits for the disk after it.
+    # Durable commits wait for the disk separately, after the commit.
     cursor.execute(f"PRAGMA synchronous={'NORMAL' if mode == 'wal' else 'FULL'}")
     cursor.execute("PRAGMA foreign_keys=ON")
     cursor.close()
@@ -258,13 +258,12 @@ def _note_idle(connection: DBAPIConnection, record: ConnectionPoolEntry) -> None
 def _check_connection(
     dialect: Dialect, connection: DBAPIConnection, record: ConnectionPoolEntry, proxy: PoolProxiedConnection
 ) -> None:
-    """Refuse a connection of the pool that its server has closed, and with it all others of the pool.
+    """Refuse a pooled connection that the server has closed, and invalidate the pool.
 
-    A server says nothing unasked but that it ends: only a connection that has something to read, or that was idle for
-    long, is asked.
+    A server sends nothing unasked except its end, so only connections with data to read, or idle for long, are tested.
 
     Raises:
-        InvalidatePoolError: it is none any more; the pool makes a new one.
+        InvalidatePoolError: it is closed; the pool opens a new one.
     """
     idle_s = time.monotonic() - record.info.get(_IDLE_SINCE, time.monotonic())
     driver: Any = connection
@@ -277,7 +276,7 @@ def _check_connection(
 
 
 def wait_until_reachable(database: Database, timeout_s: float, clock: Clock) -> None:
-    """Wait for a database server that starts at the same time as this process; a file is there at once.
+    """Wait for a database server that starts together with this process; a file needs no wait.
 
     Raises:
         OperationalError: it did not answer in time.

@@ -7,7 +7,7 @@ from rdukit_platform.db.base import Base
 
 
 class OrganisationRow(Base):
-    """Organisation: a group of tenants with administrators of its own. What is kept apart are the tenants."""
+    """Organisation: a group of tenants with administrators of its own. Isolation is by tenant."""
 
     __tablename__ = "organisations"
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
@@ -16,14 +16,14 @@ class OrganisationRow(Base):
 
 
 class UserRow(Base):
-    """A person. Issuer and subject are who it is; they are none from an invitation to the first login."""
+    """A person. Issuer and subject identify the user; they are null between an invitation and the first login."""
 
     __tablename__ = "users"
     __table_args__ = (UniqueConstraint("issuer", "subject"), Index(None, "email"), Index(None, "created_at"))
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     issuer: Mapped[str | None] = mapped_column(String(255))
     subject: Mapped[str | None] = mapped_column(String(255))
-    #: As the invitation or the issuer says, in lower case; empty: the issuer vouches for none.
+    #: Address of the invitation or the issuer, in lower case; empty: none is verified.
     email: Mapped[str] = mapped_column(String(254))
     name: Mapped[str] = mapped_column(String(128))
     #: Whether it has the scope admin.
@@ -40,7 +40,7 @@ class MembershipRow(Base):
     user_id: Mapped[str] = mapped_column(ForeignKey("users.id"), primary_key=True)
     tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"), primary_key=True, index=True)
     role: Mapped[str] = mapped_column(String(32))
-    #: Whether it follows from the issuer's claims, and is looked at again with each login.
+    #: Whether it comes from the issuer's claims, and is updated with each login.
     is_claimed: Mapped[bool] = mapped_column(Boolean)
     created_at: Mapped[float]
 
@@ -55,14 +55,14 @@ class OrganisationAdminRow(Base):
 
 
 class OidcLoginRow(Base):
-    """A login that is at the issuer. It goes when it comes back, so it is used once."""
+    """A login at the issuer. The row is deleted on its return, so it is used once."""
 
     __tablename__ = "oidc_logins"
     state_sha256: Mapped[str] = mapped_column(String(64), primary_key=True)
-    #: Of the secret in the cookie of the browser that began it.
+    #: SHA-256 of the secret in the cookie of the browser that began it.
     browser_sha256: Mapped[str] = mapped_column(String(64))
     nonce: Mapped[str] = mapped_column(String(64))
-    #: Of PKCE.
+    #: PKCE verifier.
     verifier: Mapped[str] = mapped_column(String(128))
     redirect_uri: Mapped[str] = mapped_column(String(512))
     #: The console's page that it leads to.
@@ -71,24 +71,24 @@ class OidcLoginRow(Base):
 
 
 class EndedSessionRow(Base):
-    """A session of the console that was opened with a token, and ended before its cookie did."""
+    """A console session that was opened with a token, and ended before its cookie."""
 
     __tablename__ = "ended_sessions"
     cookie_sha256: Mapped[str] = mapped_column(String(64), primary_key=True)
-    #: When the cookie ends by itself, and the row goes.
+    #: End of the cookie, when the row is deleted.
     expires_at: Mapped[float] = mapped_column(Double, index=True)
 
 
 class DeviceLoginRow(Base):
-    """A command that waits until its user lets it in, in the console."""
+    """A command that waits for its user's approval in the console."""
 
     __tablename__ = "device_logins"
     device_sha256: Mapped[str] = mapped_column(String(64), primary_key=True)
     user_code: Mapped[str] = mapped_column(String(16), unique=True)
-    #: What the command says of itself, and where it is.
+    #: Name and address of the command.
     name: Mapped[str] = mapped_column(String(64))
     address: Mapped[str] = mapped_column(String(64))
-    #: The token or session that let it in.
+    #: The token or session that approved it.
     token_id: Mapped[str | None] = mapped_column(String(32))
     is_denied: Mapped[bool] = mapped_column(Boolean)
     next_poll_at: Mapped[float]

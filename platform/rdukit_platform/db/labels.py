@@ -1,4 +1,4 @@
-"""The table that jobs are found in by their labels."""
+"""The table that finds jobs by their labels."""
 
 from sqlalchemy import ForeignKey, Index, String
 from sqlalchemy.orm import Mapped, mapped_column
@@ -7,7 +7,7 @@ from rdukit_platform.db.base import Base
 
 
 class JobLabelRow(Base):
-    """Label of a job, as its row has it too; with what its tenant's jobs are listed by."""
+    """Label of a job, a copy of its row's, with the columns that order lists of jobs."""
 
     __tablename__ = "job_labels"
     __table_args__ = (Index("ix_job_labels_found", "tenant_id", "key", "value", "created_at", "job_id"),)
@@ -19,5 +19,5 @@ class JobLabelRow(Base):
 
     @property
     def id(self) -> str:
-        """The job's id, which pages go on from."""
+        """Return the job's id, for cursors of pages."""
         return self.job_id

@@ -1,4 +1,4 @@
-"""Bring a database to the newest schema. Every process of the platform does it at start; one of them has work to do."""
+"""Bring a database to the newest schema. Every process of the platform calls it at start; the first one migrates."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -79,13 +79,13 @@ def known_revisions() -> list[str]:
 
 
 def _upgrade(connection: Connection, revision: str) -> None:
-    from alembic import command  # half a second that a database which is up to date need not pay
+    from alembic import command  # importing takes half a second, which an up-to-date database need not pay
 
     command.upgrade(configure(connection), revision)
 
 
 def configure(connection: Connection) -> "Config":
-    """Return Alembic's configuration for a connection, and the transaction that it is in."""
+    """Return Alembic's configuration for a connection and its transaction."""
     from alembic.config import Config
 
     config = Config()

@@ -48,22 +48,22 @@ class TenantRow(Base):
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     name: Mapped[str] = mapped_column(String(64), unique=True)
     created_at: Mapped[float]
-    #: Part of the node that is its own beside others', as ``scheduler.shares`` weighs it.
+    #: Weight of its share, as in ``scheduler.shares``.
     weight: Mapped[float] = mapped_column(Double, default=1.0, server_default="1.0")
-    #: Bytes of artifacts that it may keep, 0: any number; none: as the setting artifacts.tenant_bytes says.
+    #: Limit of bytes of artifacts; 0: no limit; null: the setting artifacts.tenant_bytes.
     artifact_bytes: Mapped[int | None] = mapped_column(BYTES)
-    #: Tiles that are its own when its jobs want them; none: all that it has is borrowed.
+    #: Guaranteed tiles; null: all its tiles are borrowed.
     quota: Mapped[int | None]
-    #: Tiles that its jobs may have at once; none: any number.
+    #: Limit of tiles for its jobs and endpoints; null: no limit.
     max_tiles: Mapped[int | None]
-    #: Jobs that it may have active at once; none: as the setting scheduler.tenant_jobs says.
+    #: Limit of active jobs; null: the setting scheduler.tenant_jobs.
     max_jobs: Mapped[int | None]
     #: The organisation whose administrators manage its members.
     organisation_id: Mapped[str | None] = mapped_column(String(32), index=True)
 
 
 class TokenRow(Base):
-    """An API token: only its SHA-256 is kept."""
+    """An API token: only its SHA-256 is stored."""
 
     __tablename__ = "tokens"
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
@@ -71,27 +71,27 @@ class TokenRow(Base):
     sha256: Mapped[str] = mapped_column(String(64), unique=True)
     name: Mapped[str] = mapped_column(String(64))
     scopes: Mapped[list[str]]
-    #: The role whose scopes they were when it was made; none: they were named.
+    #: Role that its scopes came from; null: the scopes were named.
     role: Mapped[str | None] = mapped_column(String(32))
     created_at: Mapped[float]
     revoked_at: Mapped[float | None]
     expires_at: Mapped[float | None]
-    #: Written about once a minute while it is used.
+    #: Updated about once a minute while it is used.
     last_used_at: Mapped[float | None]
     #: The token that made it, or host, or break-glass.
     made_by: Mapped[str | None] = mapped_column(String(32), index=True)
-    #: The token that it was rotated into; it ends by ``expires_at``.
+    #: The token that replaces it after a rotation; this one ends at ``expires_at``.
     replaced_by: Mapped[str | None] = mapped_column(String(32))
-    #: When an administrator blocked it; none: nobody did, or it was let in again.
+    #: Time at which an administrator blocked it; null: it is not blocked.
     blocked_at: Mapped[float | None]
-    #: The user whose own it is: it allows no more than that user may now, and ends with the membership.
+    #: User that owns it: it is limited to the user's present rights, and ends with the membership.
     user_id: Mapped[str | None] = mapped_column(String(32), index=True)
-    #: Whether it is a session of the console, whose text nobody has; it allows what its user may.
+    #: Whether it is a console session, without a known text; it has its user's rights.
     is_session: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
 
 
 class BoxRow(Base):
-    """Version of a box that a tenant installed. It never changes, and its number is never given again."""
+    """Version of a box that a tenant installed. It is immutable, and its number is never reused."""
 
     __tablename__ = "boxes"
     __table_args__ = (UniqueConstraint("tenant_id", "name", "version"), Index(None, "tenant_id", "created_at"))
@@ -99,11 +99,11 @@ class BoxRow(Base):
     tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"))
     name: Mapped[str] = mapped_column(String(64))
     version: Mapped[int]
-    #: What it says of itself, as jobs are checked by it.
+    #: Its own description, against which jobs are checked.
     description: Mapped[dict[str, object]]
-    #: The folder in the store; none where the box is an image.
+    #: The folder in the store; null if the box is an image.
     artifact_id: Mapped[str | None] = mapped_column(ForeignKey("artifacts.id"))
-    #: Of an image: the reference by which it was installed. It runs by its digest.
+    #: Reference by which an image was installed; it runs by its digest.
     image: Mapped[str | None] = mapped_column(String(512))
     #: SHA-256 of the folder's manifest, or ``sha256:…`` of the image.
     digest: Mapped[str] = mapped_column(String(80))
@@ -112,13 +112,13 @@ class BoxRow(Base):
 
 
 class JobRow(Base):
-    """Job: a verb of a box, to be run to one final state."""
+    """Job: a verb of a box, which runs to one final state."""
 
     __tablename__ = "jobs"
     __table_args__ = (
         UniqueConstraint("tenant_id", "idempotency_key"),
         Index(None, "tenant_id", "created_at"),
-        #: Its jobs of one state, also of one that is rare.
+        #: A tenant's jobs in one state, also a rare one.
         Index(None, "tenant_id", "state", "created_at"),
         Index(None, "state", "created_at"),
         #: The front of each tenant's queue.
@@ -132,51 +132,51 @@ class JobRow(Base):
     step: Mapped[str | None] = mapped_column(String(64))
     name: Mapped[str] = mapped_column(String(128))
     box: Mapped[str] = mapped_column(String(64))
-    #: Of a box that the tenant installed: exactly which.
+    #: Exact version of a box that the tenant installed.
     box_version: Mapped[int | None]
     verb: Mapped[str] = mapped_column(String(32))
     parameters: Mapped[dict[str, object]]
     #: Slot to artifact id, or to "@step.slot" until that step has ended.
     inputs: Mapped[dict[str, str]]
-    #: Of a step: slot to the reference that its input was.
+    #: Slot to the original reference of a step's input.
     references: Mapped[dict[str, str]] = mapped_column(JSON, default=dict, server_default="{}")
-    #: Digests of what it does, without and with its inputs' content; none: it is not to be taken from another job.
+    #: Cache keys, without and with its inputs' content; null: no reuse of another job's outputs.
     cache_base: Mapped[str | None] = mapped_column(String(64))
     cache_key: Mapped[str | None] = mapped_column(String(64))
-    #: The job whose outputs it has, because that had made the same.
+    #: The job whose outputs it reuses.
     cached_from: Mapped[str | None] = mapped_column(String(32))
     #: Slot to artifact id; set when the job succeeds.
     outputs: Mapped[dict[str, str]]
-    #: Of each member.
+    #: Tiles per member.
     tiles: Mapped[int]
     #: Processes that compute together, each with tiles of its own.
     members: Mapped[int] = mapped_column(Integer, default=1, server_default="1")
     max_attempts: Mapped[int]
     #: The highest goes first.
     priority: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
-    #: Seconds that an attempt may take; none: as long as it likes.
+    #: Run limit of an attempt in seconds; null: no limit.
     run_limit_s: Mapped[float | None]
-    #: When it has to be done.
+    #: Its deadline.
     deadline_at: Mapped[float | None]
-    #: The same less its run limit: who has not started by then cannot be done in time.
+    #: Deadline minus run limit: a job not started by then cannot meet its deadline.
     start_by: Mapped[float | None]
-    #: As ``RetryPolicy``; none: the usual.
+    #: As ``RetryPolicy``; null: the default.
     retry: Mapped[dict[str, object] | None]
     #: Whether a job of higher priority may take its tiles.
     preemptible: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
     labels: Mapped[dict[str, str]] = mapped_column(JSON, default=dict, server_default="{}")
-    #: Labels that its node has to have.
+    #: Labels that its node must have.
     constraint: Mapped[dict[str, str]] = mapped_column(JSON, default=dict, server_default="{}")
-    #: The trace that it belongs to, and in it the span of who submitted it, as W3C's ``traceparent``.
+    #: Its trace, and the submitter's span in it, as a W3C ``traceparent``.
     traceparent: Mapped[str | None] = mapped_column(String(64))
     state: Mapped[str] = mapped_column(String(16))
     reason: Mapped[str | None] = mapped_column(String(32))
     error: Mapped[dict[str, object] | None]
     result: Mapped[dict[str, object] | None]
     progress: Mapped[dict[str, object] | None]
-    #: Why the scheduler has not admitted it yet, in words.
+    #: Wait reason, as a sentence.
     waits_for: Mapped[str | None] = mapped_column(Text)
-    #: The same as one of ``WaitCode``, and when it starts at the latest, as far as run limits tell.
+    #: Wait reason as a ``WaitCode``, and its latest start, if run limits determine it.
     wait_code: Mapped[str | None] = mapped_column(String(32))
     estimated_start: Mapped[float | None]
     #: Grows with each change of state; an update names the version it saw.
@@ -187,12 +187,12 @@ class JobRow(Base):
     failures: Mapped[int] = mapped_column(Integer, default=0)
     #: Attempts lost to the platform or its host; they count against the setting job.max_losses.
     losses: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
-    #: How often its tiles were taken for another job.
+    #: Number of times it was preempted.
     preemptions: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
     #: Not admitted before this time.
     not_before: Mapped[float | None]
     idempotency_key: Mapped[str | None] = mapped_column(String(128))
-    #: Id of the user, or of the tenant's token; none: nobody, as for a schedule.
+    #: Id of the submitting user, or of the tenant's token; null: unknown.
     submitted_by: Mapped[str | None] = mapped_column(String(32))
     created_at: Mapped[float]
     queued_at: Mapped[float | None]
@@ -201,7 +201,7 @@ class JobRow(Base):
 
 
 class JobEventRow(Base):
-    """Event of a job; written in the transaction that made it happen."""
+    """Event of a job; written in the transaction of the change."""
 
     __tablename__ = "job_events"
     __table_args__ = (Index(None, "job_id", "id"), {"sqlite_autoincrement": True})
@@ -227,19 +227,19 @@ class ArtifactRow(Base):
     digest: Mapped[str] = mapped_column(String(64), index=True)
     bytes: Mapped[int] = mapped_column(BYTES)
     is_folder: Mapped[bool] = mapped_column(Boolean)
-    #: Of a file: its name, by whose ending programs know the format.
+    #: Original name of a file; its ending gives the format.
     file_name: Mapped[str | None] = mapped_column(String(128))
     job_id: Mapped[str | None] = mapped_column(ForeignKey("jobs.id"), index=True)
     slot: Mapped[str | None] = mapped_column(String(64))
     created_at: Mapped[float]
-    #: Since when it is neither deleted nor expires.
+    #: Time at which it was pinned.
     pinned_at: Mapped[float | None]
     #: The row stays for the lineage of others; the content does not.
     deleted_at: Mapped[float | None]
 
 
 class LineageRow(Base):
-    """``child`` was made from ``parent``, which the job had in ``slot``; without a job, ``child`` names it there."""
+    """``child`` was made from ``parent``, the job's input in ``slot``; without a job, ``child`` names it there."""
 
     __tablename__ = "lineage"
     child: Mapped[str] = mapped_column(ForeignKey("artifacts.id"), primary_key=True)
@@ -249,7 +249,8 @@ class LineageRow(Base):
 
 
 class ExpertRow(Base):
-    """Version of an expert: a box and a checkpoint that one of its jobs trained. It never changes but to be deprecated.
+    """Version of an expert: a box and a checkpoint that one of its jobs trained. It is immutable, except for its
+    deprecation.
 
     The database deletes no artifact and no job that an expert refers to.
     """
@@ -261,7 +262,7 @@ class ExpertRow(Base):
     name: Mapped[str] = mapped_column(String(64))
     version: Mapped[int]
     box: Mapped[str] = mapped_column(String(64))
-    #: Of a box that the tenant installed: exactly which.
+    #: Exact version of a box that the tenant installed.
     box_version: Mapped[int | None]
     checkpoint_id: Mapped[str] = mapped_column(ForeignKey("artifacts.id"), index=True)
     #: The PEF that trained it, if the job had one.
@@ -284,22 +285,22 @@ class SweepRow(Base):
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"))
     name: Mapped[str] = mapped_column(String(128))
-    #: What was asked for, as ``SweepRequest``; the box is an exact version, the tiles are chosen.
+    #: The request, as ``SweepRequest``, with an exact box version and chosen tiles.
     request: Mapped[dict[str, object]]
     state: Mapped[str] = mapped_column(String(16), index=True)
-    #: Why it has ended, in words.
+    #: Reason of its end, as a sentence.
     reason: Mapped[str | None] = mapped_column(Text)
-    #: Grows with each change; who decided by an older one begins nothing.
+    #: Grows with each change; decisions by an older version are dropped.
     version: Mapped[int] = mapped_column(Integer, default=0)
     idempotency_key: Mapped[str | None] = mapped_column(String(128))
-    #: As of a job; its trials have the same.
+    #: As for a job; its trials have the same.
     submitted_by: Mapped[str | None] = mapped_column(String(32))
     created_at: Mapped[float]
     ended_at: Mapped[float | None]
 
 
 class TrialRow(Base):
-    """Trial of a sweep: a job, and what is known of it once it has ended."""
+    """Trial of a sweep: a job, and its results once it has ended."""
 
     __tablename__ = "trials"
     __table_args__ = (UniqueConstraint("job_id"),)
@@ -307,32 +308,32 @@ class TrialRow(Base):
     number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
     parameters: Mapped[dict[str, object]]
-    #: What the objective is, if the job has succeeded and told it.
+    #: Value of the objective, if the job has succeeded with one.
     value: Mapped[float | None]
-    #: (step, value) of the metric that early stopping looks at; set when the job has ended.
+    #: Points (step, value) of the metric for early stopping; set when the job has ended.
     curve: Mapped[list[list[float]] | None]
 
 
 class EndpointRow(Base):
-    """A model that a tenant has running under a name. What is wanted is here; what there is, are its replicas."""
+    """A model that a tenant serves under a name. This row is the wanted state; replicas are the actual state."""
 
     __tablename__ = "endpoints"
     __table_args__ = (UniqueConstraint("tenant_id", "held_name"), Index(None, "tenant_id", "created_at"))
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"))
     name: Mapped[str] = mapped_column(String(64))
-    #: The name as long as it is this one's; none once it is deleted, so that another may have it.
+    #: The name while the endpoint exists; null after its deletion, so that the name is free.
     held_name: Mapped[str | None] = mapped_column(String(64))
-    #: Number of the revision that is wanted.
+    #: Number of the wanted revision.
     revision: Mapped[int]
-    #: How many replicas of it are wanted.
+    #: Wanted number of replicas.
     replicas: Mapped[int]
     #: Number of a revision that gets ``canary_percent`` of the calls; none: all go to the wanted one.
     canary: Mapped[int | None]
     canary_percent: Mapped[int | None]
-    #: Seconds without a call after which it does without replicas until the next one; none: it keeps them.
+    #: Seconds without a call after which its replicas end; null: it keeps them.
     idle_s: Mapped[float | None]
-    #: Where ``idle_s`` is: the latest call, as gateways tell about twice a second.
+    #: Time of the latest call, if ``idle_s`` is set; gateways update it about twice a second.
     called_at: Mapped[float | None]
     created_at: Mapped[float]
     updated_at: Mapped[float]
@@ -340,7 +341,7 @@ class EndpointRow(Base):
 
 
 class EndpointRevisionRow(Base):
-    """Revision of an endpoint: what its replicas serve. It never changes.
+    """Revision of an endpoint: what its replicas serve. It is immutable.
 
     The database deletes no artifact that a revision refers to.
     """
@@ -351,14 +352,15 @@ class EndpointRevisionRow(Base):
     endpoint_id: Mapped[str] = mapped_column(ForeignKey("endpoints.id"))
     number: Mapped[int]
     box: Mapped[str] = mapped_column(String(64))
-    #: Of a box that the tenant installed: exactly which.
+    #: Exact version of a box that the tenant installed.
     box_version: Mapped[int | None]
     pef_id: Mapped[str] = mapped_column(ForeignKey("artifacts.id"), index=True)
     #: None: the PEF has no parameters.
     checkpoint_id: Mapped[str | None] = mapped_column(ForeignKey("artifacts.id"), index=True)
-    #: What it was made from, if that was an expert.
+    #: The expert that it serves, if it was made from one.
     expert_id: Mapped[str | None] = mapped_column(ForeignKey("experts.id"))
-    #: Of a bundle of experts: its file, and ``[{"name", "kind", "aliases", "adapter_of"}]``; ``pef_id`` is its first.
+    #: For a bundle of experts: its artifact, and ``[{"name", "kind", "aliases", "adapter_of"}]``; ``pef_id`` is its
+    #: first.
     bundle_id: Mapped[str | None] = mapped_column(ForeignKey("artifacts.id"), index=True)
     models: Mapped[list[dict[str, object]] | None]
     tiles: Mapped[int]
@@ -366,7 +368,9 @@ class EndpointRevisionRow(Base):
 
 
 class EndpointReplicaRow(Base):
-    """Replica of an endpoint: one box, from its start to its end. Its token fences: without it no worker changes it."""
+    """Replica of an endpoint: one box, from its start to its end. Its token is the fencing token for its worker's
+    changes.
+    """
 
     __tablename__ = "endpoint_replicas"
     __table_args__ = (Index(None, "endpoint_id", "created_at"), Index(None, "state"))
@@ -376,7 +380,7 @@ class EndpointReplicaRow(Base):
     revision: Mapped[int]
     state: Mapped[str] = mapped_column(String(16))
     reason: Mapped[str | None] = mapped_column(String(32))
-    #: What it waits for, or how it ended, in words.
+    #: Wait reason, or reason of its end, as a sentence.
     message: Mapped[str | None] = mapped_column(Text)
     token: Mapped[str] = mapped_column(String(64))
     node: Mapped[str | None] = mapped_column(String(64))
@@ -385,31 +389,31 @@ class EndpointReplicaRow(Base):
     tiles: Mapped[list[str] | None]
     #: ``{"backend", "id", "limits"}``
     box: Mapped[dict[str, object] | None]
-    #: Of its REST wire, as the worker's host reaches it; and the user whose socket it is.
+    #: Address of its REST wire on the worker's host, and the uid that owns its socket.
     address: Mapped[str | None] = mapped_column(Text)
     address_uid: Mapped[int | None] = mapped_column(BigInteger)
     created_at: Mapped[float]
     claimed_at: Mapped[float | None]
     ready_at: Mapped[float | None]
     draining_at: Mapped[float | None]
-    #: While it drains: until then at least a gateway has requests at it.
+    #: While it drains: time until which a gateway has open requests at it.
     busy_until: Mapped[float | None]
     ended_at: Mapped[float | None]
 
 
 class EndpointUsageRow(Base):
-    """Calls of a revision of an endpoint, of a bundle those of one of its models, in a day."""
+    """Calls of a revision of an endpoint, or of a model of its bundle, on a day."""
 
     __tablename__ = "endpoint_usage"
     endpoint_id: Mapped[str] = mapped_column(ForeignKey("endpoints.id"), primary_key=True)
     #: Days since the epoch, UTC.
     day: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
-    #: Number of the revision that answered; 0: none did, or it was before revisions were counted.
+    #: Number of the revision that answered; 0: none, or counted before there were revisions.
     revision: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False, server_default="0")
-    #: Of a bundle: the expert or adapter that answered; empty: none did, or there is one model only.
+    #: Expert or adapter of a bundle that answered; empty: none, or not a bundle.
     model: Mapped[str] = mapped_column(String(128), primary_key=True, server_default="")
     requests: Mapped[int] = mapped_column(BigInteger)
-    #: Of the requests: those answered with an error.
+    #: Requests answered with an error.
     failures: Mapped[int] = mapped_column(BigInteger)
     rows: Mapped[int] = mapped_column(BigInteger)
     prompt_tokens: Mapped[int] = mapped_column(BigInteger)
@@ -417,31 +421,31 @@ class EndpointUsageRow(Base):
 
 
 class ServiceRow(Base):
-    """A scheduler or worker that is up; gone is who has not beaten lately."""
+    """A scheduler or worker; without recent heartbeats it counts as gone."""
 
     __tablename__ = "services"
     id: Mapped[str] = mapped_column(String(128), primary_key=True)
     kind: Mapped[str] = mapped_column(String(16))
     slots: Mapped[int]
-    #: Of a worker: what is round the boxes of its jobs, and if that is nothing, why.
+    #: Isolation of a worker's job boxes; if there is none, with the reason.
     walls: Mapped[str] = mapped_column(Text, default="")
-    #: Of a worker: its node.
+    #: Node of a worker.
     node: Mapped[str] = mapped_column(String(64), default="", server_default="")
     started_at: Mapped[float]
     beat_at: Mapped[float]
 
 
 class SchedulerLeaseRow(Base):
-    """The one row that says which scheduler decides. It is kept when nobody does, so that tokens only grow."""
+    """The only row, which names the deciding scheduler. It is kept even when none decides, so that tokens only grow."""
 
     __tablename__ = "scheduler_lease"
     name: Mapped[str] = mapped_column(String(32), primary_key=True)
-    #: Its service; empty: it was given back.
+    #: The holder's service; empty: the lease is free.
     holder: Mapped[str] = mapped_column(String(128))
-    #: Where its process is: boot and space of process ids.
+    #: Place of its process: boot id and pid namespace.
     place: Mapped[str] = mapped_column(String(128))
-    #: One more with each holder.
+    #: Increased with each holder.
     token: Mapped[int] = mapped_column(BYTES)
-    #: One more with each sign of life; others count by their own clocks how long there was none.
+    #: Increased with each renewal; others measure the time between renewals by their own clocks.
     beats: Mapped[int] = mapped_column(BYTES)
     beat_at: Mapped[float]

@@ -7,32 +7,32 @@ from rdukit_platform.db.base import BYTES, Base
 
 
 class NodeRow(Base):
-    """Node of the platform: a machine with a node daemon and workers, which beat for it."""
+    """Node of the platform: a machine with a node daemon and workers, which send its heartbeats."""
 
     __tablename__ = "nodes"
     name: Mapped[str] = mapped_column(String(64), primary_key=True)
-    #: Of its home folder, so that another machine of the same name is noticed.
+    #: Id of its home folder, to detect another machine of the same name.
     home_id: Mapped[str] = mapped_column(String(64))
     host: Mapped[str] = mapped_column(String(255))
     #: As ``NodeLife``.
     state: Mapped[str] = mapped_column(String(16))
-    #: By its own settings, and by administrators, whose word counts more.
+    #: Labels from its own settings, and from administrators, which override them.
     labels: Mapped[dict[str, str]]
     given_labels: Mapped[dict[str, str]] = mapped_column(JSON, default=dict, server_default="{}")
     #: As ``NodeCapacity``; none: its daemon does not answer.
     capacity: Mapped[dict[str, object] | None] = mapped_column(JSON(none_as_null=True))
     #: The jobs and replicas that held tiles when it reported its capacity.
     leased: Mapped[list[str]]
-    #: As ``look_at_node`` tells it, by ``date_start``.
+    #: Report of ``look_at_node``, after ``date_start``.
     report: Mapped[dict[str, object]] = mapped_column("told", JSON, deferred=True)
-    #: Grows with each beat: the scheduler sees by its own clock how long it has not.
+    #: Increased with each heartbeat; the scheduler measures silence by its own clock.
     beats: Mapped[int] = mapped_column(BYTES)
-    #: Where its workers answer those of other nodes: a host name or address; none: they join no boxes.
+    #: Host name or address of its workers for other nodes; null: it takes no part in jobs on several nodes.
     link_host: Mapped[str | None] = mapped_column(String(255))
-    #: Of the last beat, by the node's clock.
+    #: Time of the last heartbeat, by the node's clock.
     beat_at: Mapped[float]
     joined_at: Mapped[float]
-    #: When its state changed last.
+    #: Time of the last change of state.
     changed_at: Mapped[float]
 
     @property
@@ -42,7 +42,7 @@ class NodeRow(Base):
 
 
 class NodeOrderRow(Base):
-    """Change that a node's worker is to ask of the node's daemon, until whoever ordered it has the answer."""
+    """Order to a node's worker to change its daemon; it exists until the caller has the answer."""
 
     __tablename__ = "node_orders"
     __table_args__ = (Index(None, "node", "created_at"),)

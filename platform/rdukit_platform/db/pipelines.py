@@ -19,7 +19,7 @@ class PipelineRow(Base):
 
 
 class ScheduleRow(Base):
-    """Schedule of a pipeline: what is submitted, and when."""
+    """Schedule of a pipeline: the request, and its times."""
 
     __tablename__ = "schedules"
     __table_args__ = (UniqueConstraint("tenant_id", "name"), Index(None, "tenant_id", "created_at"))
@@ -31,26 +31,26 @@ class ScheduleRow(Base):
     zone: Mapped[str] = mapped_column(String(64))
     missed: Mapped[str] = mapped_column(String(16))
     overlap: Mapped[str] = mapped_column(String(16))
-    #: What is submitted, as ``PipelineRequest``.
+    #: The submitted ``PipelineRequest``.
     request: Mapped[dict[str, object]]
     created_at: Mapped[float]
     paused_at: Mapped[float | None]
-    #: Who made it, and so submits its jobs: id of a user, or of the tenant's token.
+    #: Its creator, who also submits its jobs: id of a user, or of the tenant's token.
     submitted_by: Mapped[str | None] = mapped_column(String(32))
-    #: The next due time; none while it is paused, or if there is none any more.
+    #: Next due time; null while it is paused, or if there is none.
     next_at: Mapped[float | None] = mapped_column(Double, index=True)
 
 
 class ScheduledRunRow(Base):
-    """Run of a schedule: what became of a due time. The key lets each due time have one, however many schedulers."""
+    """Run of a schedule at a due time. The key allows one run per due time, even with several schedulers."""
 
     __tablename__ = "scheduled_runs"
     __table_args__ = (Index(None, "state"),)
     schedule_id: Mapped[str] = mapped_column(ForeignKey("schedules.id"), primary_key=True)
     due_at: Mapped[float] = mapped_column(Double, primary_key=True)
     state: Mapped[str] = mapped_column(String(16))
-    #: Why it was not started, or what was wrong.
+    #: Reason why it was not started, or has failed.
     why: Mapped[str | None] = mapped_column(Text)
     pipeline_id: Mapped[str | None] = mapped_column(String(32))
-    #: When it was decided upon last.
+    #: Time of the last decision about it.
     at: Mapped[float]

@@ -1,8 +1,8 @@
 """References of a pipeline's steps to each other, as their rows hold them until the steps have ended (pure).
 
-``@step.slot`` is what a step makes. Of a step that has become several jobs, its members, ``@step[2].slot`` is one of
-them, ``@step[*].slot`` each of them (the step that says so becomes a job for each), and ``@step[max: METRIC].slot``, or
-``min:``, the one whose result has the most, or the least, of a figure.
+``@step.slot`` is an output of a step. For a step with several jobs, its members, ``@step[2].slot`` is an output of one
+member. ``@step[*].slot`` means each member: the referring step becomes a job per member. ``@step[max: METRIC].slot``
+(or ``min:``) chooses the member with the highest (lowest) figure.
 """
 
 import re
@@ -23,20 +23,20 @@ _LEGAL: Final = "@step.slot, such as @train.checkpoint, @step[0].slot, @step[*].
 
 @dataclass(frozen=True, slots=True)
 class StepReference:
-    """Reference to what a step, or a member of one, makes in ``slot``.
+    """Reference to the output ``slot`` of a step, or of a member of one.
 
-    ``metric`` chooses among all members of ``step``: the one with the most of it, or with ``is_least`` the least.
+    ``metric`` chooses the member of ``step`` with the highest value, or with ``is_least`` the lowest.
     """
 
     step: str
     slot: str
     metric: str | None = None
     is_least: bool = False
-    #: All members, each for a job of its own.
+    #: Whether it means all members, each for a job of its own.
     is_each: bool = False
 
     def candidates(self, steps: Iterable[str]) -> list[str]:
-        """Return which of ``steps`` it may come from, in their order."""
+        """Return the steps that the reference may choose, in their order."""
         is_any = self.metric is not None
         return [name for name in steps if name == self.step or (is_any and group_of(name) == self.step)]
 
@@ -61,11 +61,11 @@ def read_reference(text: str) -> StepReference | None:
 
 
 def group_of(name: str) -> str:
-    """Return the step that a member belongs to; of a step that has not fanned out its own name."""
+    """Return the step that a member belongs to; a step without fan-out is its own group."""
     found = _MEMBER.fullmatch(name)
     return name if found is None else found["step"]
 
 
 def sources_of(references: Mapping[str, str]) -> list[str]:
-    """Return which steps a step comes after, as its references name them: ``build``, ``train[max: accuracy]``."""
+    """Return the source steps of references, as named there: ``build``, ``train[max: accuracy]``."""
     return list(dict.fromkeys(text[1:].rpartition(".")[0] for text in references.values()))

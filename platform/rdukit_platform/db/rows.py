@@ -49,7 +49,7 @@ def read_page(
 
 
 def check_limit(limit: int, name: str = "limit") -> int:
-    """Return ``limit`` if it is legal; ``name`` is what its caller calls it.
+    """Return ``limit`` if it is legal; ``name`` is the caller's name of it.
 
     Raises:
         InvalidArgument: it is not.
@@ -72,7 +72,7 @@ def after_cursor(
         at, last_id = float(at), str(last_id)
     except (ValueError, TypeError, binascii.Error) as cause:
         raise InvalidArgument(f"{cursor!r} is not a cursor; use next_cursor of the page before") from cause
-    # The first condition says no more, but is one that an index begins with.
+    # The first condition is redundant, but an index can begin with it.
     return and_(created_at <= at, or_(created_at < at, row_id < last_id))
 
 
@@ -88,10 +88,10 @@ def cursor_at(created_at: float, row_id: str) -> str:
     return base64.urlsafe_b64encode(text).decode().rstrip("=")
 
 
-#: Crockford's base 32, as often as bytes have values: each letter stands for eight of them.
+#: Crockford's base 32, repeated to 256 letters, so that each letter stands for eight byte values.
 _LETTERS: Final = b"0123456789abcdefghjkmnpqrstvwxyz" * 8
 
 
 def new_id(kind: str) -> str:
-    """Make an id: ``job-7k2m…``, 12 characters of Crockford's base 32 after the kind."""
+    """Create an id: ``job-7k2m…``, 12 characters of Crockford's base 32 after the kind."""
     return f"{kind}-{secrets.token_bytes(12).translate(_LETTERS).decode()}"

@@ -7,7 +7,7 @@ from rdukit_platform.db.base import Base
 
 
 class WebhookRow(Base):
-    """URL that a tenant wants to be told of its jobs."""
+    """URL that a tenant wants notified about its jobs."""
 
     __tablename__ = "webhooks"
     __table_args__ = (Index(None, "tenant_id", "created_at"),)
@@ -15,15 +15,15 @@ class WebhookRow(Base):
     tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"))
     url: Mapped[str] = mapped_column(Text)
     events: Mapped[list[str]]
-    #: What messages are signed with; also with the one before it, until ``old_until``.
+    #: Secrets that sign messages: the newest, and until ``old_until`` the previous one.
     secret: Mapped[str] = mapped_column(String(128))
     old_secret: Mapped[str | None] = mapped_column(String(128))
     old_until: Mapped[float | None]
     created_at: Mapped[float]
-    #: Since when it is told nothing, and why: somebody's word, or how it failed.
+    #: Time of its disabling, and the reason: a user's, or its failures.
     disabled_at: Mapped[float | None]
     disabled_reason: Mapped[str | None] = mapped_column(Text)
-    #: Tries that failed one after another, and when the first of them did.
+    #: Number of successive failed attempts, and time of the first.
     failures: Mapped[int] = mapped_column(default=0, server_default="0")
     failing_since: Mapped[float | None]
     #: The row stays for a while: a job's change that saw it may be about to refer to it.
@@ -31,29 +31,29 @@ class WebhookRow(Base):
 
 
 class DeliveryRow(Base):
-    """Message to a webhook, written in the transaction of what it tells: the outbox.
+    """Message to a webhook, written in the transaction that it reports: the outbox.
 
-    Nothing refers to other tables, so that no change of a job waits for a webhook's, or fails with it.
+    It has no foreign keys, so changes of jobs never wait for a webhook's row, or fail with it.
     """
 
     __tablename__ = "deliveries"
     __table_args__ = (
-        #: What is due, of one tenant after another.
+        #: Due messages, by tenant.
         Index(None, "state", "tenant_id", "due_at"),
         Index(None, "webhook_id", "created_at"),
     )
-    #: The same for each try.
+    #: The same for each attempt.
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     webhook_id: Mapped[str] = mapped_column(String(32))
     tenant_id: Mapped[str] = mapped_column(String(32))
     event: Mapped[str] = mapped_column(String(32))
     body: Mapped[dict[str, object]]
     state: Mapped[str] = mapped_column(String(16))
-    #: When it is tried next. Who tries it moves it on first: if that one dies, another tries it then.
+    #: Time of the next attempt. A sender postpones it first: if the sender dies, another tries then.
     due_at: Mapped[float]
     give_up_at: Mapped[float]
     attempts: Mapped[int]
-    #: HTTP status of the last try, 0: there was no answer; and what went wrong.
+    #: HTTP status of the last attempt (0: no answer), and its error.
     status: Mapped[int | None]
     error: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[float]

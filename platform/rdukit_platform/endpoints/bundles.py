@@ -1,8 +1,8 @@
-"""Bundles of experts whose files are artifacts: which those are, whether they can be served, and where they lie.
+"""Bundles of experts whose files are artifacts: find the artifacts, check the bundle, and lay out its files.
 
 A bundle is an artifact of the kind ``bundle``: a bundle file as ``rdukit serve`` takes it, whose files are named
-``artifact://ID`` or ``artifact://ID/PATH``. Its language is the server's, and a process of that checks it: here only
-the names of artifacts are looked for. What it turns out to be made of becomes its lineage, and is kept with it.
+``artifact://ID`` or ``artifact://ID/PATH``. Its language belongs to the server, whose process checks it; this module
+only finds the names of artifacts. The artifacts become its lineage, and are kept with it.
 """
 
 import os
@@ -27,29 +27,29 @@ BUNDLE: Final = "bundle"
 BUNDLE_FILE: Final = "bundle.yaml"
 MAX_BUNDLE_BYTES: Final = 256 << 10
 MAX_ARTIFACTS: Final = 256
-#: Files of a folder that a bundle names; checkpoints have a few.
+#: Largest number of files in a folder that a bundle names; checkpoints have a few.
 MAX_FILES: Final = 10_000
 _REFERENCE: Final = re.compile(r"artifact://(?P<id>[a-z]+-[a-z0-9]+)(?P<path>(?:/[\w.+@-]+)*)")
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedBundle:
-    """A bundle that can be served: its artifact, what that is made of, and what it serves."""
+    """A bundle that can be served: its artifact, its parts, and its models."""
 
     bundle_id: str
     #: Key of the bundle, as ``experts.0.checkpoint`` → the artifact that it names.
     parts: Mapping[str, str]
-    #: As ``EndpointRevisionRow.models``, the first expert first.
+    #: Models as in ``EndpointRevisionRow.models``, the first expert first.
     models: Sequence[dict[str, object]]
     #: The box that compiled its first PEF, and that PEF.
     box: str
     pef_id: str
-    #: The most that one of its PEFs was compiled for.
+    #: Largest number of tiles that one of its PEFs was compiled for.
     tiles: int
 
 
 def find_references(text: str) -> dict[str, set[str]]:
-    """Return the artifacts that a text names, each with the paths in it that are meant; "" is all of it (pure)."""
+    """Return the artifacts that a text names, each with the named paths inside; "" is the whole artifact (pure)."""
     found: dict[str, set[str]] = {}
     for match in _REFERENCE.finditer(text):
         found.setdefault(match["id"], set()).add(match["path"].strip("/"))
@@ -57,10 +57,10 @@ def find_references(text: str) -> dict[str, set[str]]:
 
 
 def read_checked(bundle_id: str, checked: Mapping[str, object]) -> CheckedBundle:
-    """Read what the check says of a bundle that can be served (pure).
+    """Parse the check's report of a bundle that can be served (pure).
 
     Raises:
-        Unavailable: it does not say what it should.
+        Unavailable: the report is malformed.
     """
     try:
         files, models, tiles = checked["files"], checked["models"], checked["tiles"]
@@ -69,19 +69,19 @@ def read_checked(bundle_id: str, checked: Mapping[str, object]) -> CheckedBundle
         parts = {str(each["at"]): next(iter(find_references(each["file"]))) for each in files}
         return CheckedBundle(bundle_id, parts, models, str(checked["box"]), next(iter(parts.values())), tiles)
     except (LookupError, TypeError, StopIteration) as cause:
-        raise Unavailable(f"the check of bundle {bundle_id} does not say what is in it: {cause!r}") from cause
+        raise Unavailable(f"the check of bundle {bundle_id} returned a malformed report: {cause!r}") from cause
 
 
 def check_bundle(
     database: Database, store: BlobStore, catalog: Catalog, tenant_id: str, bundle_id: str, folder: Path
 ) -> CheckedBundle:
-    """Check an artifact as a bundle: its language, that all of its artifacts are the tenant's, and that it fits.
+    """Check an artifact as a bundle: its language, its tenant's ownership of all artifacts, and its fit.
 
     Args:
-        folder: in which a folder for the check is made.
+        folder: parent of the temporary folder for the check.
     Raises:
         NotFound: the tenant has no such artifact.
-        InvalidArgument: it is no bundle, or a wrong one; the message has each fault with its line.
+        InvalidArgument: it is no valid bundle; the message has all faults with their lines.
         Overloaded, Unavailable: it cannot be checked now.
     """
     with database.read() as session:
@@ -89,7 +89,7 @@ def check_bundle(
         references = find_references(text)
         if len(references) > MAX_ARTIFACTS:
             raise InvalidArgument(f"bundle {bundle_id} names {len(references)} artifacts; legal: up to {MAX_ARTIFACTS}")
-        # What is not the tenant's is not there: the check says in which line it is named.
+        # Artifacts of other tenants count as missing: the check reports the line that names one.
         rows = _find_artifacts(session, tenant_id, references)
     with incoming_folder(folder) as inside:
         for row in rows:
@@ -103,7 +103,7 @@ def read_bundle(session: Session, store: BlobStore, tenant_id: str, bundle_id: s
     """Return the text of a bundle.
 
     Raises:
-        NotFound: the tenant has no such artifact. InvalidArgument: it is none.
+        NotFound: the tenant has no such artifact. InvalidArgument: it is no bundle.
     """
     row = get_artifact(session, tenant_id, bundle_id)
     if row.is_folder or row.kind != BUNDLE or row.bytes > MAX_BUNDLE_BYTES:
@@ -119,10 +119,10 @@ def read_bundle(session: Session, store: BlobStore, tenant_id: str, bundle_id: s
 
 
 def keep_parts(session: Session, tenant_id: str, bundle: CheckedBundle) -> None:
-    """Write down what a bundle is made of. Until the transaction ends nobody deletes any of it.
+    """Record a bundle's parts as its lineage. None of them can be deleted until the transaction ends.
 
     Raises:
-        NotFound: some of it was deleted meanwhile.
+        NotFound: a part was deleted meanwhile.
     """
     get_artifact(session, tenant_id, bundle.bundle_id, is_locked=True)
     known = {(row.parent, row.slot) for row in parts_of(session, bundle.bundle_id)}
@@ -134,16 +134,16 @@ def keep_parts(session: Session, tenant_id: str, bundle: CheckedBundle) -> None:
 
 
 def parts_of(session: Session, bundle_id: str) -> Sequence[LineageRow]:
-    """Return what a bundle that was served is made of."""
+    """Return the parts of a bundle that was served."""
     query = select(LineageRow).where(LineageRow.child == bundle_id, LineageRow.job_id.is_(None))
     return session.scalars(query.order_by(LineageRow.slot)).all()
 
 
 def bring_bundle(store: BlobStore, bundle: ArtifactRow, parts: Iterable[ArtifactRow], folder: Path) -> Path:
-    """Lay a bundle and all that it is made of out in ``folder`` as its server takes it. Returns its file.
+    """Copy a bundle and its parts into ``folder`` in the layout of its server. Returns the bundle's file.
 
     Raises:
-        NotFound, ContentDamaged: the content of something is not in the store.
+        NotFound, ContentDamaged: content is missing in the store, or damaged.
     """
     for row in parts:
         store.materialize(row.digest, row.is_folder, folder / row.id)
@@ -163,11 +163,11 @@ def _find_artifacts(session: Session, tenant_id: str, ids: Iterable[str]) -> lis
 
 
 def _lay_out(store: BlobStore, row: ArtifactRow, target: Path, paths: set[str]) -> None:
-    """Put at ``target`` what a check reads of an artifact: files that are named, and JSON as tokenizers are; of others
-    only that they are there.
+    """Lay out at ``target`` the files of an artifact that a check reads: named files, and JSON such as tokenizers.
+    Other files are only created.
 
     Raises:
-        InvalidArgument: it is a folder of too many files.
+        InvalidArgument: the folder has too many files.
     """
     if not row.is_folder:
         _link(store, row.digest, target)
@@ -189,5 +189,5 @@ def _link(store: BlobStore, digest: str, target: Path) -> None:
     with store.local(digest) as blob:
         try:
             os.link(blob, target)
-        except OSError:  # the store is elsewhere
+        except OSError:  # the store is on another file system
             shutil.copyfile(blob, target)

@@ -1,9 +1,9 @@
-"""Decides which replicas to start, drain and end (pure), and in which state an endpoint is.
+"""Plan of an endpoint's replicas (pure): which to start, drain and end, and the endpoint's state.
 
-A new revision takes over one replica at a time: a new one becomes ready before an old one drains, so that as many as
-are wanted answer all the time. A revision whose replicas fail is tried again after pauses that double; meanwhile the
-old one goes on. A replica whose node leaves, or drains its tiles until a deadline, is replaced in the same way. A
-canary is a second revision beside the wanted one, with replicas of its own.
+A new revision takes over one replica at a time: a new replica becomes ready before an old one drains, so the wanted
+number always answers. If replicas of a revision fail, new ones follow after back-off, while the old revision keeps
+serving. A replica whose node leaves, or drains its tiles until a deadline, is replaced in the same way. A canary is a
+second revision with replicas of its own.
 
 Source: ours; after the rolling update of Kubernetes' Deployments with maxSurge 1 and maxUnavailable 0.
 """
@@ -17,18 +17,18 @@ from typing import Final
 
 from rdukit_platform.endpoints.states import FAILURES, ReplicaReason, ReplicaState
 
-#: Seconds of being ready after which an end counts as the first failure, not as one more.
+#: Seconds of readiness after which an end counts as the first failure, not as a further one.
 STABLE_S: Final = 60.0
-#: Pause before the replica after the second failure, and the longest.
+#: Pause in seconds after the second failure, and the longest pause.
 FIRST_PAUSE_S: Final = 2.0
 LONGEST_PAUSE_S: Final = 60.0
-#: So many failures in a row are told as the endpoint's state.
+#: Number of successive failures from which on the endpoint's state is ``failing``.
 TOLD_FAILURES: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A replica that is there. ``lease_expires_at`` is ``None`` until a worker has it."""
+    """A live replica. ``lease_expires_at`` is ``None`` until a worker claims it."""
 
     id: str
     revision: int
@@ -36,7 +36,7 @@ class Replica:
     created_at: float
     lease_expires_at: float | None = None
     ready_at: float | None = None
-    #: Its node leaves, or drains its tiles until a deadline: another one takes over, as from an old revision.
+    #: Its node leaves, or drains its tiles until a deadline: it is replaced like one of an old revision.
     is_leaving: bool = False
 
 
@@ -51,35 +51,35 @@ class EndedReplica:
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """A revision that gets a part of the calls, beside the wanted one."""
+    """A second revision, which gets a fraction of the calls."""
 
     revision: int
     wanted: int
-    #: Of this revision, the newest first.
+    #: Ended replicas of this revision, the newest first.
     ended: tuple[EndedReplica, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointSnapshot:
-    """An endpoint: what is wanted, and what there is."""
+    """An endpoint: its wanted state, and its replicas."""
 
     id: str
-    #: The revision that is wanted, and how many replicas; 0 of one that is deleted or idle.
+    #: Wanted revision and number of replicas; 0 replicas if the endpoint is deleted or idle.
     revision: int
     wanted: int
     replicas: tuple[Replica, ...]
-    #: Of the wanted revision, the newest first.
+    #: Ended replicas of the wanted revision, the newest first.
     ended: tuple[EndedReplica, ...] = ()
     canary: Canary | None = None
-    #: Whether it has no replicas only because nobody has called it for a while.
+    #: Whether it has no replicas only because it has not been called for a while.
     is_idle: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaPlan:
-    """Steps to be taken, in this order: ends, drains, starts."""
+    """Steps to take, in this order: ends, drains, starts."""
 
-    #: Replica and why.
+    #: Replica and reason.
     ends: tuple[tuple[str, ReplicaReason], ...] = ()
     drains: tuple[str, ...] = ()
     #: Endpoint and revision.
@@ -95,7 +95,7 @@ def plan_replicas(
     """Plan one step for each endpoint (pure).
 
     Args:
-        silent: of replicas whose workers do not beat, the lease that each had; one that was beaten since is not lost.
+        silent: last known leases of replicas whose workers send no heartbeats; one that was extended since is not lost.
     """
     ends: list[tuple[str, ReplicaReason]] = []
     drains: list[str] = []
@@ -106,13 +106,13 @@ def plan_replicas(
         alive = [each for each in endpoint.replicas if each not in lost]
         current, old = _split(alive, endpoint)
         ready = [each for each in current if each.state is ReplicaState.READY]
-        # Of another revision none is waited for; as many stay as are needed until the wanted ones are ready.
+        # Starting replicas of other revisions end at once. Ready ones stay as long as too few wanted ones are ready.
         ends += [(each.id, ReplicaReason.NOT_WANTED) for each in old if each.state is ReplicaState.STARTING]
         old_ready = sorted((each for each in old if each.state is ReplicaState.READY), key=_age)
         kept = max(endpoint.wanted - len(ready), 0)
         drains += [each.id for each in old_ready[: max(len(old_ready) - kept, 0)]]
         surplus = _choose_surplus(current, endpoint.wanted)
-        # One more than are wanted at most, while revisions change.
+        # During a change of revisions, one replica more than wanted may run.
         room = endpoint.wanted + (1 if old_ready else 0) - len(current) - min(len(old_ready), kept)
         missing = min(endpoint.wanted - len(current), room)
         if missing > 0 and next_start_at(endpoint.ended) <= now:
@@ -131,7 +131,7 @@ def plan_replicas(
 
 
 def count_failures(ended: Sequence[EndedReplica]) -> int:
-    """Count the newest replicas that failed one after the other; one that was ready for long begins anew."""
+    """Count the successive failures of the newest replicas; a replica that was ready for long restarts the count."""
     count = 0
     for each in ended:
         if each.reason not in FAILURES:
@@ -143,7 +143,7 @@ def count_failures(ended: Sequence[EndedReplica]) -> int:
 
 
 def next_start_at(ended: Sequence[EndedReplica]) -> float:
-    """Return when the next replica may be started: after the first failure at once."""
+    """Return when the next replica may be started; after a first failure, at once."""
     failures = count_failures(ended)
     if failures < 2:
         return float("-inf")
@@ -151,15 +151,14 @@ def next_start_at(ended: Sequence[EndedReplica]) -> float:
 
 
 def count_canaries(replicas: int, percent: int) -> int:
-    """Return how many replicas a canary has beside so many of the wanted revision: its part of them, at least one."""
+    """Return the number of a canary's replicas: ``percent`` of the wanted revision's, at least one."""
     return min(replicas, max(1, math.ceil(replicas * percent / 100)))
 
 
 def is_asleep(replicas: Sequence[Replica], idle_s: float | None, called_at: float, now: float) -> bool:
-    """Return whether an endpoint does without replicas, since it has been idle for so long.
+    """Return whether an endpoint has been idle for ``idle_s`` and needs no replicas.
 
-    A replica that starts is waited for, and is idle only so long after it became ready: however slowly it
-    starts, whoever called first finds it.
+    The idle time begins after the last replica became ready, so a slow start does not miss the first caller.
     """
     if idle_s is None or any(each.state is ReplicaState.STARTING for each in replicas):
         return False
@@ -167,19 +166,19 @@ def is_asleep(replicas: Sequence[Replica], idle_s: float | None, called_at: floa
 
 
 class EndpointState(StrEnum):
-    """States of an endpoint, as its replicas are."""
+    """States of an endpoint, derived from its replicas."""
 
-    #: As many as are wanted are ready, and no others.
+    #: Exactly the wanted replicas are ready.
     READY = "ready"
-    #: It answers, and another revision or number of replicas is on its way.
+    #: It answers, while its revision or number of replicas changes.
     UPDATING = "updating"
-    #: None is ready yet.
+    #: No replica is ready yet.
     STARTING = "starting"
-    #: The wanted revision has failed several times in a row; it may still answer by another one.
+    #: The wanted revision has failed several times in a row; another revision may still answer.
     FAILING = "failing"
-    #: None is there, since nobody has called it for a while; the next call starts them.
+    #: It has no replicas, because it was not called for a while; the next call starts them.
     IDLE = "idle"
-    #: None is wanted.
+    #: No replica is wanted.
     STOPPED = "stopped"
 
 
@@ -210,9 +209,10 @@ def _is_draining(replica: Replica) -> bool:
 
 
 def _split(replicas: Sequence[Replica], endpoint: EndpointSnapshot) -> tuple[list[Replica], list[Replica]]:
-    """Return those of the wanted revision that may stay, and those that are replaced, as those whose nodes leave are.
+    """Split replicas into those of the wanted revision that may stay, and those to replace; replicas on leaving nodes
+    are replaced.
 
-    Draining ones and the canary's are neither.
+    Draining replicas, and the canary's, are in neither part.
     """
     canary = None if endpoint.canary is None else endpoint.canary.revision
     alive = [each for each in replicas if not _is_draining(each) and each.revision != canary]
@@ -221,7 +221,7 @@ def _split(replicas: Sequence[Replica], endpoint: EndpointSnapshot) -> tuple[lis
 
 
 def _choose_surplus(current: Sequence[Replica], wanted: int) -> list[Replica]:
-    """Return those of a revision that are too many: first those that are not ready, then the youngest."""
+    """Return the surplus replicas of a revision: first those that are not ready, then the youngest."""
     youngest = sorted(current, key=_age, reverse=True)
     youngest.sort(key=lambda each: each.state is ReplicaState.READY)
     return youngest[: max(len(current) - wanted, 0)]

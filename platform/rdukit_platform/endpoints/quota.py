@@ -1,6 +1,6 @@
-"""How many tiles endpoints may want: their tenant's limit, and its quota with what is nobody's own.
+"""Limits of tiles for endpoints: their tenant's limit, and its quota with the tiles of no quota.
 
-Nothing takes a tile back from an endpoint, so endpoints borrow none that another tenant may claim.
+Endpoints cannot be preempted, so they borrow no tiles that another tenant may claim.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ from rdukit_platform.nodes.registry import read_capacities
 
 
 def tiles_wanted(replicas: int, tiles: int, canary_tiles: int | None = None, percent: int | None = None) -> int:
-    """Return the tiles that an endpoint wants (pure): of its replicas, and of those of its canary, if it has one."""
+    """Return the tiles that an endpoint wants (pure): for its replicas, and for its canary's."""
     canaries = 0 if canary_tiles is None or percent is None else count_canaries(replicas, percent)
     return replicas * tiles + canaries * (canary_tiles or 0)
 
@@ -24,14 +24,14 @@ def tiles_wanted(replicas: int, tiles: int, canary_tiles: int | None = None, per
 def tiles_for_endpoints(
     tenant_id: str, quotas: Mapping[str, int | None], wanted: Mapping[str, int], total: int
 ) -> int | None:
-    """Return how many tiles a tenant's endpoints may want (pure): its quota, and what is nobody's own.
+    """Return the tiles that a tenant's endpoints may want (pure): its quota, and the tiles of no quota.
 
     Args:
-        quotas: of all tenants.
+        quotas: quotas of all tenants.
         wanted: tiles that the endpoints of each tenant want.
         total: tiles of all nodes.
     Returns:
-        None: any number, for nobody has a quota, or no node has told its tiles.
+        None: no limit, because no tenant has a quota, or no node has reported its tiles.
     """
     if not total or all(quota is None for quota in quotas.values()):
         return None
@@ -44,12 +44,12 @@ def check_tiles(
     session: Session, row: EndpointRow, replicas: int, tiles: int, canary_tiles: int | None = None,
     percent: int | None = None,
 ) -> None:  # fmt: skip
-    """Refuse what an endpoint is to want from now on where it is more than before and its tenant may not have so much.
+    """Refuse a change by which an endpoint wants more tiles than before, and more than its tenant may have.
 
     Args:
-        row: as it was before; it need not be in the database.
-        tiles, canary_tiles: of each replica of the wanted revision, and of a canary's.
-        percent: of the calls, for the canary.
+        row: the endpoint before the change; it need not be in the database.
+        tiles, canary_tiles: tiles of each replica of the wanted revision, and of the canary.
+        percent: the canary's percentage of the calls.
     Raises:
         QuotaExceeded: the message says how many replicas there may be.
     """
@@ -71,7 +71,7 @@ def check_tiles(
     canary = after - replicas * tiles
     for most, option, why in (
         (limit, "--max-tiles", "its tenant may have {} tiles"),
-        (unclaimed, "--quota", "{} tiles are its tenant's own or nobody's, and endpoints borrow none"),
+        (unclaimed, "--quota", "{} tiles are in its tenant's quota or in no quota, and endpoints cannot borrow more"),
     ):
         if most is not None and used + after > most:
             raise QuotaExceeded(
@@ -84,7 +84,7 @@ def check_tiles(
 
 
 def _read_wanted(session: Session) -> list[tuple[str, str, int]]:
-    """Return of each endpoint its id, its tenant's, and the tiles that it wants."""
+    """Return each endpoint's id, its tenant's id, and the tiles that it wants."""
     wanted, canary = aliased(EndpointRevisionRow), aliased(EndpointRevisionRow)
     query = (
         select(

@@ -1,7 +1,7 @@
-"""A worker's side of replicas: claim, hold tiles, ready, beat, end; and the reconciler's: read, apply.
+"""Replicas for workers (claim, note, make ready, extend, end) and for the reconciler (read, apply).
 
-A worker's calls carry the replica's token. A replica that has ended, whoever ended it, takes no more changes: its
-holder gets ``LeaseLost`` and stops its box. Every function runs in the caller's transaction.
+A worker's calls carry the replica's token. An ended replica takes no more changes: its holder gets ``LeaseLost`` and
+stops its box. Every function runs in the caller's transaction.
 """
 
 import logging
@@ -34,10 +34,10 @@ from rdukit_platform.nodes.registry import read_draining, read_leaving, read_roo
 from rdukit_platform.nodes.view import find_drain
 from rdukit_platform.nodes.view import is_best_here as is_best
 
-#: Ended replicas of an endpoint that are looked at, and seconds that the rows are kept.
+#: Number of an endpoint's ended replicas that are considered, and seconds that their rows are kept.
 HISTORY: Final = 8
 KEEP_S: Final = 7 * 86400.0
-#: Replicas without a worker that one who looks for one looks at.
+#: Largest number of unclaimed replicas that a worker examines.
 MAX_LOOKED_AT: Final = 32
 _LIVE: Final = [str(state) for state in LIVE]
 logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ReplicaToken:
-    """Name of a replica, and the proof that it is the holder's."""
+    """Id of a replica, and the secret that proves its ownership."""
 
     replica_id: str
     token: str
@@ -53,7 +53,7 @@ class ReplicaToken:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedReplica:
-    """A replica that a worker has claimed, and what it is to serve."""
+    """A replica that a worker has claimed, and the revision that it serves."""
 
     fencing: ReplicaToken
     tenant_id: str
@@ -64,9 +64,9 @@ class ClaimedReplica:
 def claim_next(
     session: Session, worker: str, lease_s: float, now: float, node: str | None = None
 ) -> ClaimedReplica | None:
-    """Make the oldest replica that nobody has this worker's, which is one of ``node``; ``None``: there is none for it.
+    """Claim the oldest unclaimed replica for a worker of ``node``; ``None``: there is none for it.
 
-    A replica whose tiles another node has free, and this one has not, is left to that one.
+    A replica whose tiles are free on another node only is left to that node.
     """
     unclaimed = (EndpointReplicaRow.worker.is_(None), EndpointReplicaRow.state == str(ReplicaState.STARTING))
     query = select(EndpointReplicaRow).where(*unclaimed).order_by(EndpointReplicaRow.created_at, EndpointReplicaRow.id)
@@ -82,7 +82,7 @@ def claim_next(
 
 
 def is_best_here(session: Session, node: str, tiles: int) -> bool:
-    """Return whether a replica of so many tiles that waits at a node had best go on with it."""
+    """Return whether a replica should go on waiting for its tiles on this node."""
     return is_best(node, tiles, read_rooms(session))
 
 
@@ -100,7 +100,7 @@ def has_unclaimed(session: Session) -> bool:
 def beat(
     session: Session, held: Iterable[ReplicaToken], lease_s: float, now: float
 ) -> dict[ReplicaToken, ReplicaState | None]:
-    """Extend the leases of replicas. Returns the state of each; ``None``: it is not the holder's any more."""
+    """Extend the leases of replicas. Returns the state of each; ``None``: the holder has lost it."""
     states: dict[ReplicaToken, ReplicaState | None] = {}
     for fencing in held:
         query = update(EndpointReplicaRow).where(*_is_open(fencing)).values(lease_expires_at=now + lease_s)
@@ -111,10 +111,10 @@ def beat(
 
 
 def note(session: Session, fencing: ReplicaToken, message: str | None, tiles: Sequence[str] | None = None) -> None:
-    """Write down what a replica waits for, and the tiles that it holds.
+    """Store a replica's status message, and the tiles that it holds.
 
     Raises:
-        LeaseLost: it is no longer the caller's.
+        LeaseLost: the replica is no longer the caller's.
     """
     row = _hold(session, fencing)
     row.message = message
@@ -125,10 +125,10 @@ def note(session: Session, fencing: ReplicaToken, message: str | None, tiles: Se
 def make_ready(
     session: Session, fencing: ReplicaToken, address: str, uid: int | None, box: Mapping[str, object], now: float
 ) -> None:
-    """Let requests come to a replica.
+    """Mark a replica as ready, so that it gets requests.
 
     Raises:
-        LeaseLost: it is no longer the caller's.
+        LeaseLost: the replica is no longer the caller's.
     """
     row = _hold(session, fencing)
     row.state = str(next_state(row.id, ReplicaState(row.state), ReplicaEvent.READY))
@@ -136,13 +136,13 @@ def make_ready(
 
 
 def end(session: Session, fencing: ReplicaToken, reason: ReplicaReason, message: str | None, now: float) -> bool:
-    """End a replica; false: somebody else has ended it."""
+    """End a replica. Returns false if it had ended already."""
     query = update(EndpointReplicaRow).where(*_is_open(fencing))
     return bool(count_changed(session, query.values(_ended(reason, message, now))))
 
 
 def drain_ends_at(session: Session, fencing: ReplicaToken, settle_s: float, longest_s: float) -> float | None:
-    """Return when a draining replica may end: no gateway has said since then that it has requests at it."""
+    """Return when a draining replica may end, which gateways with open requests postpone; ``None``: it does not drain."""
     row = session.get(EndpointReplicaRow, fencing.replica_id)
     if row is None or row.draining_at is None:
         return None
@@ -150,20 +150,20 @@ def drain_ends_at(session: Session, fencing: ReplicaToken, settle_s: float, long
 
 
 def keep_busy(session: Session, replica_ids: Iterable[str], until: float) -> None:
-    """Say that a gateway has requests at replicas that drain."""
+    """Record that a gateway has open requests at draining replicas."""
     is_draining = EndpointReplicaRow.state == str(ReplicaState.DRAINING)
     query = update(EndpointReplicaRow).where(EndpointReplicaRow.id.in_(list(replica_ids)), is_draining)
     count_changed(session, query.values(busy_until=until))
 
 
 def touch(session: Session, endpoint_ids: Iterable[str], now: float) -> None:
-    """Say that endpoints which do without replicas while they are idle are being called."""
+    """Record calls of endpoints that have an idle time."""
     is_meant = EndpointRow.id.in_(list(endpoint_ids)) & EndpointRow.idle_s.is_not(None)
     session.execute(update(EndpointRow).where(is_meant).values(called_at=now))
 
 
 def read_snapshots(session: Session, now: float, endpoint_ids: Sequence[str] | None = None) -> list[EndpointSnapshot]:
-    """Read endpoints as the planner sees them: those named, or all that have or want replicas."""
+    """Read the planner's snapshots of the named endpoints, or of all that have or want replicas."""
     replicas: dict[str, list[Replica]] = defaultdict(list)
     columns = (
         EndpointReplicaRow.endpoint_id, EndpointReplicaRow.id, EndpointReplicaRow.revision, EndpointReplicaRow.state,
@@ -208,7 +208,7 @@ def _snapshot(session: Session, row: EndpointRow, replicas: Sequence[Replica], n
 
 
 def _read_ended(session: Session, row: EndpointRow, revision: int) -> tuple[EndedReplica, ...]:
-    """Return the latest replicas of a revision that have ended since what is wanted was changed."""
+    """Return the latest replicas of a revision that ended after the last change of the endpoint."""
     ended = session.execute(
         select(EndpointReplicaRow.reason, EndpointReplicaRow.ended_at, EndpointReplicaRow.ready_at)
         .where(
@@ -224,7 +224,7 @@ def _read_ended(session: Session, row: EndpointRow, revision: int) -> tuple[Ende
 
 
 def apply_plan(session: Session, plan: ReplicaPlan, now: float) -> None:
-    """Write a plan down; what has changed since it was made is left as it is."""
+    """Apply a plan; replicas that have changed since it was made are left alone."""
     for replica_id, reason in plan.ends:
         is_live = EndpointReplicaRow.state.in_(states_before(ReplicaEvent.END))
         values = _ended(reason, _WORDS.get(reason), now)
@@ -248,8 +248,8 @@ def apply_plan(session: Session, plan: ReplicaPlan, now: float) -> None:
 
 
 _WORDS: Final = {
-    ReplicaReason.LOST: "its worker has given no sign of life since its lease; it was lost",
-    ReplicaReason.NOT_WANTED: "it was not wanted any more before it was ready",
+    ReplicaReason.LOST: "its worker has sent no heartbeat since its lease ended; it was lost",
+    ReplicaReason.NOT_WANTED: "it was no longer wanted before it was ready",
 }
 
 
@@ -275,10 +275,10 @@ def _hold(session: Session, fencing: ReplicaToken) -> EndpointReplicaRow:
 def reconcile(
     database: Database, now: float, find_silent: Callable[[Mapping[str, float]], Mapping[str, float]]
 ) -> bool:
-    """Bring the replicas of all endpoints one step nearer to what is wanted. Returns whether anything was to do.
+    """Bring the replicas of all endpoints one step closer to the wanted state. Returns whether there was a step.
 
     Args:
-        find_silent: returns of the leases of replicas those whose workers do not beat.
+        find_silent: returns those of the given leases whose workers send no heartbeats.
     """
     with database.read() as session:
         snapshots = read_snapshots(session, now)
@@ -287,7 +287,7 @@ def reconcile(
     if not plan_replicas(snapshots, now, silent):
         return False
     with database.write() as session:
-        # Again, where nobody else writes: of two schedulers one would start as many as the other.
+        # Planned again inside the transaction, or two schedulers would each start the same replicas.
         plan = plan_replicas(read_snapshots(session, now), now, silent)
         apply_plan(session, plan, now)
     for replica_id, reason in plan.ends:

@@ -1,4 +1,4 @@
-"""Choices of a call (pure): what of a box its endpoint passes on, what of an answer, and which replica takes it."""
+"""Routing of a call (pure): permitted paths, headers passed on and returned, and the replica."""
 
 import json
 import re
@@ -13,22 +13,22 @@ from rdukit.errors import ERROR_HEADER, NotFound
 from rdukit_platform.endpoints.usage import read_object
 from rdukit_platform.jobs.attempts import NODE_CODES
 
-#: Headers of a request that a replica gets: no token, no cookie, no address of the caller.
+#: Request headers that a replica gets: no token, cookie or address of the caller.
 PASSED: Final = ("content-type", "accept", "inference-header-content-length", "x-request-id")
-#: Headers of an answer that the caller gets: none that means anything for the gateway's own pages.
+#: Answer headers that the caller gets: none that could affect the gateway's own pages.
 RETURNED: Final = ("inference-header-content-length", "server-timing", "retry-after", "x-rdukit-expert")
-#: States of an expert, the one first that an endpoint tells if any of its replicas has it.
+#: States of an expert, the readiest first; an endpoint reports the first that any replica has.
 _STATES: Final = ("Live", "Starting", "Queued", "Offline")
-#: Types of an answer that are passed on as they are; others would be bytes. No page runs from here.
+#: Content types that are passed on unchanged; others become plain bytes, so that no page can run.
 TYPES: Final = ("application/json", "text/event-stream", "application/octet-stream")
-#: A replica that has a request's expert in memory may have so many more requests under way than the freest.
+#: Requests by which a replica with the expert in memory may exceed the least busy replica.
 MAX_AHEAD: Final = 4
 _TEXT: Final = (
     "chat/completions", "completions", "embeddings", "responses", "messages", "messages/count_tokens",
 )  # fmt: skip
-#: SambaStudio's, behind ``api``; of its paths the last part is the model, whose name may have a ``/``.
+#: SambaStudio's routes, below ``api``; the rest of the path is the model, whose name may have a ``/``.
 _GENERIC: Final = re.compile("(?P<route>(?:v2/)?predict/generic(?:/stream)?/[^/]+)/(?P<model>.+)")
-#: Of the Open Inference Protocol, behind ``v2/models``: what is read of a model, and what computes.
+#: Routes of the Open Inference Protocol below ``v2/models``: metadata, and inference.
 _READ: Final = re.compile(r"(?P<model>.+?)(?P<rest>(?:/versions/[^/]+)?(?:/(?:config|ready|stats))?)")
 _INFER: Final = re.compile(r"(?P<model>.+?)(?P<rest>(?:/versions/[^/]+)?/(?:infer|rows|images))")
 #: No parts of a model's name behind its first ``/``: they are, or could become, what a server does with a model.
@@ -56,7 +56,7 @@ class ReadyReplica:
 def path_at_box(method: str, path: str, endpoint: str, model: str) -> str:
     """Return the path at a replica's box for one below its endpoint.
 
-    Only inference is passed on: whoever calls an endpoint does not load models or start jobs in its box.
+    Only inference is passed on: callers cannot load models or start jobs in the box.
 
     Args:
         path: such as ``v2/models/M/infer``, not quoted. The endpoint's name stands for the model's.
@@ -93,17 +93,17 @@ def body_at_box(path: str, body: bytes, endpoint: str, model: str, known: Collec
 
 
 def is_inference(method: str, path: str) -> bool:
-    """Return whether a request below an endpoint asks for an answer of the model, not for what there is to know of it.
+    """Return whether a request below an endpoint is for inference, not for metadata.
 
     Args:
-        path: as of ``path_at_box``, one that is passed on.
+        path: as for ``path_at_box``; it is passed on.
     """
     return method == "POST" and not path.endswith("/count_tokens")
 
 
 def choose_revision(wanted: int, canary: int | None, percent: int, turn: int) -> int:
-    """Choose the revision for a call: of 100 calls one after the other, exactly ``percent`` go to the canary."""
-    # 61 has no divisor in common with 100: the turns are spread, and each of the 100 places comes once.
+    """Choose the revision for a call: of 100 successive calls, exactly ``percent`` go to the canary."""
+    # 61 and 100 are coprime, so the turns are spread, and each of the 100 residues occurs once.
     return canary if canary is not None and turn * 61 % 100 < percent else wanted
 
 
@@ -111,10 +111,10 @@ def choose_replica(
     ready: Iterable[ReadyReplica], under_way: Mapping[str, int], tried: Collection[str], turn: int, revision: int,
     holder: str = "",
 ) -> ReadyReplica | None:  # fmt: skip
-    """Choose the one with the fewest requests of this gateway under way; of several alike, they take turns.
+    """Choose the replica with the fewest open requests of this gateway; equal ones take turns.
 
-    It is of the revision, unless that has none left that was not tried. ``holder`` is the replica that has the
-    request's expert in memory: it comes first unless it has over ``MAX_AHEAD`` requests more than the freest.
+    Replicas of ``revision`` come first, until all were tried. ``holder`` has the request's expert in memory: it is
+    preferred unless it has over ``MAX_AHEAD`` requests more than the least busy replica.
     """
     left = sorted((each for each in ready if each.id not in tried), key=lambda each: each.id)
     if not left:
@@ -140,14 +140,14 @@ def returned_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def read_words(said: bytes) -> str:
-    """Return why a replica refuses a request, of an error in the form of any API, or how it begins."""
+    """Return a replica's error message, from the error format of any API; otherwise the answer's beginning."""
     error = read_object(said).get("error")
     words = error.get("message") if isinstance(error, dict) else error
     return (words if isinstance(words, str) else said.decode(errors="replace"))[:500]
 
 
 def is_gone(status: int, headers: Mapping[str, str], said: bytes) -> bool:
-    """Return whether an answer says that its replica's node failed under it, so that another one is to be asked."""
+    """Return whether an answer means that the replica's node failed, so that another replica must be tried."""
     if status < 400:
         return False
     error = read_object(said).get("error")
@@ -156,8 +156,8 @@ def is_gone(status: int, headers: Mapping[str, str], said: bytes) -> bool:
 
 
 def merge_models(own: bytes, others: Sequence[bytes]) -> bytes:
-    """Merge what replicas say of their models, a list or one, into one answer: ``own``, in which each model that has a
-    state has the readiest one of all, and ``states``, how many replicas have which. What cannot be read is left out.
+    """Merge the replicas' descriptions of their models, a list or one, into ``own``. A model with a state gets the
+    readiest state of all replicas, and ``states`` counts the replicas per state. Unreadable answers are left out.
     """
     answer = read_object(own)
     found = [_states(each) for each in (answer, *map(read_object, others))]
@@ -170,7 +170,7 @@ def merge_models(own: bytes, others: Sequence[bytes]) -> bytes:
 
 
 def _entries(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the models of an answer, which is a list of them or one."""
+    """Return the models of an answer, which lists several or describes one."""
     listed = answer.get("data", [answer])
     return [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
 

@@ -1,4 +1,4 @@
-"""Endpoints on the wire, and how rows become them."""
+"""Endpoints on the wire, and their conversion from rows."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Final
@@ -13,20 +13,20 @@ from rdukit_platform.endpoints.states import ReplicaState
 from rdukit_platform.endpoints.usage import Use, sum_uses
 from rdukit_platform.jobs.schemas import RequestBody
 
-#: Most replicas of an endpoint.
+#: Largest number of replicas of an endpoint.
 MAX_REPLICAS: Final = 64
 Replicas = Annotated[int, Field(ge=0, le=MAX_REPLICAS)]
-#: Bounds of the seconds that an endpoint waits for a call before it does without replicas; 0: it keeps them.
+#: Bounds of an endpoint's idle time in seconds, after which its replicas end; 0: it keeps them.
 IDLE_S: Final = (5.0, 30 * 86400.0)
 Idle = Annotated[
     float,
     Field(
         ge=0, le=IDLE_S[1],
-        description="Seconds without a call after which it does without replicas until the next one; 0: never.",
+        description="Seconds without a call after which its replicas end, until the next call; 0: never.",
     ),
 ]  # fmt: skip
 Percent = Annotated[
-    int, Field(ge=1, le=99, description="Part of the calls that the new revision, or the canary there is, gets.")
+    int, Field(ge=1, le=99, description="Percent of the calls for the new revision, or for the present canary.")
 ]
 Artifact = Annotated[str, Field(min_length=1, max_length=32, description="Id of an artifact.")]
 Selected = Annotated[str, Field(min_length=1, max_length=128, description="NAME, or NAME:VERSION.")]
@@ -43,11 +43,11 @@ class RevisionRequest(RequestBody):
     pef: Artifact | None = None
     checkpoint: Artifact | None = None
     tiles: Annotated[int, Field(ge=1, le=1024)] | None = Field(
-        default=None, description="By default what the PEF needs."
+        default=None, description="By default the tiles that the PEF needs."
     )
 
     def names_nothing(self) -> bool:
-        """Return whether it says nothing of what to serve."""
+        """Return whether it names nothing to serve."""
         return (self.expert, self.bundle, self.box, self.pef, self.checkpoint, self.tiles) == (None,) * 6
 
 
@@ -60,7 +60,7 @@ class EndpointRequest(RevisionRequest):
 
 
 class UpdateRequest(RevisionRequest):
-    """Body of ``POST /v1/endpoints/{name}/update``: what is to be otherwise: revision, replicas, canary, idle time."""
+    """Body of ``POST /v1/endpoints/{name}/update``: the changes of revision, replicas, canary and idle time."""
 
     replicas: Replicas | None = None
     idle_s: Idle | None = None
@@ -71,12 +71,12 @@ class RollbackRequest(RequestBody):
     """Body of ``POST /v1/endpoints/{name}/rollback``."""
 
     revision: Annotated[int, Field(ge=1, le=1 << 30)] | None = Field(
-        default=None, description="By default the one before the wanted one."
+        default=None, description="By default the revision before the wanted one."
     )
 
 
 class Usage(BaseModel):
-    """Calls of an endpoint: rows and tokens are those that answers tell."""
+    """Calls of an endpoint; answers report the rows and tokens."""
 
     requests: int
     failures: int
@@ -86,7 +86,7 @@ class Usage(BaseModel):
 
 
 class CanaryView(BaseModel):
-    """Revision that gets ``percent`` of the calls, by replicas of its own."""
+    """Revision that gets ``percent`` of the calls, with replicas of its own."""
 
     revision: int
     percent: int
@@ -99,9 +99,10 @@ class ServedModel(BaseModel):
     name: str
     kind: str
     aliases: list[str]
-    #: Of an adapter: the expert beside which it is.
+    #: Expert that an adapter belongs to.
     adapter_of: str | None
-    #: Of this endpoint, by all revisions; where one endpoint is asked for. A router's calls are its experts'.
+    #: Use of the model in all revisions; only if a single endpoint is requested. A router's calls count for its
+    #: experts.
     usage: Usage | None = None
 
 
@@ -109,13 +110,13 @@ class Revision(BaseModel):
     """Revision of an endpoint."""
 
     number: int
-    #: As a job names it.
+    #: Box, as a job names it.
     box: str
     pef: str
     checkpoint: str | None
     #: ``NAME:VERSION``
     expert: str | None
-    #: Of a bundle: its artifact; ``pef`` is its first one.
+    #: Artifact of the bundle; ``pef`` is then its first PEF.
     bundle: str | None
     tiles: int
     usage: Usage
@@ -129,9 +130,9 @@ class ReplicaView(BaseModel):
     revision: int
     state: ReplicaState
     reason: str | None
-    #: What it waits for, or how it ended.
+    #: Wait reason, or reason of its end.
     message: str | None
-    #: Where it runs; none until a worker has it.
+    #: Node that it runs on; null until a worker claims it.
     node: str | None
     tiles: list[str] | None
     created_at: float
@@ -140,34 +141,34 @@ class ReplicaView(BaseModel):
 
 
 class Endpoint(BaseModel):
-    """An endpoint: what is wanted, how it is, and how it is called."""
+    """An endpoint: its wanted state, its present state, and its address."""
 
     name: str
     state: EndpointState
-    #: The revision that is wanted.
+    #: The wanted revision.
     revision: int
     box: str
     expert: str | None
-    #: Why that expert is deprecated.
+    #: Reason why its expert is deprecated.
     deprecated: str | None
     bundle: str | None
-    #: How many are wanted, and how many take requests, of whatever revision.
+    #: Numbers of wanted replicas, and of ready replicas of any revision.
     replicas: int
     ready: int
-    #: A revision that gets a part of the calls beside the wanted one.
+    #: Second revision, which gets a fraction of the calls.
     canary: CanaryView | None
-    #: Seconds without a call after which it does without replicas; none: it keeps them.
+    #: Seconds without a call after which its replicas end; null: it keeps them.
     idle_s: float | None
-    #: Where its routes begin, below the gateway's address.
+    #: Prefix of its routes, below the gateway's address.
     path: str
-    #: What requests call the model, of a bundle its first expert; paths may have the endpoint's name instead.
+    #: Name of the model in requests; for a bundle, of its first expert. Paths may use the endpoint's name instead.
     model: str
-    #: Of a bundle: all names that requests may have.
+    #: All models of a bundle that requests may name.
     models: list[ServedModel] | None
     usage: Usage
     created_at: float
     updated_at: float
-    #: Where one endpoint is asked for.
+    #: Present only if a single endpoint is requested.
     revisions: list[Revision] | None = None
     instances: list[ReplicaView] | None = None
 
@@ -187,12 +188,12 @@ def show_endpoint(
     uses: Mapping[int, Mapping[str, Use]],
     replicas: Sequence[EndpointReplicaRow] | None = None,
 ) -> Endpoint:
-    """Return a row as the API shows it.
+    """Return the API's view of an endpoint.
 
     Args:
-        experts: those that the revisions serve, by their ids.
-        uses: what each revision was used, by model.
-        replicas: ``None``: it is one of a list.
+        experts: experts that the revisions serve, by id.
+        uses: use of each revision, by model.
+        replicas: ``None``: leave out the details that lists lack.
     """
     shown = [_revision(each, experts, sum_uses(uses.get(each.number, {}).values())) for each in revisions]
     canary = snapshot.canary
@@ -224,7 +225,7 @@ def show_endpoint(
 
 
 def model_of(revision: EndpointRevisionRow) -> str:
-    """Return what requests call the model of a revision: its box, or the first expert of its bundle."""
+    """Return a revision's model name in requests: its box, or the first expert of its bundle."""
     return str(revision.models[0]["name"]) if revision.models else revision.box
 
 

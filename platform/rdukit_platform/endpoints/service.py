@@ -1,6 +1,6 @@
-"""Operations of a tenant on endpoints: create, look, change, roll back, delete.
+"""Operations of a tenant on endpoints: create, read, change, roll back, delete.
 
-A change is what is wanted from now on; the scheduler's reconciler and the workers bring it about. Every function runs
+A change only records the wanted state; the scheduler's reconciler and the workers bring it about. Every function runs
 in the caller's transaction.
 """
 
@@ -27,7 +27,7 @@ from rdukit_platform.jobs.fit import check_nodes, check_pef
 from rdukit_platform.jobs.pef_summary import summary_of
 from rdukit_platform.nodes.registry import read_capacities
 
-#: Replicas that are shown: those that are there, and some that have ended.
+#: Largest number of replicas shown: live ones, and some ended ones.
 MAX_REPLICAS: Final = 20
 MAX_NAMED: Final = 20
 
@@ -51,11 +51,11 @@ def resolve_serving(
     """Find and check what a request wants to serve.
 
     Args:
-        bundle: the one that it names.
+        bundle: the bundle that the request names, checked.
     Raises:
         NotFound: the tenant has no such expert, box or artifact.
-        InvalidArgument: an expert and a box, or neither; no PEF; something that is none.
-        IllegalValue: no node has as many tiles, or the PEF needs more.
+        InvalidArgument: it names an expert and a box, or neither; or its PEF is missing or invalid.
+        IllegalValue: no node has that many tiles, or the PEF needs more.
         PermissionDenied: the tenant may not run boxes of its own.
     """
     if bundle is not None:
@@ -128,9 +128,9 @@ def create_endpoint(
     """Add an endpoint with its first revision.
 
     Raises:
-        Conflict: the tenant has one of this name.
+        Conflict: the tenant has an endpoint of this name.
         IllegalValue: ``idle_s`` is too short.
-        QuotaExceeded: the tenant may not have so many tiles.
+        QuotaExceeded: it exceeds the tenant's tiles.
     """
     if _find(session, tenant_id, name) is not None:
         raise Conflict(
@@ -149,24 +149,24 @@ def create_endpoint(
 
 @dataclass(frozen=True, slots=True)
 class EndpointChange:
-    """Change of an endpoint; ``None`` stays as it is."""
+    """Change of an endpoint; ``None`` means unchanged."""
 
     serving: ServedParts | None = None
     replicas: int | None = None
-    #: Percent of the calls that the new revision gets, or the canary that there is.
+    #: Percent of the calls for the new revision, or for the present canary.
     canary: int | None = None
     #: 0: it keeps its replicas.
     idle_s: float | None = None
 
 
 def change_endpoint(session: Session, row: EndpointRow, change: EndpointChange, now: float) -> EndpointRow:
-    """Change what is wanted. A new revision takes over one replica at a time, or is the canary beside the wanted one.
+    """Change the wanted state. A new revision replaces the old one gradually, or becomes the canary.
 
     Raises:
         InvalidArgument: there is nothing to change.
-        Conflict: there is neither a new revision nor a canary that could get a part of the calls.
+        Conflict: a percentage is given without a new revision or a canary.
         IllegalValue: ``idle_s`` is too short.
-        QuotaExceeded: it wants more tiles than before, and the tenant may not have so many.
+        QuotaExceeded: it wants more tiles than before, and exceeds the tenant's.
     """
     if change == EndpointChange():
         raise InvalidArgument(
@@ -203,11 +203,11 @@ def change_endpoint(session: Session, row: EndpointRow, change: EndpointChange, 
 
 
 def promote_canary(session: Session, row: EndpointRow, now: float) -> EndpointRow:
-    """Want the canary in place of the wanted revision: it takes over one replica at a time.
+    """Make the canary the wanted revision; it takes over one replica at a time.
 
     Raises:
         Conflict: there is no canary.
-        QuotaExceeded: as many replicas of it have more tiles, and the tenant may not have so many.
+        QuotaExceeded: its replicas need more tiles than before, and exceed the tenant's.
     """
     if row.canary is None:
         raise Conflict(f"endpoint {row.name!r} has no canary; all calls go to revision {row.revision}")
@@ -217,12 +217,12 @@ def promote_canary(session: Session, row: EndpointRow, now: float) -> EndpointRo
 
 
 def roll_back(session: Session, row: EndpointRow, number: int | None, now: float) -> EndpointRow:
-    """Want an earlier revision again, by default the one before the wanted one. A canary goes, if need be only that.
+    """Make an earlier revision the wanted one again, by default the previous one. A canary ends, too.
 
     Raises:
-        Conflict: there is none before it, or the named one is wanted already.
+        Conflict: there is no earlier revision, or the named one is already wanted.
         NotFound: there is no such revision.
-        QuotaExceeded: that one has more tiles, and the tenant may not have so many.
+        QuotaExceeded: that revision needs more tiles, and exceeds the tenant's.
     """
     if row.canary is not None:
         row.canary, row.canary_percent, row.updated_at = None, None, now
@@ -246,7 +246,7 @@ def roll_back(session: Session, row: EndpointRow, number: int | None, now: float
 
 
 def delete_endpoint(row: EndpointRow, now: float) -> None:
-    """Want no replica any more, and give the name free."""
+    """Delete an endpoint: its replicas are no longer wanted, and its name is free."""
     row.deleted_at, row.held_name = now, None
 
 
@@ -254,7 +254,7 @@ def get_endpoint(session: Session, tenant_id: str, name: str, *, is_locked: bool
     """Return one of the tenant's endpoints.
 
     Raises:
-        NotFound: the tenant has none of this name.
+        NotFound: the tenant has no endpoint of this name.
     """
     row = _find(session, tenant_id, name, is_locked=is_locked)
     if row is None:
@@ -288,7 +288,7 @@ def revisions_of(session: Session, row: EndpointRow) -> Sequence[EndpointRevisio
 
 
 def replicas_of(session: Session, row: EndpointRow) -> Sequence[EndpointReplicaRow]:
-    """Return an endpoint's replicas, those that are there first, then the newest; not all that have ended."""
+    """Return an endpoint's replicas: live ones first, then the latest ended ones, ``MAX_REPLICAS`` at most."""
     query = select(EndpointReplicaRow).where(EndpointReplicaRow.endpoint_id == row.id)
     is_over = EndpointReplicaRow.ended_at.is_not(None)
     query = query.order_by(is_over, EndpointReplicaRow.created_at.desc(), EndpointReplicaRow.id)

@@ -1,4 +1,4 @@
-"""States of a replica, and why one has ended: the table that everybody reads."""
+"""States of a replica, reasons of its end, and the table of transitions."""
 
 from enum import StrEnum
 from typing import Final
@@ -7,11 +7,11 @@ from rdukit.errors import InvalidTransition
 
 
 class ReplicaState(StrEnum):
-    """States of a replica. Only ready ones are given requests."""
+    """States of a replica. Only ready ones get requests."""
 
     STARTING = "starting"
     READY = "ready"
-    #: It finishes what it has and gets nothing more.
+    #: It finishes its requests and gets no new ones.
     DRAINING = "draining"
     ENDED = "ended"
 
@@ -27,19 +27,19 @@ class ReplicaEvent(StrEnum):
 class ReplicaReason(StrEnum):
     """Reasons for which a replica has ended."""
 
-    #: It was one too many, or of another revision, and finished what it had.
+    #: It was surplus or of another revision, and has finished its requests.
     DRAINED = "drained"
-    #: It was not wanted any more before it was ready.
+    #: It was no longer wanted before it was ready.
     NOT_WANTED = "not-wanted"
-    #: Its worker gave no sign of life within its lease.
+    #: Its worker sent no heartbeat within its lease.
     LOST = "lost"
-    #: Its tiles were taken back: by a drain's deadline, or an administrator.
+    #: Its tiles were withdrawn: at a drain's deadline, or by an administrator.
     WITHDRAWN = "withdrawn"
     #: Its worker was stopped.
     INTERRUPTED = "interrupted"
-    #: Its box ended by itself, or was killed.
+    #: Its box ended, or was killed.
     BOX_LOST = "box-lost"
-    #: Its box did not become ready, or does not answer any more.
+    #: Its box did not become ready, or no longer answers.
     NOT_READY = "not-ready"
     #: Its PEF, checkpoint or box is not in the store.
     INPUT_LOST = "input-lost"
@@ -54,9 +54,9 @@ TRANSITIONS: Final = {
     (ReplicaState.READY, ReplicaEvent.END): ReplicaState.ENDED,
     (ReplicaState.DRAINING, ReplicaEvent.END): ReplicaState.ENDED,
 }
-#: States of replicas that are there.
+#: States of live replicas.
 LIVE: Final = (ReplicaState.STARTING, ReplicaState.READY, ReplicaState.DRAINING)
-#: Reasons that speak against the revision: each further one makes the pause before the next replica longer.
+#: Reasons that count as failures of the revision; each further one lengthens the pause before the next replica.
 FAILURES: Final = frozenset(
     {ReplicaReason.BOX_LOST, ReplicaReason.NOT_READY, ReplicaReason.INPUT_LOST, ReplicaReason.REFUSED}
 )

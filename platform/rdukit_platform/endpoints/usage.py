@@ -1,4 +1,4 @@
-"""Usage of endpoints: what an answer says of rows and tokens (pure), counted in memory, and written now and then."""
+"""Usage of endpoints: read rows and tokens from answers (pure), count them in memory, and write them periodically."""
 
 import functools
 import logging
@@ -21,25 +21,25 @@ from rdukit_platform.jobs.changes import count_changed
 logger = logging.getLogger(__name__)
 
 DAY_S: Final = 86400.0
-#: Bytes of an answer that are kept to be read; of a longer one only the requests are counted, and of streams the end.
+#: Largest answer in bytes that is read for its usage. Longer ones count as requests only; of streams the end is read.
 MAX_READ: Final = 1 << 20
 TAIL: Final = 16 << 10
-#: Places of a stream's end that are looked at for its usage.
+#: Largest number of occurrences of ``usage`` examined at a stream's end.
 USAGES: Final = 4
-#: Counts of one text, as SambaStudio's answers have them; their streams are lines of JSON.
+#: Counts in SambaStudio's answers, whose streams are lines of JSON.
 _COUNTED: Final = re.compile(rb'"(prompt|completion)_tokens_count":(\d{1,9})\b')
 _MODEL: Final = re.compile(rb'"model(?:_name)?"\s*:\s*"([^"\\]{1,128})"')
 _USAGE: Final = re.compile(rb'"usage"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
 
 
-#: Names of the counts; an answer has those of one API. Anthropic's counts what a cache had apart.
+#: Names of the counts in each API. Anthropic's counts cached tokens separately.
 _PROMPT: Final = ("prompt_tokens", "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 _COMPLETION: Final = ("completion_tokens", "output_tokens")
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Use of an endpoint: of one call, or the sum of several."""
+    """Use of an endpoint by one call, or by several together."""
 
     requests: int = 0
     failures: int = 0
@@ -56,14 +56,14 @@ class Use:
 
 
 def read_use(status: int, head: bytes, tail: bytes, *, header_bytes: int | None = None) -> Use:
-    """Read what an answer says of its rows or tokens (pure). What cannot be read counts as a request only.
+    """Read rows or tokens from an answer (pure). An unreadable answer counts as a request only.
 
     A refused request (4xx) is its caller's fault, not the revision's failure.
 
     Args:
         head: the whole answer, or its begin.
         tail: the end of a stream of events.
-        header_bytes: how many of the first bytes are JSON, where binary tensors follow.
+        header_bytes: number of leading bytes that are JSON, if binary tensors follow.
     """
     if status >= 400:
         return Use(1, failures=int(status >= 500))
@@ -89,7 +89,7 @@ def read_use(status: int, head: bytes, tail: bytes, *, header_bytes: int | None 
 
 
 def _find_usage(tail: bytes) -> bytes | None:
-    """Return the last ``usage`` of a stream's end; of many that are none only the last few are looked at."""
+    """Return the last ``usage`` object at a stream's end; only the last ``USAGES`` occurrences are tried."""
     end = len(tail)
     for _ in range(USAGES):
         end = tail.rfind(b'"usage"', 0, end)
@@ -101,9 +101,9 @@ def _find_usage(tail: bytes) -> bytes | None:
 
 
 def read_model(head: bytes, tail: bytes, known: Container[str]) -> str:
-    """Read which of the ``known`` models an answer is of (pure); empty: none, or it does not say.
+    """Read the name of the ``known`` model that answered (pure); empty: unknown or missing.
 
-    Whoever made the box does not choose what is counted: only a name that its bundle has.
+    Boxes are not trusted with names: only names of the bundle are counted.
     """
     found = [match[1] for text in (tail, head[:TAIL]) for match in _MODEL.finditer(text)]
     return next((name for name in (each.decode(errors="replace") for each in found) if name in known), "")
@@ -117,7 +117,7 @@ def _tokens(usage: object) -> Use:
 
 
 def read_object(text: bytes) -> dict[str, Any]:
-    """Read an answer that is a JSON object (pure); what is none reads as an empty one."""
+    """Parse an answer as a JSON object (pure); anything else gives an empty one."""
     try:
         value = orjson.loads(text)
     except ValueError:
@@ -126,27 +126,27 @@ def read_object(text: bytes) -> dict[str, Any]:
 
 
 def _count(value: object) -> int:
-    # Whoever made the box is not trusted with the size of its numbers.
+    # Boxes are not trusted with the size of numbers.
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31 else 0
 
 
 class UsageCounter:
-    """Counts uses in memory; ``flush`` writes them. Safe for threads."""
+    """Counter of uses in memory; ``flush`` writes them. Thread-safe."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database, self._clock = database, clock
         self._lock = threading.Lock()
-        #: Endpoint, day, revision and model to what is not written yet.
+        #: Unwritten use by endpoint, day, revision and model.
         self._unwritten: dict[tuple[str, int, int, str], Use] = {}
 
     def count(self, endpoint_id: str, revision: int, use: Use, model: str = "") -> None:
-        """Count one; touches no database. ``revision``: 0 where none answered; ``model``: of a bundle."""
+        """Count a use in memory. ``revision``: 0 if none answered; ``model``: the model of a bundle, else empty."""
         key = endpoint_id, int(self._clock.now() // DAY_S), revision, model
         with self._lock:
             self._unwritten[key] = self._unwritten.get(key, Use()).plus(use)
 
     def flush(self) -> None:
-        """Write what is not written; after an error of the database it is tried again by the next."""
+        """Write the unwritten uses; after a database error they stay for the next call."""
         with self._lock:
             uses, self._unwritten = self._unwritten, {}
         if not uses:
@@ -163,7 +163,7 @@ class UsageCounter:
 
 
 def add_use(session: Session, endpoint_id: str, day: int, revision: int, use: Use, model: str = "") -> None:
-    """Add to what a revision of an endpoint, of a bundle one of its models, was used in a day."""
+    """Add use of one day to a revision of an endpoint, or to a model of its bundle."""
     row = EndpointUsageRow
     is_meant = (row.endpoint_id == endpoint_id, row.day == day, row.revision == revision, row.model == model)
     query = update(row).where(*is_meant)
@@ -175,9 +175,9 @@ def add_use(session: Session, endpoint_id: str, day: int, revision: int, use: Us
 
 
 def read_uses(session: Session, endpoint_ids: Sequence[str]) -> dict[str, dict[int, dict[str, Use]]]:
-    """Return what the revisions of each endpoint were used in all, by model: of a bundle that is an expert, else "".
+    """Return the total use of each endpoint by revision and model; the model is "" without a bundle.
 
-    Revision 0 has the calls that none of them answered.
+    Revision 0 has the calls that no revision answered.
     """
     row = EndpointUsageRow
     sums = [func.sum(getattr(row, name)) for name in Use.__slots__]

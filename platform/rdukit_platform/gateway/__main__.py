@@ -28,7 +28,7 @@ from rdukit_platform.settings import (
 )
 from rdukit_platform.tenants.tokens import ensure_first_token
 
-#: Seconds after which a thread that computes lets others go on; Python's are 5 ms, for each of many threads.
+#: Switch interval of computing threads in seconds; Python's default of 5 ms is long with many threads.
 SWITCH_S: Final = 0.0005
 
 
@@ -52,13 +52,13 @@ def main(fd: int | None) -> None:
     tls = find_server_files(
         resolve(GATEWAY_TLS_CERTIFICATE), resolve(GATEWAY_TLS_KEY), resolve(GATEWAY_TLS_CA), "gateway"
     )
-    # Threads compute for callers; the event loop, which serves everybody, is to get its turn soon.
+    # Threads compute for callers; the event loop, which serves all callers, must get its turn soon.
     sys.setswitchinterval(SWITCH_S)
-    # What is there now stays: else each collection of garbage would look at all of it.
+    # Present objects stay; freezing them keeps garbage collections short.
     gc.collect()
     gc.freeze()
     app = create_app(platform)
-    # Ahead of the first request that needs it: it takes two seconds.
+    # Built before the first request needs it, because it takes two seconds.
     threading.Thread(target=app.openapi, name="openapi", daemon=True).start()
     config = uvicorn.Config(
         app,

@@ -27,12 +27,12 @@ from rdukit_platform.settings import (
     GRPC_ADDRESS,
 )
 
-#: Followers of events each need a thread for a moment, several times a second.
+#: Number of threads; each follower of events needs one briefly, several times a second.
 THREADS = 64
 
 
 def forwarding() -> dict[str, Any]:
-    """Return the server's options: which proxies it believes where a request comes from. By default none."""
+    """Return the server's options for trusted proxies, which may name a request's origin; by default none."""
     proxies = resolve(GATEWAY_PROXIES)
     return {"proxy_headers": bool(proxies), "forwarded_allow_ips": proxies or ""}
 
@@ -42,10 +42,10 @@ STOP_S: Final = 1.0
 
 
 async def _start_rpc(app: FastAPI, platform: Platform) -> Any:
-    """Start gRPC if the settings want it. Returns its server; ``app.state.grpc_port`` is its port."""
+    """Start gRPC if the settings enable it. Returns its server; ``app.state.grpc_port`` is its port."""
     if not (address := resolve(GRPC_ADDRESS)):
         return None
-    from rdukit_platform.gateway.rpc import start_rpc  # gRPC is 20 MB
+    from rdukit_platform.gateway.rpc import start_rpc  # imported on demand: gRPC takes 20 MB
 
     tls = find_server_files(
         resolve(GATEWAY_TLS_CERTIFICATE), resolve(GATEWAY_TLS_KEY), resolve(GATEWAY_TLS_CA), "gateway"
@@ -102,9 +102,9 @@ def create_app(platform: Platform) -> FastAPI:
 
 
 def _summarise(app: FastAPI) -> None:
-    """Let the document's operations be called by the first sentence of what they do, not by a function's name.
+    """Use the first sentence of a docstring as an operation's summary in the OpenAPI document, not the function's name.
 
-    It is made once, by the first thread that asks: it takes two seconds, which nobody else waits for.
+    The first thread that needs it builds it once, in two seconds, without delaying others.
     """
     describe, lock = app.openapi, threading.Lock()
 

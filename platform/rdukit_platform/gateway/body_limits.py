@@ -1,6 +1,6 @@
-"""Longest bodies of the gateway's routes (pure): what a route needs, and no more, whoever sends it.
+"""Longest bodies of the gateway's routes (pure): only as long as a route needs, for every caller.
 
-A route that is not listed takes ``PLAIN_BYTES``. The settings bound them all.
+Other routes accept ``PLAIN_BYTES``. The settings bound them all.
 """
 
 from collections.abc import Mapping
@@ -11,9 +11,9 @@ from starlette.routing import compile_path
 from rdukit.settings import Setting
 from rdukit_platform.settings import MAX_BODY_BYTES, MAX_UPLOAD_BYTES
 
-#: A few names, texts and numbers; a form of the console.
+#: Bodies with a few names, texts and numbers; forms of the console.
 PLAIN_BYTES: Final = 64 << 10
-#: One job with its parameters: pages show 200.
+#: A job with its parameters; pages show 200 of them.
 JOB_BYTES: Final = 256 << 10
 #: A stranger's name, code or token: of routes without a token.
 STRANGERS_BYTES: Final = 4 << 10
@@ -46,7 +46,7 @@ _TEMPLATES: Final = [
 
 
 def bound_of(method: str, path: str) -> int | Setting[int]:
-    """Return the longest body of a request, or the setting that says it."""
+    """Return the longest body of a request, or the setting that has it."""
     route = f"{method} {path.rstrip('/')}"
     if route in BODY_BYTES:
         return BODY_BYTES[route]

@@ -27,19 +27,19 @@ class GatewayHealth(BaseModel):
 
 @router.get("/health", dependencies=[PUBLIC_ROUTE], response_model=GatewayHealth)
 def health(request: Request) -> Response:
-    """Report whether the platform is ready; 503 only when the database is away."""
+    """Report whether the platform is ready; 503 only when the database is unreachable."""
     found = read_health(platform_of(request))
     return JSONResponse(found.model_dump(), 200 if found.parts["database"] else 503)
 
 
 @router.get("/health/live", dependencies=[PUBLIC_ROUTE])
 def live() -> dict[str, str]:
-    """Report that the gateway answers at all, whatever else is up."""
+    """Report that the gateway answers at all, regardless of other parts."""
     return {"status": "live"}
 
 
 def read_health(platform: Platform) -> GatewayHealth:
-    """Return the state of the parts, asked now."""
+    """Return the present state of the parts."""
     parts = {"database": is_reachable(platform.database), "broker": platform.notifier.is_up(), "node": False}
     kinds = set()
     if parts["database"]:

@@ -1,4 +1,4 @@
-"""The HTTP side of the gateway's connections: who says nothing for long, or reads nothing, does not keep one."""
+"""The HTTP side of the gateway's connections: callers that send or read nothing for long lose theirs."""
 
 import asyncio
 import resource
@@ -37,7 +37,7 @@ def make_protocol(platform: Platform, tls: ssl.SSLContext | None = None) -> type
 
 
 class GatewayHttpProtocol(GuardedHttp, HttpToolsProtocol):
-    """Uvicorn's, guarded; what it refuses is in the audit log."""
+    """Uvicorn's protocol with guards; refusals are recorded in the audit log."""
 
     flow_control = FlowControl
 
@@ -52,13 +52,13 @@ class GatewayHttpProtocol(GuardedHttp, HttpToolsProtocol):
             self._watch.end_answer(self.loop.time())
 
     def note_refusal(self, error: RdukitError) -> None:
-        """Record method and path as far as they have come; a query may be a secret."""
+        """Record method and path as far as received, without the query, which may be secret."""
         path = self.url.partition(b"?")[0][: MAX_TEXT + 1].decode("latin-1")
         target = f"{self.parser.get_method().decode()} {path}" if path else ""
         note_refused_bytes(self._platform, self.client[0] if self.client else "", target, error)
 
 
 def allow_files() -> None:
-    """Let this process have as many open files as the system allows it."""
+    """Raise this process's limit of open files to the system's maximum."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,6 +1,6 @@
-"""Words for requests that are not legal (pure): which key, what it holds, and what its JSON schema would take.
+"""Messages for malformed requests (pure): the key, its value, and the values that its JSON schema accepts.
 
-What pydantic found says where; the words come from the schema, so they are the same for every route.
+pydantic's errors give the place; the text comes from the schema, so it is the same for every route.
 """
 
 import math
@@ -15,11 +15,11 @@ from rdukit.units import plain
 Schema = Mapping[str, Any]
 Path = tuple[str | int, ...]
 
-#: Keys that an answer describes; of further ones it has the number.
+#: Largest number of keys described in an answer; further ones are counted.
 MAX_SAID: Final = 20
-#: Characters of a key's place.
+#: Longest place of a key, in characters.
 MAX_WHERE: Final = 400
-#: Characters of a value that are said again.
+#: Longest repeated value, in characters.
 _SHOWN: Final = 80
 _BODY: Final = "the body"
 
@@ -48,7 +48,7 @@ def find_malformed(
     """Return a sentence for each of the first ``MAX_SAID`` keys that pydantic refuses.
 
     Args:
-        errors: as pydantic tells them; each place begins with ``body``, ``query``, ``path`` or the like.
+        errors: as pydantic gives them; each place begins with ``body``, ``query``, ``path`` or the like.
         places: the schema of each of these; one that is missing makes the words poorer.
         definitions: schemas by the name that a reference ends with.
         total: number of all errors, where ``errors`` are only the first of them.
@@ -84,13 +84,13 @@ def schema_at(path: Path, schema: Schema, definitions: Mapping[str, Schema]) -> 
 
 
 def legal_words(schema: Schema, definitions: Mapping[str, Schema]) -> str:
-    """Say what a schema takes; empty: it does not say."""
+    """Describe the values that a schema accepts; empty: unknown."""
     words = [_words_of(option) for option in _options(schema, definitions) if option.get("type") != "null"]
     return ", or ".join(dict.fromkeys(word for word in words if word))
 
 
 def _path_in(body: object, location: Sequence[str | int], kind: str) -> Path:
-    """Return how far a place leads into the body: pydantic's names for the members of a union are not in there."""
+    """Return the part of a place that exists in the body, without pydantic's names for members of a union."""
     path: list[str | int] = []
     for number, part in enumerate(location):
         is_key = isinstance(body, Mapping) and part in body
@@ -107,7 +107,7 @@ def _path_in(body: object, location: Sequence[str | int], kind: str) -> Path:
 def _describe(
     errors: Sequence[Mapping[str, Any]], path: Path, schema: Schema, definitions: Mapping[str, Schema]
 ) -> str:
-    # Of a union each member complains: what a value itself is wrong with says more than what another one would be.
+    # Each member of a union reports errors; an error about the value itself is the most useful.
     error = next((one for one in errors if one["type"] == "value_error"), errors[0])
     kind, where, is_whole = str(error["type"]), _written(path), bool(error["is_whole"])
     if is_whole and kind == "extra_forbidden":
@@ -136,7 +136,7 @@ def _describe(
 
 
 def _describe_key(error: Mapping[str, Any], path: Path) -> str | None:
-    """Say which key of a mapping is wrong by itself, as pydantic tells by a last part of the place; None: none is."""
+    """Describe a mapping's invalid key, which pydantic marks by the last part of the place; ``None``: there is none."""
     if not path or tuple(error["loc"][-2:]) != (path[-1], "[key]"):
         return None
     pattern = error.get("ctx", {}).get("pattern")
@@ -195,7 +195,7 @@ def _sizes(schema: Schema, noun: str, what: str) -> str:
 
 
 def _number(value: float) -> str:
-    """Write a limit as a person does: ``2592000``, not ``2.592e+06``."""
+    """Format a limit without an exponent: ``2592000``, not ``2.592e+06``."""
     return str(int(value)) if math.isfinite(value) and float(value).is_integer() else plain(value)
 
 

@@ -1,4 +1,6 @@
-"""What the platform tells Prometheus beside the gateway's requests: jobs, endpoints, parts, queue, webhooks, disk."""
+"""Metrics of the platform for Prometheus, in addition to the gateway's requests: jobs, endpoints, parts, queue,
+webhooks, disk.
+"""
 
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -36,7 +38,7 @@ from rdukit_platform.webhooks.states import DeliveryState
 
 @dataclass(frozen=True, slots=True)
 class PlatformMetric:
-    """Gauge, or a counter if its name ends in ``_total``: its name, what it says, and the names of its labels."""
+    """Gauge, or a counter if its name ends in ``_total``: its name, its help text, and the names of its labels."""
 
     name: str
     help: str
@@ -44,11 +46,11 @@ class PlatformMetric:
 
     @property
     def is_counter(self) -> bool:
-        """Return whether it only rises."""
+        """Return whether it is a counter."""
         return self.name.endswith("_total")
 
 
-#: Values of a metric, by those of its labels.
+#: Values of a metric, by label values.
 Values = Mapping[tuple[str, ...], float]
 
 JOBS: Final = PlatformMetric("rdukit_jobs", "Jobs by state.", ("state",))
@@ -94,7 +96,7 @@ METRICS: Final = (
 )  # fmt: skip
 
 
-#: A replica takes calls of its endpoint.
+#: Condition that a replica takes calls.
 _IS_READY: Final = (EndpointReplicaRow.endpoint_id == EndpointRow.id) & (
     EndpointReplicaRow.state == str(ReplicaState.READY)
 )
@@ -104,10 +106,9 @@ router = APIRouter(tags=["health"])
 
 @router.get("/metrics", include_in_schema=False)
 def metrics(request: Request, caller: MetricsReader) -> Response:
-    """Prometheus text of what the token's scopes let its holder see of the tenant: jobs by state, and endpoints.
+    """Return the tenant's metrics that the token's scopes permit, as Prometheus text: jobs by state, and endpoints.
 
-    With the scope ``metrics`` it is of all tenants, with this gateway's requests and what the platform's operators
-    watch.
+    With the scope ``metrics`` they cover all tenants, this gateway's requests, and the operators' metrics.
     """
     platform, sees_all = platform_of(request), allows(caller.scopes, scopes.METRICS)
     tenant_id = None if sees_all else caller.tenant_id
@@ -130,7 +131,7 @@ def read_jobs(platform: Platform, session: Session, tenant_id: str | None) -> Va
 
 
 def read_endpoints(session: Session, tenant_id: str | None) -> Iterator[tuple[PlatformMetric, Values]]:
-    """Yield the ready replicas of endpoints that are not deleted, and what was used of them: one tenant's, or all.
+    """Yield the ready replicas of endpoints that are not deleted, and their use: one tenant's, or all.
 
     A bundle is counted by its experts and adapters; the model of others is empty.
     """
@@ -150,7 +151,7 @@ def read_endpoints(session: Session, tenant_id: str | None) -> Iterator[tuple[Pl
 
 
 def read_platform(platform: Platform) -> Iterator[tuple[PlatformMetric, Values]]:
-    """Yield what only the whole platform's operators see."""
+    """Yield the metrics for operators only."""
     now = platform.clock.now()
     up: Values = {(part,): float(is_up) for part, is_up in [("gateway", True), *read_health(platform).parts.items()]}
     yield PART_UP, up
@@ -164,7 +165,7 @@ def read_platform(platform: Platform) -> Iterator[tuple[PlatformMetric, Values]]
         queued_at = session.scalar(select(func.min(JobRow.queued_at)).where(JobRow.state == str(JobState.QUEUED)))
         yield QUEUE_AGE, {(): 0.0 if queued_at is None else max(now - queued_at, 0.0)}
         is_ready = exists().where(_IS_READY)
-        # One that idles wakes by a call: that it has none now is what was asked for.
+        # An idle endpoint wakes on a call, so it lacks no replicas.
         wants = (EndpointRow.deleted_at.is_(None), EndpointRow.replicas > 0, EndpointRow.idle_s.is_(None))
         unserved = session.scalar(select(func.count()).select_from(EndpointRow).where(*wants, ~is_ready))
         yield UNSERVED, {(): float(unserved or 0)}
@@ -182,7 +183,7 @@ def read_platform(platform: Platform) -> Iterator[tuple[PlatformMetric, Values]]
 
 
 def format_metrics(found: Iterable[tuple[PlatformMetric, Values]]) -> bytes:
-    """Write metrics as Prometheus reads them (pure)."""
+    """Format metrics for Prometheus (pure)."""
 
     class Found(Collector):
         def collect(self) -> Iterator[Metric]:

@@ -1,6 +1,6 @@
-"""Middleware of the gateway: a request's id, its metrics, its caller and the length of its body; errors as one body.
+"""Middleware of the gateway: ids, metrics, callers and body lengths of requests, and the uniform error body.
 
-FastAPI reads a body before it asks who sends it; ``BodyLimitMiddleware`` asks first.
+FastAPI reads a body before it authenticates the caller; ``BodyLimitMiddleware`` authenticates first.
 """
 
 import functools
@@ -59,7 +59,7 @@ from rdukit_platform.tenants.service import Caller
 
 logger = logging.getLogger(__name__)
 
-#: Status of a request whose caller went away before all of it had come, as proxies write it; nobody reads it.
+#: Status, as in proxies' logs, of a request whose caller disconnected before it was complete.
 CALLER_GONE: Final = 499
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 REQUESTS: Final = Counter("rdukit_gateway_requests", "Requests answered.", ["method", "route", "status"])
@@ -81,7 +81,7 @@ class ErrorResponse(BaseModel):
     error: ErrorDetail
 
 
-#: What any route may answer, for the OpenAPI.
+#: Errors that any route may return, for OpenAPI.
 ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     "4XX": {"model": ErrorResponse, "description": "The request cannot be served as it is."},
     503: {"model": ErrorResponse, "description": "A part of the platform does not answer; try again."},
@@ -91,7 +91,7 @@ ERRORS: Final[dict[int | str, dict[str, Any]]] = {
 class RequestContextMiddleware:
     """Gives each request an id (its own ``X-Request-Id`` if legal), answers with it, and counts.
 
-    A request is a span: of the trace that its ``traceparent`` names, or the first of a new one.
+    A request is a span in the trace of its ``traceparent``, or the root of a new one.
     """
 
     def __init__(self, app: ASGIApp, platform: Platform) -> None:
@@ -158,7 +158,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
 
 def _answers() -> dict[type[Exception], Callable[[Request, Exception], Response]]:
-    """Return what answers an error of a class, or of one that derives from it. They run in threads: words take time."""
+    """Return the handlers of error classes and their subclasses. They run in threads, because messages take time."""
     return {
         RdukitError: _known, RequestValidationError: _malformed, HTTPException: _routing, DataError: _unstorable,
         IntegrityError: _raced, **dict.fromkeys(AWAY, _away), OSError: _full_or_unknown,
@@ -167,7 +167,7 @@ def _answers() -> dict[type[Exception], Callable[[Request, Exception], Response]
 
 
 async def _answer(request: Request, error: Exception) -> Response:
-    """Answer an error of a middleware, which the framework would take for unknown."""
+    """Answer an error of a middleware, which the framework would treat as unknown."""
     answers = _answers()
     answer = next(answers[kind] for kind in type(error).__mro__ if kind in answers)
     return await to_thread.run_sync(answer, request, error)
@@ -201,7 +201,7 @@ def _full_or_unknown(request: Request, error: Exception) -> Response:
 
 
 def _find_full(error: Exception) -> DiskFull | None:
-    """Return what callers are told of a full disk: not which file was to be written."""
+    """Return the error of a full disk for callers, without the file's path."""
     cause = error.orig if isinstance(error, DBAPIError) and isinstance(error.orig, Exception) else error
     if not isinstance(find_system_error(cause), DiskFull):
         return None
@@ -232,7 +232,7 @@ def _malformed(request: Request, error: Exception) -> Response:
 
 
 def _schemas_of(request: Request) -> tuple[dict[str, Schema], dict[str, Schema]]:
-    """Return the schemas of what the request's route takes, and those that they refer to; hidden routes have none."""
+    """Return the schemas of the route's parameters and body, and those that they refer to; hidden routes have none."""
     document = request.app.openapi()
     operations = document["paths"].get(getattr(request.scope.get("route"), "path", ""), {})
     route = operations.get(request.method.lower(), {})
@@ -273,7 +273,7 @@ def _routing(request: Request, error: Exception) -> Response:
 
 
 def _methods_at(request: Request) -> list[str]:
-    """Return the methods that are served at the request's path: by several routes, of which the framework names one.
+    """Return the methods served at the request's path by all its routes, of which the framework names only one.
 
     A path that the schema names is that route's, though it could be a value of another one's parameter, too; and so is
     one that fits a template, of several the first, as it is for the framework.
@@ -309,7 +309,7 @@ _WITHOUT_BODY: Final = ("GET", "HEAD", "OPTIONS")
 
 
 class BodyLimitMiddleware:
-    """Refuses bodies of strangers before they are read, and those that are too long at the latest when they are."""
+    """Refuses bodies of strangers before reading them, and bodies that are too long while reading at the latest."""
 
     def __init__(self, app: ASGIApp, platform: Platform) -> None:
         self._app = app
@@ -340,7 +340,7 @@ class BodyLimitMiddleware:
         caller: Caller | None = scope.setdefault("state", {}).get("caller")
         owner = caller.tenant_id if caller else address_of(request)
         try:
-            # Files go to the disk as they come: of them little is in memory.
+            # Files are written to disk as they arrive, so little of them is in memory.
             async with self._platform.bodies.room_for(owner, 0 if bound is MAX_UPLOAD_BYTES else size) as room:
                 await self._pass_on(scope, receive, send, limit, room)
         except Overloaded as error:
@@ -370,7 +370,7 @@ class BodyLimitMiddleware:
         await self._app(scope, bounded, unless_over)
 
     def _admit(self, scope: Scope, headers: Headers) -> None:
-        """Note who calls, and count the call. Raises as ``authenticate_token``, or that there are too many."""
+        """Identify the caller, and count the call. Raises as ``authenticate_token``, or ``Overloaded``."""
         token, tenant = token_of(scope["path"], headers), headers.get(TENANT_HEADER, "")
         caller = scope.setdefault("state", {})["caller"] = authenticate_token(self._platform, token, tenant)
         self._platform.rates.check(caller)

@@ -1,4 +1,4 @@
-"""gRPC of the gateway: ``rdukit.platform.v1.Jobs``, health and reflection, by the calls and permissions that REST has.
+"""gRPC of the gateway: ``rdukit.platform.v1.Jobs``, health and reflection, with the calls and permissions of REST.
 
 Each method is served as a stream, so that its caller is known before a byte of its message is read.
 """
@@ -49,10 +49,10 @@ from rdukit_platform.tenants.service import Caller
 logger = logging.getLogger(__name__)
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["Jobs"]
-#: Calls at once of one connection, and of all.
+#: Largest numbers of concurrent calls of one connection, and of all.
 MAX_CALLS: Final = 256
 ALL_CALLS: Final = 4096
-#: Seconds after which a connection is asked whether somebody is there, and for an answer.
+#: Seconds until a keepalive ping of an idle connection, and seconds for its answer.
 KEEPALIVE_S: Final = 30
 
 Context = Any
@@ -93,15 +93,15 @@ class JobsRpc:
         )
 
     async def cancel(self, caller: Caller, message: pb.JobRequest) -> AsyncIterator[pb.Job]:
-        """End a job now."""
+        """Cancel a job at once."""
         yield job_message(await self._call(job_calls.change_job, caller, message.id, service.cancel_job))
 
     async def pause(self, caller: Caller, message: pb.JobRequest) -> AsyncIterator[pb.Job]:
-        """Hold a job until it is resumed."""
+        """Pause a job until it is resumed."""
         yield job_message(await self._call(job_calls.change_job, caller, message.id, service.pause_job))
 
     async def resume(self, caller: Caller, message: pb.JobRequest) -> AsyncIterator[pb.Job]:
-        """Let a paused job go on."""
+        """Resume a paused job."""
         yield job_message(await self._call(job_calls.change_job, caller, message.id, service.resume_job))
 
     async def watch(self, caller: Caller, message: pb.WatchRequest) -> AsyncIterator[pb.Event]:
@@ -111,7 +111,7 @@ class JobsRpc:
                 yield event_message(row)
 
     async def logs(self, caller: Caller, message: pb.LogsRequest) -> AsyncIterator[pb.LogLine]:
-        """Give the lines of a job's log; with ``follow`` until it has ended."""
+        """Yield the lines of a job's log; with ``follow`` until it has ended."""
         async for row in self._follow(caller, message.id, message.after, "log", is_once=not message.follow):
             yield line_message(row)
 
@@ -168,7 +168,7 @@ async def start_rpc(platform: Platform, address: str, tls: TlsFiles | None) -> t
     handlers = {
         method.name: grpc.stream_stream_rpc_method_handler(
             _served(platform, f"{SERVICE.full_name}/{method.name}", answer),
-            # Bytes: what cannot be read is the caller's fault, and gRPC would say that it was the server's.
+            # Raw bytes: gRPC would report malformed messages as the server's fault, not the caller's.
             request_deserializer=None,
             response_serializer=lambda message: message.SerializeToString(),
         )
@@ -193,7 +193,7 @@ async def start_rpc(platform: Platform, address: str, tls: TlsFiles | None) -> t
 
 
 def _served(platform: Platform, name: str, answer: Method) -> Callable[[Any, Context], Any]:
-    """Return a method's handler: who calls, may they, what do they say, and then the answers."""
+    """Return a method's handler: authenticate, check the permission, decode the message, then answer."""
     input_class = next(m for m in SERVICE.methods if name.endswith(f"/{m.name}")).input_type._concrete_class
 
     async def serve(requests: AsyncIterator[bytes], context: Context) -> None:

@@ -1,7 +1,6 @@
-"""Requests that are under way when their caller's token is blocked or revoked: they end, streams too.
+"""Running requests and streams end when their caller's token is blocked or revoked.
 
-A token is looked at before its request; here, again while that goes on. One that only expires ends nothing that it
-began.
+A token is checked before its request, and here again during the request. Expiry alone ends no running request.
 """
 
 import asyncio
@@ -22,13 +21,13 @@ from rdukit_platform.tenants.service import Caller, find_withdrawn
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks at the tokens of requests that go on; shorter ones are not looked at.
+#: Seconds between checks of the tokens of running requests; shorter requests are not checked again.
 LOOK_S: Final = 2.0
 
 
 @dataclass(slots=True)
 class _UnderWay:
-    """A request: since when, and what ends it."""
+    """A running request: its start, and the function that ends it."""
 
     scope: Scope
     began: float
@@ -41,12 +40,12 @@ class _UnderWay:
 
 
 class WithdrawnMiddleware:
-    """Ends the requests of withdrawn tokens. An answer that has begun breaks off; the others get a 401."""
+    """Ends the requests of withdrawn tokens. An answer that has begun is cut off; the others get a 401."""
 
     def __init__(self, app: ASGIApp, platform: Platform) -> None:
         self._app, self._platform = app, platform
         self._requests: dict[int, _UnderWay] = {}
-        #: Looks at tokens as long as there are requests.
+        #: Task that checks tokens while there are requests.
         self._watch: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

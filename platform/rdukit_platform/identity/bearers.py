@@ -1,7 +1,7 @@
-"""Tokens of the issuer (JWT) that API calls carry: each becomes a session of its user, and what ends one ends it.
+"""Tokens of the issuer (JWT) in API calls: each becomes a session of its user, and ends like a session.
 
-The first call with a token verifies it and is a login; the row that it leaves has the token's hash and end, and later
-calls find it as they find any token. A token for a second tenant is a second row.
+The first call with a token verifies it and counts as a login. It leaves a row with the token's hash and end, which
+later calls find like any token's. Use in a second tenant adds a second row.
 """
 
 import json
@@ -30,19 +30,19 @@ _JWT: Final = re.compile(r"eyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\Z")
 
 
 def is_jwt(token: str) -> bool:
-    """Return whether a token has the form of a signed JWT, which no token of the platform's has (pure)."""
+    """Return whether a token has the form of a signed JWT, unlike the platform's own tokens (pure)."""
     return _JWT.match(token) is not None
 
 
 def authenticate_bearer(database: Database, issuer: Issuer, token: str, tenant: str, clock: Clock) -> Caller:
-    """Return the user whose token of the issuer's this is, in a tenant.
+    """Authenticate the user of an issuer's token, in a tenant.
 
     Args:
         tenant: its name; empty: the first that the user may enter.
     Raises:
         Unauthenticated: the token is not valid, or was ended here.
         PermissionDenied: its user is disabled, of no allowed domain, or no member of the tenant.
-        Unavailable: the issuer's keys are not known, and it does not answer.
+        Unavailable: the issuer's keys are unknown, and it does not answer.
     """
     with database.read() as session:
         chosen = find_tenant(session, tenant) if tenant else None
@@ -52,7 +52,7 @@ def authenticate_bearer(database: Database, issuer: Issuer, token: str, tenant: 
             return authenticate_digest(session, digest, clock.now())
     identity, ends_at = issuer.read_bearer(token)
     now = clock.now()
-    if ends_at <= now:  # within the leeway of clocks, but a session that has ended lets nobody in
+    if ends_at <= now:  # valid within the leeway of clocks, but an ended session is refused
         raise Unauthenticated("the token is not valid: it has expired (exp)")
     if is_nowhere:
         raise PermissionDenied(f"the user may not enter a tenant {tenant[:64]!r}")
@@ -81,7 +81,7 @@ def _log_in(
         if is_known(session, digest):
             return
         user = enter(session, identity, roles, now)
-        # Who ended the token in one tenant has not ended a part of it.
+        # A token ended in one tenant is ended in all.
         digests = [_digest_of(token, tenant) for tenant in (None, *tenants_of_user(session, user))]
         ended = select(TokenRow.id).where(TokenRow.sha256.in_(digests), TokenRow.revoked_at.is_not(None))
         if session.scalars(ended).first() is not None:

@@ -1,4 +1,4 @@
-"""What an issuer says of a user (pure): ID tokens are verified, claims become an identity and roles in tenants.
+"""Claims of an issuer about a user (pure): verify tokens, and derive an identity and roles in tenants.
 
 Source: OpenID Connect Core 1.0, section 3.1.3.7 (what is verified), RFC 7636 (PKCE), RFC 8725 (no algorithm but those).
 """
@@ -16,11 +16,11 @@ from joserfc.jwk import KeySet
 
 from rdukit.errors import InvalidArgument, PermissionDenied, Unauthenticated
 
-#: Signatures by a key that only the issuer has; neither ``none`` nor one by a shared secret.
+#: Permitted signatures, by a key that only the issuer has; neither ``none`` nor a shared secret.
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512")
-#: What the clocks of issuer and platform may differ by.
+#: Largest difference between the clocks of issuer and platform, in seconds.
 LEEWAY_S: Final = 60.0
-#: An ID token that was issued longer ago is not one of this login.
+#: Largest age in seconds of a login's ID token.
 MAX_AGE_S: Final = 600.0
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -31,21 +31,21 @@ class KeyUnknown(Unauthenticated):
 
 @dataclass(frozen=True, slots=True)
 class ClaimedIdentity:
-    """A user's identity, as the issuer says."""
+    """A user's identity, from the issuer's claims."""
 
     issuer: str
     subject: str
-    #: In lower case; empty: there is none that the issuer vouches for.
+    #: Verified address in lower case; empty: there is none.
     email: str
     name: str
     groups: frozenset[str]
 
 
 def check_issuer_url(url: str, what: str) -> str:
-    """Return an address of the issuer if it may be asked: by https, or on this machine.
+    """Return an address of the issuer if it is permitted: https, or on this machine.
 
     Raises:
-        InvalidArgument: it may not.
+        InvalidArgument: it is not permitted.
     """
     parts = urlsplit(url)
     is_here = parts.scheme == "http" and parts.hostname in _LOOPBACK
@@ -66,7 +66,7 @@ def verify_id_token(
 
     Raises:
         KeyUnknown: none of the keys has signed it.
-        Unauthenticated: anything is not as it must be; the message says what.
+        Unauthenticated: a check fails; the message says which.
     """
     claims = _decode(text, keys, "the issuer's ID token")
     if problem := find_problem(claims, issuer=issuer, client_id=client_id, nonce=nonce, now=now):
@@ -75,11 +75,11 @@ def verify_id_token(
 
 
 def verify_bearer(text: str, keys: KeySet, *, issuer: str, audiences: Collection[str], now: float) -> Mapping[str, Any]:
-    """Verify a token of the issuer's that an API call carries, an access or an ID token, and return its claims.
+    """Verify an access or ID token of the issuer in an API call, and return its claims.
 
     Raises:
         KeyUnknown: none of the keys has signed it.
-        Unauthenticated: anything is not as it must be; the message says what.
+        Unauthenticated: a check fails; the message says which.
     """
     claims = _decode(text, keys, "the token")
     if problem := find_bearer_problem(claims, issuer=issuer, audiences=audiences, now=now):
@@ -88,7 +88,7 @@ def verify_bearer(text: str, keys: KeySet, *, issuer: str, audiences: Collection
 
 
 def find_bearer_problem(claims: Mapping[str, Any], *, issuer: str, audiences: Collection[str], now: float) -> str:
-    """Find what is wrong with the claims of a bearer token; empty: nothing.
+    """Find the problem in a bearer token's claims; empty: none.
 
     Source: RFC 9068, section 4 (issuer, audience, expiry); RFC 8725, section 3.12 (tokens of another kind).
     """
@@ -109,7 +109,7 @@ def find_bearer_problem(claims: Mapping[str, Any], *, issuer: str, audiences: Co
 
 
 def find_problem(claims: Mapping[str, Any], *, issuer: str, client_id: str, nonce: str, now: float) -> str:
-    """Find what is wrong with an ID token's claims; empty: nothing."""
+    """Find the problem in an ID token's claims; empty: none."""
     audience = claims.get("aud")
     audiences = [audience] if isinstance(audience, str) else audience if isinstance(audience, list) else []
     party, subject = claims.get("azp"), claims.get("sub")
@@ -132,7 +132,7 @@ def find_problem(claims: Mapping[str, Any], *, issuer: str, client_id: str, nonc
 
 
 def read_identity(claims: Mapping[str, Any], groups_claim: str, *, trust_email: bool) -> ClaimedIdentity:
-    """Read who somebody is from verified claims. ``trust_email``: where the issuer does not say it is verified."""
+    """Read an identity from verified claims. ``trust_email``: treat an e-mail without a verification claim as verified."""
     email, verified = claims.get("email"), claims.get("email_verified", trust_email)
     is_known = isinstance(email, str) and len(email) <= 254 and verified in (True, "true")
     name = claims.get("name") or claims.get("preferred_username") or ""
@@ -148,10 +148,10 @@ def read_identity(claims: Mapping[str, Any], groups_claim: str, *, trust_email: 
 
 
 def check_domain(identity: ClaimedIdentity, allowed: Sequence[str]) -> None:
-    """Refuse whoever has no verified e-mail address of an allowed domain; of none are all.
+    """Refuse identities without a verified e-mail address of an allowed domain; an empty list allows all.
 
     Raises:
-        PermissionDenied: this is so.
+        PermissionDenied: the identity is not allowed.
     """
     if not allowed or is_of_domain(identity.email, allowed):
         return
@@ -166,7 +166,7 @@ def is_of_domain(email: str, allowed: Sequence[str]) -> bool:
 
 
 def claimed_roles(groups: frozenset[str], table: Sequence[tuple[str, str, str]]) -> dict[str, str]:
-    """Return the role in each tenant that groups give: by the first line of the table that names one of them."""
+    """Return the role in each tenant, from the first line of the table that names one of the groups."""
     roles: dict[str, str] = {}
     for group, tenant, role in table:
         if group in groups:

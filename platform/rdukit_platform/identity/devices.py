@@ -1,4 +1,4 @@
-"""Devices that are let in: a command shows a code, its user types it into the console, the command gets a token.
+"""Logins of devices: a command shows a code, its user types it into the console, the command gets a token.
 
 Source: RFC 8628, the device authorization grant, of which the gateway is the authorization server.
 """
@@ -18,17 +18,17 @@ from rdukit_platform.tenants.scopes import DAY_S
 from rdukit_platform.tenants.service import Caller, authenticate_digest, hash_token
 from rdukit_platform.tenants.tokens import check_still_valid, give_token
 
-#: Seconds that somebody has to type the code.
+#: Seconds that the user has to type the code.
 DEVICE_S: Final = 600.0
-#: Seconds between two questions of a command.
+#: Seconds between polls of a command.
 INTERVAL_S: Final = 2.0
 MAX_DEVICES: Final = 10_000
-#: Letters of codes: without vowels, which make words, and without those that look alike.
+#: Letters of codes: no vowels, which would form words, and no look-alikes.
 _LETTERS: Final = "BCDFGHJKLMNPQRSTVWXZ"
 
 
 def begin_device(session: Session, name: str, address: str, now: float) -> tuple[str, str]:
-    """Begin a login of a device. Returns the code that it keeps, and the one that it shows.
+    """Begin a login of a device. Returns its secret code, and the code that it shows.
 
     Raises:
         Overloaded: too many are under way.
@@ -48,7 +48,7 @@ def begin_device(session: Session, name: str, address: str, now: float) -> tuple
 
 
 def find_device(session: Session, user_code: str, now: float) -> DeviceLoginRow:
-    """Return the device that shows a code and that nobody has answered yet.
+    """Return the device that shows a code and is not answered yet.
 
     Raises:
         NotFound: there is none.
@@ -62,7 +62,7 @@ def find_device(session: Session, user_code: str, now: float) -> DeviceLoginRow:
 
 
 def answer_device(session: Session, caller: Caller, user_code: str, now: float, *, is_allowed: bool) -> DeviceLoginRow:
-    """Let a device in as ``caller``, or keep it out. Raises as ``find_device``."""
+    """Allow a device's login as ``caller``, or refuse it. Raises as ``find_device``."""
     check_still_valid(session, caller, now)
     row = find_device(session, user_code, now)
     if is_allowed:
@@ -73,13 +73,13 @@ def answer_device(session: Session, caller: Caller, user_code: str, now: float, 
 
 
 def poll_device(session: Session, device_code: str, now: float) -> tuple[Caller, TokenRow, str] | None:
-    """Return who let the device in, its token and the token's text; ``None``: nobody has answered yet.
+    """Return the approving caller, the new token and its text; ``None``: not answered yet.
 
-    The token allows what its maker may at this moment, and lives ``login.days`` at most.
+    The token has its user's present rights, and lives at most ``login.days``.
 
     Raises:
-        NotFound: no device has this code, or not any more.
-        PermissionDenied: it is kept out.
+        NotFound: no device has this code, or no longer.
+        PermissionDenied: it was refused.
         Overloaded: it asks too often.
         Unauthenticated: who let it in is logged out.
     """

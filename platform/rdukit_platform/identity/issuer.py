@@ -1,4 +1,4 @@
-"""The OpenID Connect issuer that the settings name: its documents, its keys, and what a code is exchanged for."""
+"""The OpenID Connect issuer that the settings name: its documents, its keys, and the exchange of codes."""
 
 import json
 import logging
@@ -40,12 +40,12 @@ from rdukit_platform.identity.settings import (
 
 logger = logging.getLogger(__name__)
 
-#: Documents of the issuer are asked for again after this, and its keys when a new one is used.
+#: Seconds after which the issuer's documents are fetched again; its keys are fetched when a new one is used.
 KEEP_S: Final = 3600.0
-#: However many tokens name unknown keys, the keys are asked for no more often.
+#: Shortest time in seconds between fetches of the keys.
 REFRESH_S: Final = 5.0
 TIMEOUT_S: Final = 10.0
-#: What an issuer says where the client is wrong, not the code: to log in again does not help.
+#: Errors of an issuer about the client, not the code: another login does not help.
 _NOT_US: Final = frozenset({"invalid_client", "unauthorized_client"})
 MAX_BYTES: Final = 1 << 20
 
@@ -68,7 +68,7 @@ def is_configured() -> bool:
 
 
 class Issuer:
-    """The issuer, asked only when somebody logs in. Safe for threads."""
+    """The issuer, contacted only for logins. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -76,7 +76,7 @@ class Issuer:
         self._documents: Documents | None = None
         self._keys: KeySet | None = None
         self._keys_read_at = float("-inf")
-        #: When the keys were asked for and have not come, or not yet.
+        #: Time of the last fetch of keys that failed or is under way.
         self._keys_failed_at = float("-inf")
 
     def warm_up(self) -> None:
@@ -84,7 +84,7 @@ class Issuer:
         self._read_documents()
 
     def authorization_url(self, redirect_uri: str, state: str, nonce: str, verifier: str) -> str:
-        """Return where a browser is sent to log in.
+        """Return the URL to which a browser is sent for the login.
 
         Raises:
             Unavailable: the issuer does not answer, or not as one.
@@ -99,7 +99,7 @@ class Issuer:
         return f"{url}{'&' if '?' in url else '?'}{urlencode(asked)}"
 
     def redeem(self, code: str, verifier: str, redirect_uri: str, nonce: str) -> ClaimedIdentity:
-        """Exchange a code for who has logged in.
+        """Exchange a code for the identity of the user.
 
         Raises:
             Unauthenticated: the issuer refuses the code, or its ID token is not valid.
@@ -136,10 +136,10 @@ class Issuer:
         return read_identity(claims, groups_claim, trust_email=resolve(OIDC_TRUST_EMAIL))
 
     def read_bearer(self, text: str) -> tuple[ClaimedIdentity, float]:
-        """Return whose a token is that an API call carries, and when it ends.
+        """Return the identity of an API call's bearer token, and the token's end.
 
         Raises:
-            Unauthenticated: it is not valid, or the settings take none.
+            Unauthenticated: it is not valid, or the settings allow none.
             Unavailable: the issuer's keys are not known, and it does not answer.
         """
         audiences = frozenset(filter(None, map(str.strip, resolve(OIDC_BEARER_AUDIENCES).split(","))))
@@ -170,7 +170,7 @@ class Issuer:
             age = now - self._keys_read_at
             if self._keys is not None and age < (REFRESH_S if is_new else KEEP_S):
                 return self._keys
-            # Whoever sends tokens makes nobody wait for an issuer that has just not answered.
+            # Requests with tokens do not wait for an issuer that has just failed to answer.
             if now - self._keys_failed_at < REFRESH_S:
                 raise Unavailable("the issuer of logins did not answer a moment ago; try again in some seconds")
             self._keys_failed_at = now

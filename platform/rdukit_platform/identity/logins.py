@@ -1,6 +1,6 @@
-"""Logins that are under way, users as they log in, and the sessions that they get.
+"""Logins under way, users who log in, and their sessions.
 
-A login that is under way is a row: it is used once, by the browser that began it, within ten minutes.
+A login under way is a row, which only its browser can use, once and within ten minutes.
 """
 
 import secrets
@@ -20,22 +20,22 @@ from rdukit_platform.tenants.service import find_tenant, hash_token
 from rdukit_platform.tenants.standing import find_standing, tenants_of_user
 from rdukit_platform.tenants.users import end_tokens
 
-#: Seconds that somebody has to log in at the issuer.
+#: Seconds that a user has to log in at the issuer.
 LOGIN_S: Final = 600.0
-#: Logins under way at once, of everybody.
+#: Largest number of logins under way.
 MAX_LOGINS: Final = 10_000
-#: Sessions that one user has in one tenant at once; a further one ends the oldest.
+#: Largest number of sessions of a user in a tenant; a further one ends the oldest.
 MAX_SESSIONS: Final = 20
-#: What made a session: a login in a browser, or a token of the issuer's that an API call carried.
+#: Origin of a session: a login in a browser, or a token of the issuer in an API call.
 LOGIN: Final = "login"
 BEARER: Final = "bearer"
-#: Seconds that the row of a token of the issuer's stays after its end.
+#: Seconds that the row of an issuer's token stays after its end.
 KEEP_S: Final = 86400.0
 
 
 @dataclass(frozen=True, slots=True)
 class BegunLogin:
-    """A login that has begun: what the issuer is told, and the secret that only the browser has."""
+    """A login that has begun: the issuer's parameters, and the browser's secret."""
 
     state: str
     browser: str
@@ -45,7 +45,7 @@ class BegunLogin:
 
 @dataclass(frozen=True, slots=True)
 class TakenLogin:
-    """A login that came back from the issuer."""
+    """A login that returned from the issuer."""
 
     nonce: str
     verifier: str
@@ -71,10 +71,10 @@ def begin_login(session: Session, now: float, following: str, redirect_uri: str)
 
 
 def take_login(session: Session, state: str, browser: str, now: float) -> TakenLogin:
-    """Take the login of a state and of the browser that began it; nobody takes it again.
+    """Take the login of a state and of the browser that began it; a login can be taken only once.
 
     Raises:
-        Unauthenticated: there is none.
+        Unauthenticated: there is no such login.
     """
     row = session.get(OidcLoginRow, hash_token(state), with_for_update=True) if state else None
     is_right = row is not None and secrets.compare_digest(row.browser_sha256, hash_token(browser))
@@ -87,7 +87,7 @@ def take_login(session: Session, state: str, browser: str, now: float) -> TakenL
 def enter(session: Session, identity: ClaimedIdentity, roles: Mapping[str, str], now: float) -> UserRow:
     """Return the user who has logged in: known by issuer and subject, or invited by a verified e-mail address.
 
-    ``roles``: by tenant, those that the issuer's groups give; they replace what they gave at the login before.
+    ``roles``: by tenant, those from the issuer's groups; they replace those of the previous login.
 
     Raises:
         PermissionDenied: it is disabled, or a member of no tenant.
@@ -118,7 +118,7 @@ def enter(session: Session, identity: ClaimedIdentity, roles: Mapping[str, str],
 
 
 def choose_first_tenant(session: Session, user: UserRow) -> TenantRow:
-    """Return the tenant that a user enters: that of its newest session, if it still may, else the first by name."""
+    """Return the tenant that a user enters: that of its newest session, if still permitted, else the first by name."""
     last = select(TokenRow.tenant_id).where(TokenRow.user_id == user.id, TokenRow.is_session)
     newest = session.scalars(last.order_by(TokenRow.created_at.desc()).limit(1)).first()
     tenants = tenants_of_user(session, user)
@@ -128,10 +128,10 @@ def choose_first_tenant(session: Session, user: UserRow) -> TenantRow:
 def open_session(
     session: Session, user: UserRow, tenant_id: str, now: float, expires_at: float, bearer_sha256: str | None = None
 ) -> TokenRow:
-    """Open a session of a user in a tenant. Its row is a token that nobody has the text of.
+    """Open a session of a user in a tenant. Its row is a token without a known text.
 
     Args:
-        bearer_sha256: hash of the issuer's token that stands for the session; as many may be as there are of those.
+        bearer_sha256: hash of the issuer's token that represents the session; such sessions have no limit of number.
 
     Raises:
         PermissionDenied: the user may not enter the tenant.
@@ -171,7 +171,7 @@ def _invited(session: Session, email: str) -> list[UserRow]:
 
 
 def _join(session: Session, invited: UserRow, user: UserRow) -> None:
-    """Give a known user what it was invited to under another row, which goes."""
+    """Move an invitation's memberships to a known user, and delete the invited row."""
     for member in session.scalars(select(MembershipRow).where(MembershipRow.user_id == invited.id)).all():
         if session.get(MembershipRow, (user.id, member.tenant_id)) is None:
             session.add(MembershipRow(
@@ -199,7 +199,7 @@ def _follow_claims(session: Session, user: UserRow, roles: Mapping[str, str], no
     for member in session.scalars(select(MembershipRow).where(MembershipRow.user_id == user.id)).all():
         claimed = wanted.pop(member.tenant_id, "")
         if not member.is_claimed:
-            continue  # an invitation counts before groups
+            continue  # an invitation overrides groups
         if not claimed:
             session.delete(member)
             session.flush()

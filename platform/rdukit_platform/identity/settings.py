@@ -6,10 +6,10 @@ from rdukit.settings import Setting, parse_bool, resolve
 
 
 def read_claim_roles(text: str) -> list[tuple[str, str, str]]:
-    """Read ``GROUP=TENANT:ROLE`` with commas, in the order in which they count (pure).
+    """Parse comma-separated ``GROUP=TENANT:ROLE``, in order of precedence (pure).
 
     Raises:
-        ValueError: it is nothing of the kind.
+        ValueError: the text has another form.
     """
     found = []
     for word in filter(None, map(str.strip, text.split(","))):
@@ -22,7 +22,7 @@ def read_claim_roles(text: str) -> list[tuple[str, str, str]]:
 
 
 def parse_claim_roles(text: str) -> str:
-    """Return the text if ``read_claim_roles`` reads it."""
+    """Return the text if ``read_claim_roles`` accepts it."""
     read_claim_roles(text)
     return text
 
@@ -57,26 +57,27 @@ OIDC_ALLOWED_DOMAINS: Final = Setting(
 )
 OIDC_TRUST_EMAIL: Final = Setting(
     "oidc.trust_email", False,
-    "Whether e-mail addresses count as verified where the issuer says nothing of that; only if users cannot choose.",
+    "Whether e-mail addresses without a verification claim count as verified; only for issuers whose users cannot "
+    "choose addresses.",
     parse_bool,
 )  # fmt: skip
 OIDC_BEARER_AUDIENCES: Final = Setting(
     "oidc.bearer_audiences", "",
-    "Audiences with commas of tokens of the issuer that API calls may carry, such as `oidc.client_id`; empty: none.",
+    "Comma-separated audiences of issuer tokens that API calls may use, such as `oidc.client_id`; empty: none.",
     str,
 )  # fmt: skip
 OIDC_TLS_CA: Final = Setting(
     "oidc.tls_ca", "", "File with the authority of the issuer's certificate; default: the system's.", str
 )
 LOGIN_RATE: Final = Setting(
-    "login.rate", 60, "Logins a minute that one address may begin, with or without success; 0: any number.", int
+    "login.rate", 60, "Logins per minute that one address may begin, successful or not; 0: no limit.", int
 )
 LOGIN_DAYS: Final = Setting(
-    "login.days", 30.0, "Days that the token of rdukit login lives; 0: as long as token.max_days allows.",
+    "login.days", 30.0, "Lifetime in days of a token of rdukit login; 0: as long as token.max_days allows.",
     parse_days,
 )  # fmt: skip
 
 
 def read_allowed_domains() -> list[str]:
-    """Read the domains whose e-mail addresses may log in; of none are all."""
+    """Read the domains whose e-mail addresses may log in; an empty list allows all."""
     return [domain.strip().lower() for domain in resolve(OIDC_ALLOWED_DOMAINS).split(",") if domain.strip()]

@@ -1,4 +1,4 @@
-"""Meaning of an attempt's end for its job (pure): succeed, fail for good, try again, or as if it had not been."""
+"""Judge the end of an attempt for its job (pure): success, failure, another attempt, or none counted."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,15 +15,15 @@ class AttemptOutcome(StrEnum):
     SUCCEEDED = "succeeded"
     #: The box refused or failed the verb; the error's code says whether trying again can help.
     BOX_FAILED = "box-failed"
-    #: The box ended, or did not come up, without an answer.
+    #: The box ended or did not start, and gave no answer.
     BOX_LOST = "box-lost"
     #: The box, or the process of its verb, was killed from outside.
     BOX_KILLED = "box-killed"
     #: The box ran, but was not ready in time or did not answer.
     BOX_SLOW = "box-slow"
-    #: Its node failed under it: the daemon did not answer or ended the lease, or hardware broke.
+    #: The node failed: its daemon did not answer or ended the lease, or hardware broke.
     NODE_FAILED = "node-failed"
-    #: The disk of its node had no room for what the box wrote.
+    #: The node's disk was full when the box wrote to it.
     DISK_FULL = "disk-full"
     #: The worker's lease ran out.
     EXPIRED = "expired"
@@ -31,23 +31,23 @@ class AttemptOutcome(StrEnum):
     CANCELLED = "cancelled"
     #: It took longer than the job's run limit.
     RUN_LIMIT_EXCEEDED = "run-limit-exceeded"
-    #: It was not done by the job's deadline.
+    #: The job's deadline passed before the attempt had ended.
     DEADLINE_EXCEEDED = "deadline-exceeded"
     #: A user paused the job.
     PAUSED = "paused"
     #: The scheduler took its tiles for a job that goes before it.
     PREEMPTED = "preempted"
-    #: No tiles after all, the message says what would fit; or what runs boxes does not answer.
+    #: The lease of tiles was refused (the message says what would fit), or the container service does not answer.
     NO_RESOURCES = "no-resources"
-    #: The attempt before still holds the job's folder.
+    #: An earlier attempt still uses the job's folder.
     FOLDER_BUSY = "folder-busy"
-    #: An administrator took its tiles back.
+    #: An administrator withdrew its tiles.
     WITHDRAWN = "withdrawn"
     #: The worker was asked to stop.
     INTERRUPTED = "interrupted"
 
 
-#: Codes of a box's errors after which another attempt may succeed; all others are the request's own fault.
+#: Error codes of a box after which another attempt may succeed. All others are faults of the request.
 RETRYABLE_CODES: Final = frozenset(
     {
         "internal",
@@ -60,12 +60,12 @@ RETRYABLE_CODES: Final = frozenset(
     }
 )
 
-#: Codes by which a box tells that its node failed under it, not the job.
+#: Error codes by which a box reports a failure of its node.
 NODE_CODES: Final = frozenset({"lease-lost", "lease-withdrawn"}) | {
     code for code, error in all_error_classes().items() if issubclass(error, HwException)
 }
 
-#: Outcomes that do not count against ``max_attempts``: nothing was wrong with the job.
+#: Outcomes that do not count against ``max_attempts``, because the job caused none of them.
 FREE: Final = frozenset(
     {
         AttemptOutcome.NO_RESOURCES,
@@ -76,7 +76,7 @@ FREE: Final = frozenset(
     }
 )
 
-#: Outcomes that are the platform's or its host's doing. They count by themselves: so many of one job are the job's.
+#: Outcomes that the platform or its host causes. They have a count of their own; at its limit the job fails.
 LOST: Final = frozenset(
     {
         AttemptOutcome.EXPIRED,
@@ -94,17 +94,17 @@ LOST_PAUSE_S: Final = 10.0
 
 MAX_BACKOFF_S: Final = 60.0
 
-#: Outcomes that a retry policy may name; beside them the code of any error that a box may report.
+#: Outcomes that a retry policy may name. It may also name the code of any error that a box reports.
 RETRIED: Final = frozenset({AttemptOutcome.BOX_FAILED, AttemptOutcome.BOX_LOST}) | LOST
 RETRY_CAUSES: Final = frozenset(map(str, RETRIED)) | frozenset(all_error_classes())
 
 
 @dataclass(frozen=True, slots=True)
 class RetryRule:
-    """Rule by which a job is tried again.
+    """Rule that decides whether a job is retried.
 
-    Without ``on`` that is after all that may be better the next time. With it, it is after those outcomes and error
-    codes only; ``box-failed`` there means errors that may pass, and a code makes that error one.
+    Without ``on``, every temporary failure is retried. With it, only those outcomes and error codes are; ``box-failed``
+    there means the errors of ``RETRYABLE_CODES``.
     """
 
     #: Pause after the first failure; doubles with each further one, up to ``max_backoff_s``.
@@ -114,7 +114,7 @@ class RetryRule:
 
 
 def read_rule(policy: Mapping[str, object] | None, backoff_s: float) -> RetryRule:
-    """Return the rule of a policy as a job's row keeps it; what it leaves out is the usual."""
+    """Return the rule of a policy from a job's row; defaults replace missing keys."""
     found = policy or {}
     first, longest, on = found.get("backoff_s"), found.get("max_backoff_s"), found.get("on")
     return RetryRule(
@@ -127,7 +127,7 @@ def read_rule(policy: Mapping[str, object] | None, backoff_s: float) -> RetryRul
 def is_due(not_before: float | None, policy: Mapping[str, object] | None, now: float) -> bool:
     """Return whether the pause before a job's next attempt is over.
 
-    One that would last longer than any of its policy began before the clock was set back.
+    A pause longer than the policy allows began before the clock was set back, so it counts as over.
     """
     longest = max(read_rule(policy, 0.0).max_backoff_s, MAX_BACKOFF_S)
     return not_before is None or not now < not_before <= now + longest
@@ -139,10 +139,10 @@ class AttemptVerdict:
 
     event: JobEvent
     reason: JobReason | None
-    #: Counted failures after this attempt, and attempts that were lost.
+    #: Counted failures and lost attempts, this attempt included.
     failures: int
     losses: int
-    #: Seconds until the next attempt may be admitted; 0 at a final state.
+    #: Seconds until the next attempt may be admitted; 0 in a final state.
     pause_s: float
 
 
@@ -155,9 +155,9 @@ def judge(
     Args:
         is_running: whether the box had taken the verb.
         failures: counted failures before this attempt.
-        losses: attempts that were lost before this one; with ``max_losses`` of them the job has failed.
-        is_pausing: a user has asked for a pause: what would be tried again is paused instead.
-        is_preempted: the scheduler has asked for its tiles: interrupted, it is queued at once.
+        losses: attempts that were lost before this one; the job fails at ``max_losses``.
+        is_pausing: a user has asked for a pause; the job is paused instead of retried.
+        is_preempted: the scheduler has asked for its tiles; if interrupted, the job is queued at once.
     """
     found = _judge(outcome, error_code, is_running, failures, max_attempts, losses, max_losses, rule)
     if is_pausing and found.event in {JobEvent.RETRY, JobEvent.REQUEUE}:

@@ -1,10 +1,10 @@
 """Broker: the Celery app that carries attempts, and the notifier that wakes the scheduler.
 
-The database remembers; losing a call costs at most one poll interval.
+The database is the record: a lost message costs at most one poll interval.
 
-Source: serving reference 7 and 10. Late acknowledgement, so that a killed worker's message is not lost; a visibility
-timeout beyond any attempt, because it is no means of recovery here (the reconciler is); kombu's search for lost
-messages every 2 s instead of every 100 s; no results, no countdowns.
+Source: serving reference 7 and 10. Messages are acknowledged late, so a killed worker's message is redelivered. The
+    visibility timeout exceeds every attempt, because the reconciler recovers lost attempts. kombu looks for lost
+    messages every 2 s instead of every 100 s. Results and countdowns are off.
 """
 
 import logging
@@ -22,32 +22,32 @@ NODE_KEY: Final = "rdukit:node"
 
 
 class Notifier:
-    """Tells the scheduler, or a node's workers, that there is something to do."""
+    """Wakes the scheduler, or a node's workers, when there is work."""
 
     def __init__(self, broker_url: str) -> None:
         self._client = redis.Redis.from_url(plain_url(broker_url), socket_timeout=5.0, socket_connect_timeout=1.0)
 
     def wake(self) -> None:
-        """Poke the scheduler; says nothing if the broker is away, it looks by itself soon."""
+        """Wake the scheduler. An unreachable broker is only logged: the scheduler also polls."""
         self._poke(WAKE_KEY)
 
     def wake_node(self, node: str) -> None:
-        """Poke a worker of a node, so that it looks at its daemon and at the orders to it."""
+        """Wake a worker of a node, so that it reads its daemon's state and its orders."""
         self._poke(f"{NODE_KEY}:{node}")
 
     def wait(self, seconds: float) -> bool:
-        """Wait for a poke of the scheduler, at most so long. Returns whether there was one.
+        """Wait up to ``seconds`` for a call of ``wake``. Returns whether there was one.
 
         Raises:
-            redis.RedisError: the broker is away.
+            redis.RedisError: the broker is unreachable.
         """
         return self._wait(WAKE_KEY, seconds)
 
     def wait_for_node(self, node: str, seconds: float) -> bool:
-        """Wait for a poke of a node's workers, at most so long. Returns whether there was one.
+        """Wait up to ``seconds`` for a call of ``wake_node``. Returns whether there was one.
 
         Raises:
-            redis.RedisError: the broker is away.
+            redis.RedisError: the broker is unreachable.
         """
         return self._wait(f"{NODE_KEY}:{node}", seconds)
 
@@ -82,18 +82,18 @@ def plain_url(broker_url: str) -> str:
 
 
 TASK: Final = "rdukit.run_attempt"
-#: Of attempts without a node, as versions with one node only wrote them.
+#: Queue of attempts without a node, which early versions with a single node wrote.
 QUEUE: Final = "rdukit.attempts"
 VISIBILITY_TIMEOUT_S: Final = 7 * 24 * 3600
 
 
 def queue_of(node: str | None) -> str:
-    """Return the queue of the attempts that were placed on a node: only its workers listen there."""
+    """Return the queue of a node's attempts, on which only the node's workers listen."""
     return QUEUE if node is None else f"{QUEUE}.{node}"
 
 
 def make_app(broker_url: str) -> Celery:
-    """Return a Celery app on this broker; the worker registers its task with it."""
+    """Return a Celery app on this broker, on which the worker registers its task."""
     app = Celery("rdukit", broker=broker_url)
     app.conf.update(
         task_default_queue=QUEUE,
@@ -109,7 +109,7 @@ def make_app(broker_url: str) -> Celery:
         worker_cancel_long_running_tasks_on_connection_loss=False,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
-        # What the broker refuses, as it does everything while its disk is full, ends no worker.
+        # A worker survives refusals of the broker, which refuses everything while its disk is full.
         broker_channel_error_retry=True,
         broker_transport_options={
             "visibility_timeout": VISIBILITY_TIMEOUT_S,
@@ -123,10 +123,10 @@ def make_app(broker_url: str) -> Celery:
 
 
 def publish(app: Celery, fencing: FencingToken) -> None:
-    """Send the message of an attempt. Sending it twice does no harm.
+    """Send the message of an attempt; sending it twice is harmless.
 
     Raises:
-        kombu.exceptions.OperationalError: the broker is away; the reconciler sends it again.
+        kombu.exceptions.OperationalError: the broker is unreachable; the reconciler sends the message again.
     """
     args: list[str | int] = [fencing.job_id, fencing.attempt_id, fencing.token]
     if fencing.part:

@@ -1,7 +1,7 @@
-"""Steps that need not run again: a job of the same tenant did the same with the same content, and has it still.
+"""Reuse of results: a job of the same tenant did the same with the same content, and its outputs still exist.
 
-The key is a digest of all that decides what a job makes: box and compiler version as the box describes itself, verb,
-parameters with their defaults, and the content of each input.
+The key is a digest of everything that determines a job's outputs: the box's description (with its compiler version),
+the verb, the parameters with their defaults, and the content of each input.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from rdukit_platform.jobs.states import JobState
 
 
 def cache_base(box: BoxDescription, verb: str, parameters: Mapping[str, object], members: int = 1) -> str | None:
-    """Return a digest of what a job does, whatever its inputs are; ``None``: its box wants it run each time (pure)."""
+    """Return a digest of what a job does, without its inputs; ``None``: the box asks to run it each time (pure)."""
     if not box.verb(verb).is_cached:
         return None
     defaults = {each.name: each.default for each in box.verb(verb).parameters}
@@ -29,7 +29,7 @@ def cache_base(box: BoxDescription, verb: str, parameters: Mapping[str, object],
 
 
 def cache_key(session: Session, base: str | None, inputs: Mapping[str, str]) -> str | None:
-    """Return a digest of what a job does with the content of these artifacts; ``None``: it is run each time."""
+    """Return the digest of ``base`` and the content of the inputs; ``None`` if ``base`` is."""
     if base is None:
         return None
     rows = session.scalars(select(ArtifactRow).where(ArtifactRow.id.in_(inputs.values()))) if inputs else ()

@@ -17,7 +17,7 @@ from rdukit_platform.jobs.states import FINAL, JobEvent, JobReason, JobState, ne
 from rdukit_platform.webhooks.outbox import Message, tell
 from rdukit_platform.webhooks.states import TOLD_STATES
 
-# Statements of every step of every job are made once: that costs as much as running them.
+# These statements belong to every job; they are built once, because building costs as much as running them.
 _JOBS: Final = table_of(JobRow)
 _THROUGH_JSON: Final = {name for name, column in _JOBS.columns.items() if isinstance(column.type, JSON)}
 _PLAIN: Final = set(_JOBS.columns.keys()) - _THROUGH_JSON
@@ -41,13 +41,13 @@ def apply_event(
     data: Mapping[str, object] | None = None,
     **columns: object,
 ) -> JobState:
-    """Move ``job``, as it was read in this transaction, by ``event`` and set ``columns`` besides.
+    """Apply ``event`` to ``job``, which this transaction has read, and set ``columns`` too. Returns the new state.
 
-    ``data`` goes into the event row. ``job`` has what its row has then.
+    ``data`` goes into the event row. ``job`` then shows the changed row.
 
     Raises:
         InvalidTransition: the event cannot happen in the job's state.
-        Conflict: somebody else changed the job since it was read.
+        Conflict: the job was changed after it was read.
     """
     (after,) = apply_to_all(session, [JobMove(job, event, reason, data, columns)], now)
     return after
@@ -55,7 +55,7 @@ def apply_event(
 
 @dataclass(frozen=True, slots=True)
 class JobMove:
-    """Job, as it was read in this transaction, its event, data of the event's row, columns that are set besides."""
+    """Change of a job that this transaction has read: the event, the data of its event row, and further columns."""
 
     job: JobRow
     event: JobEvent
@@ -65,11 +65,12 @@ class JobMove:
 
 
 def apply_to_all(session: Session, moves: Sequence[JobMove], now: float) -> list[JobState]:
-    """Move jobs, all or none, as ``apply_event`` does one. Returns their states; all set the same columns.
+    """Apply events to jobs, all or none, as ``apply_event`` does. Returns the new states; all moves set the same
+    columns.
 
     Raises:
-        InvalidTransition: an event cannot happen in the state of one.
-        Conflict: somebody else changed one since it was read.
+        InvalidTransition: an event cannot happen in its job's state.
+        Conflict: a job was changed after it was read.
     """
     if not moves:
         return []
@@ -121,7 +122,7 @@ def _times(job: JobRow, after: JobState, now: float) -> dict[str, object]:
 
 
 def _show_changed(session: Session, job: object, values: Mapping[str, object]) -> None:
-    """Let ``job`` have what its row has now; what goes through JSON is read again, if somebody asks."""
+    """Show the written values in ``job``; JSON columns expire and are read again on access."""
     for name in values.keys() & _PLAIN:
         if vars(job).get(name) != values[name]:
             set_committed_value(job, name, values[name])
@@ -129,7 +130,7 @@ def _show_changed(session: Session, job: object, values: Mapping[str, object]) -
         session.expire(job, through_json)
 
 
-#: Columns of a job that webhooks are told; its parameters and progress are asked for by those who need them.
+#: Columns of a job that webhooks send. Receivers fetch parameters and progress if they need them.
 TOLD: Final = (
     "id", "name", "box", "verb", "state", "reason", "error", "labels", "outputs", "result", "attempt", "step",
     "created_at", "started_at", "ended_at",
@@ -137,13 +138,13 @@ TOLD: Final = (
 
 
 def told_of(job: JobRow, values: Mapping[str, object]) -> dict[str, object]:
-    """Return what webhooks are told of a job of which ``values`` have changed (pure)."""
+    """Return the job's data for webhooks after a change to ``values`` (pure)."""
     told = {name: values[name] if name in values else getattr(job, name) for name in TOLD}
     return {**told, "pipeline": job.pipeline_id}
 
 
 def count_changed(session: Session, statement: Update) -> int:
-    """Run an update past the session's own objects. Returns how many rows it changed; who changes none has lost."""
+    """Run an update without touching the session's objects. Returns the number of rows; 0 means another writer won."""
     result = session.execute(statement.execution_options(synchronize_session=False))
     assert isinstance(result, CursorResult)
     return result.rowcount
@@ -156,13 +157,13 @@ def add_event(session: Session, job_id: str, attempt: int, kind: str, now: float
 
 
 def add_events(session: Session, jobs: Sequence[JobRow], now: float, data: Mapping[str, object]) -> None:
-    """Append the same to the events of jobs that have no attempt yet."""
+    """Append the same event to jobs that have no attempt yet."""
     rows = [{"job_id": job.id, "attempt": 0, "kind": "state", "at": now, "data": dict(data)} for job in jobs]
     session.connection().execute(_ADD_EVENT, rows if len(rows) > 1 else rows[0])
 
 
 def lock_jobs(session: Session, job_ids: Collection[str]) -> dict[str, JobRow]:
-    """Return the rows of those of the jobs that there are, locked as ``lock_job`` does."""
+    """Return the rows of the jobs that exist, by id, locked as ``lock_job`` does."""
     if session.get_bind().dialect.name != "sqlite":
         pipelines = select(JobRow.pipeline_id).where(JobRow.id.in_(job_ids), JobRow.pipeline_id.is_not(None))
         session.execute(
@@ -173,12 +174,12 @@ def lock_jobs(session: Session, job_ids: Collection[str]) -> dict[str, JobRow]:
 
 
 def lock_job(session: Session, job_id: str) -> JobRow:
-    """Return the job's row, locked until the transaction ends; before it its pipeline, whose steps it moves.
+    """Return the job's row, locked until the transaction ends. Its pipeline, if any, is locked first.
 
     Raises:
-        NotFound: there is none.
+        NotFound: there is no such job.
     """
-    if session.get_bind().dialect.name != "sqlite":  # whose writers are alone
+    if session.get_bind().dialect.name != "sqlite":  # SQLite has one writer at a time
         pipeline = session.scalars(_PIPELINE_OF, {"id": job_id}).one_or_none()
         if pipeline is not None:
             session.execute(select(PipelineRow.id).where(PipelineRow.id == pipeline).with_for_update())

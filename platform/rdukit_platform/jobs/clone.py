@@ -1,4 +1,4 @@
-"""Cloning a job: the request that it was submitted with, with some of it changed (pure)."""
+"""Cloning a job: its original request with changes (pure)."""
 
 from collections.abc import Mapping
 from typing import Final, Protocol
@@ -8,14 +8,14 @@ from rdukit_platform.catalog.model import Selector
 from rdukit_platform.jobs.fit import PEF
 from rdukit_platform.jobs.schemas import CloneRequest, JobRequest
 
-#: What a request says that a row keeps under the same name.
+#: Fields of a request that a row keeps under the same name.
 _KEPT: Final = frozenset(JobRequest.model_fields) - {"box", "parameters", "inputs", "idempotency_key"}
-#: What the clone has as the changes say it, where they do.
+#: Fields that a clone request may override.
 _CHANGED: Final = _KEPT & frozenset(CloneRequest.model_fields) - {"name", "deadline", "deadline_s"}
 
 
 class Cloned(Protocol):
-    """The job that is cloned, as its row keeps it."""
+    """The job to clone, as in its row."""
 
     @property
     def id(self) -> str: ...
@@ -30,22 +30,23 @@ class Cloned(Protocol):
 
 
 def clone_request(job: Cloned, changes: CloneRequest, made: Mapping[str, str] | None = None) -> JobRequest:
-    """Return the request of a job like ``job`` with ``changes``: the same version of the box, no pipeline.
+    """Return the request of ``job`` with ``changes``. It names the same box version and belongs to no pipeline.
 
-    Tiles are chosen anew where the PEF is another one.
+    Tiles are chosen anew if the PEF changes.
 
     Args:
-        made: artifacts that earlier steps of its pipeline have made for inputs that still refer to them.
+        made: artifacts of earlier steps, by the inputs that still refer to those steps.
 
     Raises:
-        Conflict: an input comes from a step of its pipeline that has not made it, and no other is given.
+        Conflict: a step of its pipeline has not made an input yet, and the changes give no other.
     """
     inputs = {**job.inputs, **(made or {}), **changes.inputs}
     missing = {slot: text for slot, text in inputs.items() if text.startswith("@") and slot not in changes.inputs}
     if missing:
         slot, text = next(iter(missing.items()))
         raise Conflict(
-            f"input {slot!r} of job {job.id} is {text}, which that step has not made; give one: --input {slot}=ARTIFACT"
+            f"input {slot!r} of job {job.id} is {text}, which that step has not made yet; name an artifact: --input "
+            f"{slot}=ARTIFACT"
         )
     fields = {name: getattr(job, name) for name in _KEPT if hasattr(job, name)}
     if changes.inputs.get(PEF, inputs.get(PEF)) != job.inputs.get(PEF):

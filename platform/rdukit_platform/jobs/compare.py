@@ -1,6 +1,6 @@
 """Comparison of runs: parameters, metrics, results, artifacts and times side by side.
 
-``compare_runs`` is pure; ``read_runs`` reads what it takes.
+``read_runs`` reads the jobs; ``compare_runs`` compares them (pure).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,16 +20,16 @@ from rdukit_platform.jobs.metrics import Summary, iterate_progress_events, summa
 from rdukit_platform.jobs.schemas import Job, show_job
 from rdukit_platform.jobs.service import get_job
 
-#: Runs that are compared at once.
+#: Largest number of runs in one comparison.
 MOST: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A job with what is compared of it."""
+    """A job with the data that a comparison needs."""
 
     job: Job
-    #: Those of the box, where it is known; what the job set goes before.
+    #: Default parameters of the box, if it is known; the job's own override them.
     defaults: Mapping[str, object]
     metrics: Mapping[str, Summary]
     #: Artifact id to the digest of its content.
@@ -37,7 +37,7 @@ class Run:
 
 
 class Line(BaseModel):
-    """A thing that runs have, with a value for each run in their order; null: that run has none."""
+    """A property with one value per run, in the runs' order; null: the run lacks it."""
 
     name: str
     values: list[JsonValue]
@@ -54,7 +54,7 @@ class MetricLine(BaseModel):
 
 
 class Comparison(BaseModel):
-    """Runs side by side. Artifacts are told by their ids and differ where their contents do; times are seconds."""
+    """Runs side by side. Artifacts are shown by id and compared by content; times are in seconds."""
 
     jobs: list[str]
     about: list[Line]
@@ -66,10 +66,10 @@ class Comparison(BaseModel):
 
 
 def read_ids(texts: Sequence[str]) -> list[str]:
-    """Return the ids of runs from texts that hold one or, with commas, several of them; none twice.
+    """Split texts into distinct ids of runs, in their order; a text holds one id, or several with commas.
 
     Raises:
-        InvalidArgument: there are fewer than two, or more than ``MOST``.
+        InvalidArgument: there are fewer than two ids, or more than ``MOST``.
     """
     ids = list(dict.fromkeys(word.strip() for text in texts for word in text.split(",") if word.strip()))
     if not 2 <= len(ids) <= MOST:
@@ -78,7 +78,7 @@ def read_ids(texts: Sequence[str]) -> list[str]:
 
 
 def read_runs(session: Session, boxes: Boxes, tenant_id: str, ids: Sequence[str]) -> list[Run]:
-    """Read the tenant's jobs with these ids, in their order.
+    """Read the tenant's jobs with these ids, in the order of ``ids``.
 
     Raises:
         NotFound: the tenant has no such job.
@@ -102,7 +102,7 @@ def compare_runs(runs: Sequence[Run]) -> Comparison:
 
 
 def durations_of(job: Job) -> dict[str, float | None]:
-    """Return how long a job waited before its first start, ran from there, and took in all; None: not over (pure)."""
+    """Return a job's seconds of waiting, of running since its first start, and in total; ``None``: not over (pure)."""
 
     def between(begin: float | None, end: float | None) -> float | None:
         return None if begin is None or end is None else round(elapsed_s(begin, end), 3)

@@ -1,7 +1,7 @@
-"""The workers' side of a job: its attempt is made, claimed, started, kept alive and ended.
+"""The workers' side of a job: create, claim, start, extend and end its attempts.
 
-A worker's calls carry the attempt's token. An attempt that has ended, whoever ended it, takes no more changes: its
-holder gets ``LeaseLost`` and stops. So a job ends once, however often a message is delivered.
+A worker's calls carry the attempt's token. An ended attempt takes no more changes: its worker gets ``LeaseLost`` and
+stops. So a job ends once, even if a message is delivered twice.
 """
 
 import secrets
@@ -35,10 +35,10 @@ from rdukit_platform.settings import JOB_MAX_LOSSES
 
 
 def admit(session: Session, job_id: str, now: float, node: str | None = None) -> FencingToken:
-    """Give a queued job its next attempt, on a node. The caller publishes the token after the commit.
+    """Create a queued job's next attempt, on a node. The caller publishes the token after the commit.
 
     Raises:
-        InvalidTransition: it is not queued any more; nothing was written.
+        InvalidTransition: the job is no longer queued; nothing was written.
     """
     job = lock_job(session, job_id)
     next_state(job.id, JobState(job.state), JobEvent.ADMIT)
@@ -46,7 +46,7 @@ def admit(session: Session, job_id: str, now: float, node: str | None = None) ->
 
 
 def admit_all(session: Session, placements: Mapping[str, str | None], now: float) -> list[FencingToken]:
-    """Give those of the jobs that are still queued their next attempts, each on its node, as ``admit`` does one."""
+    """Admit the jobs that are still queued, each on its node, as ``admit`` does."""
     found = lock_jobs(session, placements) if placements else {}
     queued = [(found[id], node) for id, node in placements.items() if id in found and _is_queued(found[id])]
     return _admit(session, queued, now)
@@ -83,9 +83,9 @@ def _admit(session: Session, jobs: Sequence[tuple[JobRow, str | None]], now: flo
 def claim(
     session: Session, fencing: FencingToken, worker: str, lease_s: float, now: float, node: str | None = None
 ) -> JobRow | None:
-    """Make the attempt, or the part of one, this worker's, which is one of ``node``.
+    """Claim an attempt, or a part of one, for a worker of ``node``.
 
-    ``None``: somebody has it, it has ended, or it is another node's; the message is to be dropped.
+    ``None``: it is claimed already, has ended, or belongs to another node; the caller drops the message.
     """
     if fencing.part:
         is_ours = node is not None and claim_part(session, fencing, worker, lease_s, now, node)
@@ -106,9 +106,9 @@ def claim(
 
 
 def beat(session: Session, fencing_tokens: Iterable[FencingToken], lease_s: float, now: float) -> list[FencingToken]:
-    """Extend the leases of attempts. Returns those that their holders are to end: lost, or to give their tiles back.
+    """Extend the leases of attempts. Returns those that their worker must end: lost ones, and paused or preempted ones.
 
-    An attempt that is asked to end is its holder's until it has: nobody else is to begin while its box still writes.
+    An attempt that was asked to end keeps its lease until then, so the next one cannot begin while its box writes.
     """
     tokens = list(fencing_tokens)
     whole, held = [each for each in tokens if not each.part], set[str]()
@@ -119,7 +119,7 @@ def beat(session: Session, fencing_tokens: Iterable[FencingToken], lease_s: floa
             AttemptRow.token.in_(each.token for each in whole),
         )
         own = select(AttemptRow.id).where(*is_own, AttemptRow.ended_at.is_(None))
-        # In the order in which ends lock them, so that neither waits for the other.
+        # Locked in the same order as by ends, so that they cannot deadlock.
         locked = own.order_by(AttemptRow.job_id).with_for_update()
         beaten = update(AttemptRow).where(AttemptRow.id.in_(locked)).values(lease_expires_at=now + lease_s)
         beaten = beaten.execution_options(synchronize_session=False)
@@ -133,7 +133,7 @@ def beat(session: Session, fencing_tokens: Iterable[FencingToken], lease_s: floa
 
 
 def ask_preemption(session: Session, job_id: str, for_job: str, now: float) -> bool:
-    """Ask the worker of a job's attempt to end it, so that ``for_job`` gets its tiles. Returns whether one has it."""
+    """Ask the worker of a job's attempt to end it, so that ``for_job`` gets its tiles. Returns whether it has one."""
     job = lock_job(session, job_id)
     attempt = find_open_attempt(session, job)
     if attempt is None or attempt.claimed_at is None or attempt.preempt_asked_at is not None:
@@ -142,14 +142,14 @@ def ask_preemption(session: Session, job_id: str, for_job: str, now: float) -> b
     is_own = winner is not None and winner.tenant_id == job.tenant_id
     whom = f"job {for_job}" if is_own else "a job of another tenant"
     attempt.preempt_asked_at = now
-    attempt.error = {"code": str(AttemptOutcome.PREEMPTED), "message": f"{whom} goes before it and gets its tiles"}
-    job.waits_for = f"it makes room for {whom}, which goes before it: its attempt ends"
+    attempt.error = {"code": str(AttemptOutcome.PREEMPTED), "message": f"{whom} precedes it and gets its tiles"}
+    job.waits_for = f"it is preempted by {whom}, which precedes it: its attempt ends"
     session.flush()
     return True
 
 
 def hold_tiles(session: Session, fencing: FencingToken, tiles: Sequence[str]) -> None:
-    """Return the worker has leased these tiles for the attempt: from now on the node daemon shows them as taken.
+    """Record the tiles that the worker has leased for the attempt; the node daemon shows them as taken.
 
     Raises:
         LeaseLost: the attempt is no longer the caller's.
@@ -161,7 +161,7 @@ def hold_tiles(session: Session, fencing: FencingToken, tiles: Sequence[str]) ->
 
 
 def tell_address(session: Session, fencing: FencingToken, address: str) -> None:
-    """Tell where the worker of an attempt, or of a part, answers those of the other parts.
+    """Record the address at which an attempt's or a part's worker answers the workers of the other parts.
 
     Raises:
         LeaseLost: the attempt is no longer the caller's.
@@ -173,10 +173,9 @@ def tell_address(session: Session, fencing: FencingToken, address: str) -> None:
 
 
 def wait_for_place(session: Session, fencing: FencingToken, box: Mapping[str, object], why: str, code: str) -> None:
-    """Keep why the box of an attempt does not begin yet, and which one it is, if it is known; without ``why`` it has
-    its place.
+    """Record why an attempt's box still waits for its place, and the box, if known. An empty ``why`` ends the wait.
 
-    ``code`` is kept where it is one of ours.
+    Codes outside of ``WaitCode`` are dropped.
 
     Raises:
         LeaseLost: the attempt is no longer the caller's.
@@ -187,7 +186,7 @@ def wait_for_place(session: Session, fencing: FencingToken, box: Mapping[str, ob
 
 
 def start(session: Session, fencing: FencingToken, box: Mapping[str, object], now: float) -> None:
-    """Write that the box has taken the verb, unless that is written; ``box`` says which one it is.
+    """Record once that the box, described by ``box``, has taken the verb.
 
     Raises:
         LeaseLost: the attempt is no longer the caller's.
@@ -203,7 +202,7 @@ def start(session: Session, fencing: FencingToken, box: Mapping[str, object], no
 
 
 def record_progress(session: Session, fencing: FencingToken, progress: Mapping[str, object], now: float) -> None:
-    """Keep the latest progress with the job, and each with its events.
+    """Store progress in the job's row, and append it to the job's events.
 
     Raises:
         LeaseLost: the attempt is no longer the caller's.
@@ -214,7 +213,7 @@ def record_progress(session: Session, fencing: FencingToken, progress: Mapping[s
 
 
 def record_logs(session: Session, fencing: FencingToken, lines: Sequence[str], now: float) -> None:
-    """Keep lines of the box's log, whether or not the attempt still is the caller's."""
+    """Append lines of the box's log, even if the caller has lost the attempt."""
     attempt = session.get(AttemptRow, fencing.attempt_id)
     if attempt is not None and _is_token_of(session, attempt, fencing):
         for line in lines:
@@ -222,7 +221,7 @@ def record_logs(session: Session, fencing: FencingToken, lines: Sequence[str], n
 
 
 def keep_spans(session: Session, fencing: FencingToken, spans: Sequence[Mapping[str, object]]) -> None:
-    """Keep an attempt's spans, in the transaction that ends it."""
+    """Store an attempt's spans, in the transaction that ends it."""
     attempt = session.get(AttemptRow, fencing.attempt_id)
     if attempt is not None and attempt.token == fencing.token:
         attempt.spans = [dict(each) for each in spans]
@@ -232,13 +231,13 @@ def succeed(
     session: Session, fencing: FencingToken, outputs: Sequence[Output], result: Mapping[str, object] | None, now: float,
     spans: Sequence[Mapping[str, object]] | None = None,
 ) -> dict[str, str]:  # fmt: skip
-    """End the job with its artifacts and their lineage. Returns slot to artifact id.
+    """End the job successfully, with its artifacts and their lineage. Returns slot to artifact id.
 
     Args:
         spans: as of ``keep_spans``.
     Raises:
-        LeaseLost: the attempt is no longer the caller's, or a part of it only; nothing was written.
-        QuotaExceeded: the tenant may not keep as much; nothing was written.
+        LeaseLost: the attempt is no longer the caller's, or the token is a part's; nothing was written.
+        QuotaExceeded: the outputs exceed the tenant's quota; nothing was written.
     """
     if fencing.part:
         raise LeaseLost(f"part {fencing.part} of attempt {fencing.attempt_id} makes nothing; its first part does")
@@ -264,7 +263,7 @@ def fail(
 ) -> JobState:
     """End the attempt without success; the job fails, retries or is queued again. Returns its state.
 
-    ``kept``: the digest in the store of what it has made, if the job goes on.
+    ``kept``: digest of its partial outputs in the store, for the job's next attempt.
 
     Raises:
         LeaseLost: the attempt is no longer the caller's.
@@ -298,7 +297,7 @@ def _is_token_of(session: Session, attempt: AttemptRow, fencing: FencingToken) -
 
 
 def keep_lost(session: Session, fencing: FencingToken, kept: str | None) -> None:
-    """Keep the digest of what an attempt had made that somebody else ended, unless the job has gone on without it."""
+    """Store the digest of a lost attempt's partial outputs, unless the job has ended or has a newer attempt."""
     attempt = session.get(AttemptRow, fencing.attempt_id)
     if attempt is not None and attempt.token == fencing.token and attempt.ended_at is not None:
         job = lock_job(session, fencing.job_id)
@@ -332,7 +331,7 @@ def end_attempt(
         outcome, error = AttemptOutcome.PAUSED, None
     if verdict.event is JobEvent.PREEMPT:
         outcome, error = AttemptOutcome.PREEMPTED, attempt.error
-        columns |= {"preemptions": job.preemptions + 1, "queued_at": job.queued_at}  # it keeps its age
+        columns |= {"preemptions": job.preemptions + 1, "queued_at": job.queued_at}  # its age in the queue is kept
     attempt.ended_at, attempt.outcome = now, str(outcome)
     attempt.error = None if error is None else dict(error)
     data: dict[str, object] = {"outcome": str(outcome)}

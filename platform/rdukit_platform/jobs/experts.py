@@ -1,4 +1,4 @@
-"""Promotes the checkpoint of a training, or of an evaluation, to an expert, in the caller's transaction."""
+"""Promotion of a training's or an evaluation's checkpoint to an expert, in the caller's transaction."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -14,7 +14,7 @@ from rdukit_platform.db.models import ExpertRow
 from rdukit_platform.jobs.service import get_job
 from rdukit_platform.jobs.states import FINAL, JobState
 
-#: Verbs whose jobs are promoted: what makes a checkpoint, and what judges one, whose figures the expert then has.
+#: Verbs whose jobs can be promoted: training makes a checkpoint, evaluation gives the expert its figures.
 TRAIN: Final = "train"
 EVALUATE: Final = "evaluate"
 _LEGAL: Final = f"legal: a {TRAIN} job that has succeeded and made a {CHECKPOINT}, or an {EVALUATE} job of one"
@@ -33,11 +33,11 @@ def promote_job(
     """Make the checkpoint that a job made, or evaluated, the next version of the expert ``name``.
 
     Args:
-        licence: ``None``: that of the box.
+        licence: ``None`` takes the box's.
     Raises:
         NotFound: the tenant has no such job, or has deleted its checkpoint.
         InvalidArgument: the job neither made nor evaluated a checkpoint.
-        Conflict: it has not succeeded, or is a version of this expert already.
+        Conflict: the job has not succeeded, or is already a version of this expert.
     """
     job = get_job(session, tenant_id, job_id)
     artifacts = {**job.inputs, **job.outputs} if job.verb == EVALUATE else job.outputs
@@ -57,7 +57,7 @@ def check_promotable(job_id: str, verb: str, state: JobState, artifacts: Mapping
     """Refuse a job whose checkpoint cannot be promoted (pure).
 
     Args:
-        artifacts: slot to artifact, of what the job made, and of what an evaluation judged.
+        artifacts: slot to artifact of the job's outputs; for an evaluation, of its checkpoint too.
     Raises:
         InvalidArgument: it neither made nor evaluated a checkpoint.
         Conflict: it has not succeeded.

@@ -10,15 +10,15 @@ from rdukit.strict_json import find_number
 from rdukit_platform.db.references import StepReference, group_of, read_reference
 from rdukit_platform.jobs.schemas import MAX_JOBS, StepRequest
 
-#: How an input is named in ``for_each``; all else there are parameters.
+#: Prefix of inputs in ``for_each``; other names are parameters.
 INPUT: Final = "inputs."
 
 
 def choose(reference: StepReference, results: Mapping[str, Mapping[str, object] | None]) -> str | None:
-    """Return the step that a reference means among those that have succeeded; ``None``: none has what it asks for.
+    """Return the succeeded step that a reference selects; ``None`` if none has the slot or the metric.
 
     Args:
-        results: of those that have succeeded, in their order. Of equals the first is taken.
+        results: of the succeeded steps, in their order; the first of equal ones is chosen.
     """
     if reference.metric is None:
         return next(iter(results), None)
@@ -30,7 +30,7 @@ def choose(reference: StepReference, results: Mapping[str, Mapping[str, object] 
 
 
 def explain_none(reference: StepReference, results: Mapping[str, Mapping[str, object] | None]) -> str:
-    """Say why ``choose`` finds none among the steps that have succeeded and made what is referred to."""
+    """Explain why ``choose`` returned ``None`` for these results."""
     if reference.metric is None or not results:
         return f"no step {reference.step!r} has made {reference.slot!r}"
     legal = sorted({name for result in results.values() for name, value in (result or {}).items()
@@ -39,9 +39,10 @@ def explain_none(reference: StepReference, results: Mapping[str, Mapping[str, ob
 
 
 def expand_steps(steps: Sequence[StepRequest]) -> list[StepRequest]:
-    """Return a step for each job: those with ``for_each`` or ``[*]`` become several, called ``name[0]`` and so on.
+    """Return one step per job: a step with ``for_each`` or ``[*]`` becomes several, named ``name[0]`` and so on.
 
-    Inputs ``[*]`` of one step go together; different ones, and the lists of ``for_each``, are combined each with each.
+    Inputs ``[*]`` that refer to the same step advance together. Different steps, and the lists of ``for_each``, form
+    all combinations.
 
     Raises:
         InvalidArgument: a list has no values, there would be too many jobs, or ``[*]`` names no step before it that
@@ -78,7 +79,7 @@ def expand_steps(steps: Sequence[StepRequest]) -> list[StepRequest]:
     return found
 
 
-#: What one job of a step has of its own: names, as in ``for_each``, with values.
+#: Values that one job of a fan-out sets: names, as in ``for_each``, with values.
 _Change = tuple[tuple[str, object], ...]
 
 
@@ -87,7 +88,7 @@ def _choices(step: StepRequest, members: Mapping[str, Sequence[str]]) -> list[li
     for name, values in (step.for_each or {}).items():
         texts = [value for value in values if isinstance(value, str)]
         if name.startswith(INPUT) and len(texts) < len(values):
-            raise InvalidArgument(f"step {step.name!r}: for_each of {name} lists something else than artifact ids")
+            raise InvalidArgument(f"step {step.name!r}: for_each of {name} must list artifact ids")
         choices.append([((name, value),) for value in values])
     each: dict[str, dict[str, StepReference]] = {}
     for slot, text in step.inputs.items():

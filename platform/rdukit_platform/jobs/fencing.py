@@ -1,8 +1,8 @@
-"""Fencing: who may change an attempt, and the parts of one whose members are on several nodes.
+"""Fencing tokens: the proof that allows changes to an attempt, or to its part on a further node.
 
-The first part is the attempt's own row; each further node's is a row of its own, with a claim, a lease and a token of
-its own. Only attempts end: a part is open while its attempt is, so that whoever ends that ends all parts at once, and
-their workers notice by the next beat.
+The attempt's row is the first part. Each further node has a part row with its own claim, lease and token. Only attempts
+end: a part is open while its attempt is. Ending the attempt ends all parts at once, and their workers notice it by the
+next heartbeat.
 """
 
 import secrets
@@ -17,18 +17,18 @@ from rdukit_platform.db.models import AttemptPartRow, AttemptRow
 from rdukit_platform.db.rows import new_id
 from rdukit_platform.jobs.changes import count_changed
 
-#: Between the id of an attempt and the number of a part, in the name of a lease.
+#: Separator of attempt id and part number in a lease's name.
 _OF: Final = "/"
 
 
 @dataclass(frozen=True, slots=True)
 class FencingToken:
-    """Content of a message: which attempt, or part of one, and the proof that it is meant."""
+    """Content of a message: an attempt, or a part of one, and the secret that proves ownership."""
 
     job_id: str
     attempt_id: str
     token: str
-    #: Where it was placed, which is no part of the proof.
+    #: Node of the attempt or part; not compared, as it proves nothing.
     node: str | None = field(default=None, compare=False)
     #: Number of the part; 0: the attempt itself.
     part: int = 0
@@ -36,7 +36,7 @@ class FencingToken:
 
 @dataclass(frozen=True, slots=True)
 class PartPlace:
-    """Place of a part: its node, how many members are there, and where its worker answers the others' ones."""
+    """Place of a part: its node, the number of members there, and its worker's address for the other workers."""
 
     node: str | None
     members: int
@@ -46,7 +46,7 @@ class PartPlace:
 
 
 def add_parts(session: Session, first: FencingToken, others: Iterable[PartPlace], now: float) -> list[FencingToken]:
-    """Add the further nodes of a new attempt. The caller publishes their tokens after the commit."""
+    """Add parts for the further nodes of a new attempt. The caller publishes their tokens after the commit."""
     tokens = []
     for number, place in enumerate(others, 1):
         assert place.node is not None
@@ -68,7 +68,7 @@ def add_parts(session: Session, first: FencingToken, others: Iterable[PartPlace]
 
 
 def claim_part(session: Session, fencing: FencingToken, worker: str, lease_s: float, now: float, node: str) -> bool:
-    """Make a part this worker's, which is one of ``node``. Returns whether it is."""
+    """Claim a part for a worker of ``node``. Returns whether that worked."""
     free = (*_is_open(fencing), AttemptPartRow.claimed_at.is_(None), AttemptPartRow.node == node)
     values = {"worker": worker, "claimed_at": now, "lease_expires_at": now + lease_s}
     return count_changed(session, update(AttemptPartRow).where(*free).values(values)) == 1
@@ -77,15 +77,15 @@ def claim_part(session: Session, fencing: FencingToken, worker: str, lease_s: fl
 def beat_part(session: Session, fencing: FencingToken, lease_s: float, now: float) -> bool:
     """Extend the lease of a part. Returns whether it still is the caller's.
 
-    A pause or preemption ends the first part's box, and by the attempt's end the others: until then they are needed
-    for the checkpoint.
+    A pause or preemption ends the first part's box; the attempt's end then ends the others. Until then the checkpoint
+    needs them.
     """
     query = update(AttemptPartRow).where(*_is_open(fencing)).values(lease_expires_at=now + lease_s)
     return count_changed(session, query) == 1
 
 
 def find_part(session: Session, fencing: FencingToken) -> AttemptPartRow | None:
-    """Find the row of a part, whether or not its attempt has ended; ``None``: the token is not its own."""
+    """Find the row of a part, even of an ended attempt; ``None`` if the token does not match."""
     of_part = (AttemptPartRow.attempt_id == fencing.attempt_id, AttemptPartRow.number == fencing.part)
     return session.scalars(select(AttemptPartRow).where(*of_part, AttemptPartRow.token == fencing.token)).one_or_none()
 
@@ -93,9 +93,9 @@ def find_part(session: Session, fencing: FencingToken) -> AttemptPartRow | None:
 def read_parts(
     session: Session, attempt_ids: Iterable[str] | None = None, *, is_fresh: bool = False
 ) -> dict[str, list[AttemptPartRow]]:
-    """Return the further parts of open attempts, by the attempts' ids; of all, or of some.
+    """Return the further parts of open attempts, of all or of ``attempt_ids``, by attempt id.
 
-    ``is_fresh``: what the session read before, which may be of the past, does not count.
+    ``is_fresh``: read the rows again, even if the session already has them.
     """
     query = select(AttemptPartRow).join(AttemptRow, AttemptRow.id == AttemptPartRow.attempt_id)
     query = query.where(AttemptRow.ended_at.is_(None)).order_by(AttemptPartRow.attempt_id, AttemptPartRow.number)
@@ -108,7 +108,7 @@ def read_parts(
 
 
 def list_places(session: Session, attempt: AttemptRow, members: int) -> Sequence[PartPlace]:
-    """Return the places of all parts of an attempt at a job of so many members, the first one's first."""
+    """Return the places of all parts of an attempt, the first part first; ``members`` is the job's total."""
     others = read_parts(session, [attempt.id]).get(attempt.id, [])
     first = PartPlace(
         attempt.node, members - sum(row.members for row in others), attempt.address, attempt.claimed_at is not None
@@ -118,7 +118,7 @@ def list_places(session: Session, attempt: AttemptRow, members: int) -> Sequence
 
 
 def lease_of(row: AttemptRow | AttemptPartRow) -> str:
-    """Return the name of a lease by which the scheduler watches it."""
+    """Return the name under which the scheduler watches the lease of a row."""
     return row.id if isinstance(row, AttemptRow) else f"{row.attempt_id}{_OF}{row.number}"
 
 
@@ -128,7 +128,7 @@ def attempt_of(lease: str) -> str:
 
 
 def take_unclaimed_parts(session: Session, older_than_s: float, now: float) -> list[FencingToken]:
-    """Take the parts whose message nobody has claimed for long; their time of publication is set to now."""
+    """Return the parts published more than ``older_than_s`` ago and still unclaimed, marked as published now."""
     is_old = or_(AttemptPartRow.published_at < now - older_than_s, AttemptPartRow.published_at > now + older_than_s)
     rows = session.execute(
         select(AttemptPartRow, AttemptRow.job_id)

@@ -1,4 +1,4 @@
-"""Tiles of a request: chosen, and checked against what the node has and what the PEF was compiled for."""
+"""Tiles of a request: choose them, and check them against the nodes and the PEF."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar
@@ -15,20 +15,20 @@ from rdukit_platform.jobs.service import HOST_VERBS, default_tiles
 from rdukit_platform.nodes.registry import read_capacities, read_linked
 from rdukit_platform.nodes.view import NodeCapacity, members_with_room, why_never
 
-#: The input of a job that is a PEF.
+#: Slot of a job's PEF input.
 PEF: Final = "pef"
 
 
 def check_nodes(
     tiles: int, nodes: Sequence[NodeCapacity], members: int = 1, linked: Sequence[NodeCapacity] = ()
 ) -> None:
-    """Refuse more tiles, for each member, than any of the nodes would have with all of them in service.
+    """Refuse more tiles per member than the largest node has with all its tiles in service.
 
     Args:
-        linked: those of the nodes that members may be spread over.
+        linked: nodes over which members may be spread.
 
     Raises:
-        IllegalValue: the message says what the largest one has.
+        IllegalValue: the message names the largest node's tiles.
     """
     whole = [node.repaired() for node in nodes]
     if not whole or any(why_never(tiles * members, node, members) is None for node in whole):
@@ -41,7 +41,8 @@ def check_nodes(
             return
         spread = (
             f"the {len(linked)} nodes that members may be spread over have room for {together} of them" if together
-            else "members of a job are on one node, as boxes of several have no network between them (node.link_host)"
+            else "members of a job run on one node, because boxes of different nodes have no network between them "
+            "(node.link_host)"
         )  # fmt: skip
         raise IllegalValue(
             f"members is {members}, each with {tiles} tiles: {why}; {spread}; legal: fewer of them, or fewer tiles",
@@ -68,7 +69,7 @@ def check_pef(tiles: int, needed: int) -> None:
 
 
 def check_averages(members: int, pef: PefSummary) -> None:
-    """Refuse several members of a PEF that was compiled for one process.
+    """Refuse several members if the PEF was compiled for one process.
 
     Raises:
         IllegalValue: the message says how to compile it.
@@ -85,11 +86,11 @@ Request = TypeVar("Request", JobRequest, StepRequest)
 
 
 def with_tiles(store: BlobStore, session: Session, tenant_id: str, request: Request) -> Request:
-    """Return the request with its tiles: those that it names, else those that its PEF needs, else the usual ones.
+    """Return the request with its tiles: those that it names, else those that its PEF needs, else the default.
 
     Raises:
-        IllegalValue: no node has as many, the PEF needs more, or is one process's only. NotFound: the tenant has no
-        such PEF. PefCorrupt: what it gives as a PEF is none.
+        IllegalValue: no node has that many tiles, the PEF needs more, or it was compiled for one process. NotFound: the
+        tenant has no such PEF. PefCorrupt: its PEF input cannot be read as a PEF.
     """
     is_on_host = request.verb in HOST_VERBS
     digest = None if is_on_host else _find_pef(session, tenant_id, request.inputs)
@@ -111,7 +112,7 @@ def with_tiles(store: BlobStore, session: Session, tenant_id: str, request: Requ
 
 
 def _find_pef(session: Session, tenant_id: str, inputs: Mapping[str, str]) -> str | None:
-    """Find the digest of the PEF among a job's inputs; ``None``: there is none, or an earlier step makes it."""
+    """Find the digest of a job's PEF; ``None``: it has none yet, or the input is a folder."""
     artifact_id = inputs.get(PEF)
     if artifact_id is None or artifact_id.startswith("@"):
         return None

@@ -1,4 +1,4 @@
-"""Pages of a tenant's jobs, by state, labels and words, each quick however many jobs there are; and their counts."""
+"""Pages of a tenant's jobs by state, labels and words, in bounded time, and counts of jobs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ from rdukit_platform.db.rows import after_cursor, check_limit, cursor_at, read_p
 from rdukit_platform.jobs.search import LOOKED_THROUGH, MAX_PREFIXED, begins_with, has_words, read_search
 from rdukit_platform.jobs.states import JobState
 
-#: A label of fewer jobs is rare: those are looked through for the rest of what is asked.
+#: A label of fewer jobs is rare: the other conditions are then tested on those jobs alone.
 RARE: Final = 2000
-#: Counts that took longer than ``SOON_S`` are kept ``KEPT`` times as long: counting takes no more of the time.
+#: A count that took longer than ``SOON_S`` is reused for ``KEPT`` times as long, which bounds the time spent.
 SOON_S: Final = 0.01
 KEPT: Final = 50
 
@@ -27,7 +27,7 @@ class FoundJobs:
 
     jobs: list[JobRow]
     next_cursor: str | None
-    #: Where not all jobs were looked through: when the last one that was was submitted.
+    #: Submission time of the last job examined, if some jobs were not examined.
     searched_to: float | None = None
 
 
@@ -38,18 +38,18 @@ class _Counted:
 
 
 class JobCounts:
-    """Numbers of jobs by state, of a tenant or of all; where there are very many, as they were a little while ago."""
+    """Numbers of jobs by state, of one tenant or of all. Slow counts are reused for a while."""
 
     def __init__(self) -> None:
         self._known: dict[str | None, _Counted] = {}
 
     def read(self, session: Session, tenant_id: str | None, clock: Clock) -> Mapping[str, int]:
-        """Return the number of jobs in each state that has any; ``None``: of all tenants."""
+        """Return the number of jobs in each state that has any. Without a tenant, of all tenants."""
         began, known = clock.monotonic(), self._known.get(tenant_id)
         if known is not None:
             if began < known.due_at:
                 return known.counts
-            # Who asks while this one counts has the former counts.
+            # Other callers get the former counts while this one counts.
             self._known[tenant_id] = _Counted(known.counts, began + 1.0)
         query = select(JobRow.state, func.count()).group_by(JobRow.state)
         if tenant_id is not None:
@@ -100,9 +100,9 @@ def find_jobs(
     cursor: str | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> FoundJobs:
-    """Return those of the tenant's jobs that ``list_jobs`` does and that have all words of ``text``.
+    """Return the jobs of ``list_jobs`` that contain all words of ``text``.
 
-    Where these are is said by ``jobs.search``.
+    ``jobs.search`` names the fields that are searched.
 
     Raises:
         InvalidArgument: unknown state, limit or cursor, or a search that is too long.
@@ -119,7 +119,7 @@ def find_jobs(
     matches = has_words(session, tenant_id, words)
     if search.id_prefix:
         ids = session.scalars(select(JobRow.id).where(begins_with(search.id_prefix)).limit(MAX_PREFIXED)).all()
-        # As expressions, so that no planner begins with the tenant's or the state's jobs instead of these few.
+        # Expressions keep the planner from beginning with the tenant's or the state's jobs instead of these few.
         few = [JobRow.id.in_(ids), func.coalesce(JobRow.tenant_id, "") == tenant_id, *_in_state(state)]
         query = select(JobRow).where(*few, *(_has(JobRow.id, label) for label in labels.items()), *matches)
         return FoundJobs(*read_page(session, query, JobRow.created_at, JobRow.id, limit, cursor))
@@ -138,12 +138,12 @@ def _look_through(
     session: Session, table: type[JobRow] | type[JobLabelRow], row_id: InstrumentedAttribute[str],
     begins: list[ColumnElement[bool]], matches: list[ColumnElement[bool]], limit: int, cursor: str | None,
 ) -> FoundJobs:  # fmt: skip
-    """Look through the rows that ``begins`` finds along an index, so many of them, for those with all ``matches``."""
+    """Examine a bounded number of rows that ``begins`` finds along an index; keep those that satisfy ``matches``."""
     check_limit(limit)
     at = table.created_at
     if cursor is not None:
         begins = [*begins, after_cursor(cursor, at, row_id)]
-    # Without ids, the index alone says where this look ends; what was submitted at that very time is looked at, too.
+    # The query selects no ids, so the index alone gives the end of this part. Jobs of exactly that time are included.
     times = select(at).where(*begins).order_by(at.desc())
     last = session.scalars(times.offset(LOOKED_THROUGH - 1).limit(1)).first()
     within = [] if last is None else [at >= last]
@@ -158,7 +158,7 @@ def _look_through(
 
 
 def _in_state(state: str | None) -> list[ColumnElement[bool]]:
-    """Return the condition on jobs that are found already; as an expression, so that no planner begins with it."""
+    """Return the condition on the state as an expression, so that the planner does not begin with it."""
     return [] if state is None else [func.coalesce(JobRow.state, "") == state]
 
 
@@ -171,7 +171,7 @@ def _list_labelled(
     session: Session, tenant_id: str, state: str | None, limit: int, cursor: str | None, label: tuple[str, str],
     others: list[tuple[str, str]],
 ) -> tuple[list[JobRow], str | None]:  # fmt: skip
-    # One table in FROM: no planner can begin with another one.
+    # Only one table is in FROM, so the planner must begin with it.
     query = select(JobLabelRow).where(*_is(JobLabelRow, tenant_id, label))
     query = query.where(*(_has(JobLabelRow.job_id, other) for other in others))
     if state is not None:
@@ -183,7 +183,7 @@ def _list_labelled(
 
 
 def _count(session: Session, tenant_id: str, label: tuple[str, str]) -> int:
-    """Return how many jobs have a label; of many, ``RARE``."""
+    """Count the jobs with a label, up to ``RARE``."""
     found = select(JobLabelRow.job_id).where(*_is(JobLabelRow, tenant_id, label)).limit(RARE).subquery()
     return session.scalars(select(func.count()).select_from(found)).one()
 

@@ -1,4 +1,4 @@
-"""Metrics of a run: what each of its progress events said, and their last, lowest and highest values."""
+"""Metrics of a run: the values of its progress events, and their last, lowest and highest."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,14 +12,14 @@ from sqlalchemy.orm import Session
 from rdukit.strict_json import find_number
 from rdukit_platform.db.models import JobEventRow
 
-#: Numbers of a progress event that say where it was, not how it went.
+#: Numbers of a progress event that are its position, not metrics.
 PLACES: Final = frozenset({"step", "total"})
-#: Events that one query reads.
+#: Number of events that one query reads.
 BATCH: Final = 5000
 
 
 class ProgressEvent(NamedTuple):
-    """A progress event: its sequence number, time, attempt, and what it said."""
+    """A progress event: its sequence number, time, attempt and data."""
 
     sequence: int
     at: float
@@ -28,7 +28,7 @@ class ProgressEvent(NamedTuple):
 
 
 class MetricPoint(BaseModel):
-    """Figures of a progress event. ``sequence`` grows; after a retry steps may come again with a later ``attempt``."""
+    """Figures of a progress event. ``sequence`` grows; a retry may repeat steps, with a later ``attempt``."""
 
     sequence: int
     at: float
@@ -45,7 +45,7 @@ class MetricPage(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A metric of one run. ``last`` may be a word such as NaN; ``lowest`` and ``highest`` are finite, or None."""
+    """A metric of one run. ``last`` may be a text such as NaN; ``lowest`` and ``highest`` are finite, or None."""
 
     last: float | str
     lowest: float | None
@@ -74,7 +74,7 @@ def show_page(events: Sequence[ProgressEvent], limit: int) -> MetricPage:
 
 
 def summarize(events: Iterable[Mapping[str, object]]) -> dict[str, Summary]:
-    """Sum up the metrics of progress events, oldest first (pure)."""
+    """Summarize the metrics of progress events, which are given oldest first (pure)."""
     found: dict[str, Summary] = {}
     for values in events:
         for name, value in values.items():
@@ -89,10 +89,10 @@ def summarize(events: Iterable[Mapping[str, object]]) -> dict[str, Summary]:
 
 
 def series_of(events: Iterable[Mapping[str, object]], metric: str = "") -> dict[str, list[tuple[float, float]]]:
-    """Return (step, value) of each metric of the progress events that have both, finite (pure).
+    """Return the points (step, value) of each metric whose step and value are finite (pure).
 
-    Steps of another stage, such as an evaluation within a training, are other steps: a metric's points are those of
-    the stage that told it most often. An event without a stage goes on with the one before.
+    Each stage, such as an evaluation within a training, counts its own steps. A metric's points come from the stage
+    that reported it most often. An event without a stage belongs to the stage before it.
 
     Args:
         metric: only this one; empty: all.

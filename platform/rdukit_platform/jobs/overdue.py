@@ -1,6 +1,6 @@
-"""What is overdue of jobs: leases that nobody extends, run limits, deadlines, pauses that are over, lost messages.
+"""Overdue jobs: expired leases, run limits and deadlines, retries that are due, and lost messages.
 
-The scheduler looks at it in each pass and writes the ends; the workers of what it ends notice by their next beat.
+The scheduler checks them in each pass and writes the ends; the workers notice by their next heartbeat.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -20,13 +20,13 @@ from rdukit_platform.jobs.fencing import FencingToken, attempt_of, lease_of, rea
 from rdukit_platform.jobs.promotion import end_job
 from rdukit_platform.jobs.states import ACTIVE, FINAL, WAITING, JobEvent, JobReason, JobState
 
-#: Jobs that one pass ends for their deadlines; the next one ends more.
+#: Jobs that one pass may end for their deadlines; the next pass ends more.
 MAX_LATE: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
 class OpenAttempt:
-    """Attempt that has not ended: its run limit, and the end of its lease, which each beat moves."""
+    """Attempt that has not ended: its run limit, and the end of its lease, which each heartbeat extends."""
 
     lease: float | None
     claimed_at: float | None
@@ -34,37 +34,36 @@ class OpenAttempt:
 
 
 def read_open_attempts(session: Session) -> dict[str, OpenAttempt]:
-    """Return the attempts that have not ended, by their ids; their further parts are ``read_part_leases``'s."""
+    """Return the open attempts by id; ``read_part_leases`` returns their further parts."""
     columns = (AttemptRow.id, AttemptRow.lease_expires_at, AttemptRow.claimed_at, JobRow.run_limit_s)
     query = select(*columns).join(JobRow, JobRow.id == AttemptRow.job_id).where(AttemptRow.ended_at.is_(None))
     return {id: OpenAttempt(lease, claimed_at, limit) for id, lease, claimed_at, limit in session.execute(query)}
 
 
 def read_part_leases(session: Session) -> dict[str, float]:
-    """Return the leases of the claimed further parts of attempts that have not ended, by the names of the leases."""
+    """Return when the leases of claimed further parts of open attempts end, by the leases' names."""
     rows = (row for of_attempt in read_parts(session).values() for row in of_attempt)
     return {lease_of(row): row.lease_expires_at for row in rows if row.lease_expires_at is not None}
 
 
 def expire_attempts(session: Session, silent: Mapping[str, float], backoff_s: float, now: float) -> int:
-    """End attempts whose worker does not beat, or whose node is away. Returns how many.
+    """End attempts without heartbeats: the worker or its node is unreachable. Returns how many.
 
-    An attempt of which nobody had begun is as if it had not been. One that has several parts ends with the first of
-    them that is lost.
+    An attempt that had not begun is not counted. An attempt of several parts ends as soon as one of them is lost.
 
     Args:
-        silent: of each attempt or part the lease that it had; one that has been beaten since is left alone.
+        silent: the last known lease of each attempt or part; those extended since then are left alone.
     """
     count = 0
     for attempt in _lock_attempts(session, {attempt_of(lease) for lease in silent}):
         lost = _find_lost(session, attempt, silent)
         if lost is None:
-            continue  # its worker has beaten since
+            continue  # its worker has extended it since
         job = session.get_one(JobRow, attempt.job_id)
         who = f"node {lost.node}" if lost.worker is None else f"worker {lost.worker}"
         error: dict[str, object] = {
             "code": "unavailable",
-            "message": f"{who} has given no sign of life since its lease; it was lost",
+            "message": f"{who} has sent no heartbeat since its lease ended; it was lost",
         }
         outcome = AttemptOutcome.INTERRUPTED if lost.claimed_at is None else AttemptOutcome.EXPIRED
         end_attempt(session, job, attempt, outcome, error, backoff_s, now)
@@ -86,7 +85,7 @@ def _find_lost(
 
 
 def end_overruns(session: Session, overrunning: Collection[str], now: float) -> int:
-    """Fail the jobs whose attempts, which are these, take longer than their run limits. Returns how many.
+    """Fail the jobs of these attempts, which exceed their run limits. Returns how many.
 
     Their workers notice.
     """
@@ -105,12 +104,12 @@ def end_overruns(session: Session, overrunning: Collection[str], now: float) -> 
 
 
 def _lock_attempts(session: Session, ids: Collection[str]) -> Iterator[AttemptRow]:
-    """Yield those of the attempts that have not ended, each locked with its job."""
+    """Yield the attempts that are still open, each locked with its job."""
     if not ids:
         return
     is_open = (AttemptRow.id.in_(ids), AttemptRow.ended_at.is_(None))
     for job_id, attempt_id in session.execute(select(AttemptRow.job_id, AttemptRow.id).where(*is_open)).all():
-        lock_job(session, job_id)  # first, as everywhere: who waits for the other's lock waits for ever
+        lock_job(session, job_id)  # the job first, as everywhere, or two transactions could deadlock
         attempt = session.scalars(
             select(AttemptRow)
             .where(AttemptRow.id == attempt_id, AttemptRow.ended_at.is_(None))
@@ -122,10 +121,10 @@ def _lock_attempts(session: Session, ids: Collection[str]) -> Iterator[AttemptRo
 
 
 def end_late_jobs(session: Session, now: float) -> int:
-    """Fail the jobs that are not done by their deadline, and those that cannot be any more. Returns how many.
+    """Fail the jobs that have missed, or can no longer meet, their deadline. Returns how many.
 
-    Source: Slurm's ``sbatch --deadline``, which removes a job that can no longer end in time. The longest that ours
-    may take is its run limit.
+    Source: Slurm's ``sbatch --deadline``, which removes a job that can no longer end in time. A job of ours takes at
+        most its run limit.
     """
     waiting = select(JobRow.id).where(JobRow.state.in_([*WAITING, JobState.PAUSED]), JobRow.start_by < now)
     active = select(JobRow.id).where(JobRow.state.in_(ACTIVE), JobRow.deadline_at < now)
@@ -151,7 +150,7 @@ def _why_late(job: JobRow, now: float) -> str:
     if now > job.deadline_at:
         how = "had not started" if job.started_at is None else "was not done"
         return f"it {how} by its deadline, {by}"
-    return f"its run limit of {job.run_limit_s:g} s does not end before its deadline, {by}, any more"
+    return f"its run limit of {job.run_limit_s:g} s would end after its deadline, {by}"
 
 
 def queue_due_jobs(session: Session, now: float) -> int:
@@ -166,13 +165,13 @@ def queue_due_jobs(session: Session, now: float) -> int:
 
 
 def take_unclaimed(session: Session, older_than_s: float, now: float) -> list[FencingToken]:
-    """Take attempts whose message nobody has claimed for long; their time of publication is set to now."""
+    """Return attempts published more than ``older_than_s`` ago and still unclaimed, marked as published now."""
     rows = session.scalars(
         select(AttemptRow)
         .where(
             AttemptRow.ended_at.is_(None),
             AttemptRow.claimed_at.is_(None),
-            # One that was sent in the time to come was sent before the clock was set back.
+            # A time of publication in the future means that the clock was set back.
             or_(AttemptRow.published_at < now - older_than_s, AttemptRow.published_at > now + older_than_s),
         )
         .with_for_update()

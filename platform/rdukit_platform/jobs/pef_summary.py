@@ -1,4 +1,4 @@
-"""Summaries of tenants' PEFs: a small index is read here, a larger one by a reader of its own, with its limits."""
+"""Summaries of tenants' PEFs: this process reads small indexes, a separate process with limits reads larger ones."""
 
 import functools
 import json
@@ -11,7 +11,7 @@ from rdukit.pef.file import Answers, PefSummary, PefTooLarge, read_summary
 from rdukit_platform.artifacts.store import BlobStore
 from rdukit_platform.catalog.fenced_reader import READERS, run_reader
 
-#: Longest index and table of contents that this process reads itself: a few milliseconds.
+#: Largest index and table of contents that this process reads itself, in a few milliseconds.
 SMALL_BYTES: Final = 1 << 20
 _PROGRAM: Final = """
 import dataclasses, json, sys
@@ -27,7 +27,7 @@ except RdukitError as error:
 
 @functools.lru_cache(maxsize=1024)
 def summary_of(store: BlobStore, digest: str, tenant_id: str) -> PefSummary:
-    """Return the summary of a tenant's PEF in the store, read once: what a blob holds does not change.
+    """Return the summary of a tenant's PEF in the store. It is cached, because blobs do not change.
 
     Raises as ``summary_of_file``.
     """
@@ -39,8 +39,8 @@ def summary_of_file(path: Path, tenant_id: str) -> PefSummary:
     """Return the summary of a tenant's PEF.
 
     Raises:
-        PefCorrupt, PefVersionMismatch: it cannot be read. InvalidArgument: reading it takes too much.
-        Overloaded: too many are being read already.
+        PefCorrupt, PefVersionMismatch: it cannot be read. InvalidArgument: reading it exceeds the reader's limits.
+        Overloaded: too many PEFs are being read already.
     """
     try:
         return read_summary(path, SMALL_BYTES)

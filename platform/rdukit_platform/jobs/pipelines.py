@@ -34,10 +34,10 @@ from rdukit_platform.jobs.states import FINAL, JobState
 def submit_pipeline(
     session: Session, boxes: Boxes, tenant_id: str, request: PipelineRequest, now: float, by: str | None = None
 ) -> tuple[PipelineRow, Sequence[JobRow]]:
-    """Record a pipeline and all its jobs, which ``by`` submits, or nothing.
+    """Record a pipeline that ``by`` submits, and all its jobs, or nothing.
 
     Raises:
-        InvalidArgument: a step is not legal, or refers to what no earlier step has.
+        InvalidArgument: a step is not legal, or refers to an output that no earlier step has.
         NotFound: a box or an artifact does not exist.
     """
     request = with_steps_expanded(request)
@@ -75,9 +75,9 @@ def submit_pipeline(
 def check_pipeline(
     session: Session, boxes: Boxes, tenant_id: str, request: PipelineRequest, now: float
 ) -> dict[str, BoxDescription]:
-    """Return the box of each step of a pipeline that may be recorded now; its steps are expanded already.
+    """Check a pipeline with expanded steps. Returns the box of each step.
 
-    Raises as ``submit_pipeline``, but for the key.
+    Raises as ``submit_pipeline``, except for the key.
     """
     found = check_steps(
         with_own(session, boxes, tenant_id, [step.box for step in request.steps]),
@@ -103,7 +103,7 @@ def with_step_tiles(
 
 @contextmanager
 def _naming(step: StepRequest) -> Iterator[None]:
-    """Let what is refused meanwhile name the step that it is about."""
+    """Name the step in errors that are raised inside the block."""
     try:
         yield
     except RdukitError as refused:
@@ -113,18 +113,18 @@ def _naming(step: StepRequest) -> Iterator[None]:
 
 
 def with_steps_expanded(request: PipelineRequest) -> PipelineRequest:
-    """Return the pipeline with a step for each job, as ``expand_steps`` does (pure)."""
+    """Return the pipeline with its steps expanded by ``expand_steps`` (pure)."""
     return request.model_copy(update={"steps": expand_steps(request.steps)})
 
 
 def cancel_pipeline(session: Session, tenant_id: str, pipeline_id: str, now: float) -> PipelineRow:
-    """End all jobs of a pipeline that have not ended. Cancelling twice is no error.
+    """Cancel all jobs of a pipeline that have not ended. Cancelling twice is no error.
 
     Raises:
         NotFound: the tenant has no such pipeline.
     """
     pipeline = get_pipeline(session, tenant_id, pipeline_id)
-    # The last first: what waits is cancelled by the user, and not for want of what it waits for.
+    # From the last: waiting steps then end as cancelled by the user, not for a missing input.
     for job in reversed(pipeline_jobs(session, pipeline.id)):
         locked = lock_job(session, job.id)
         if JobState(locked.state) not in FINAL:
@@ -133,7 +133,7 @@ def cancel_pipeline(session: Session, tenant_id: str, pipeline_id: str, now: flo
 
 
 def check_steps(boxes: Boxes, steps: Sequence[StepRequest], kinds: Mapping[str, str]) -> dict[str, BoxDescription]:
-    """Return the box of each step; every reference names an output of a step before it (so there is no cycle).
+    """Return the box of each step. References may name outputs of earlier steps only, which excludes cycles.
 
     Args:
         kinds: the kind of each artifact that a step names by id.

@@ -1,6 +1,6 @@
-"""A pipeline's next steps: queued when their inputs are there, ended when an earlier step gave none.
+"""A pipeline's next steps: queue them when their inputs exist, end them when an earlier step made none.
 
-It happens in the transaction that ends a step, so nobody has to look through all jobs that wait.
+This happens in the transaction that ends a step, so no loop has to search the waiting jobs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ def end_job(
     data: Mapping[str, object] | None = None,
     **columns: object,
 ) -> JobState:
-    """Apply an event that may end ``job``, which the caller has locked; if it does, its pipeline goes on."""
+    """Apply an event to ``job``, which the caller has locked. If it ends, promote the steps of its pipeline."""
     after = apply_event(session, job, event, now, reason, data, **columns)
     if after in FINAL and job.pipeline_id is not None:
         promote_steps(session, job.pipeline_id, now)
@@ -40,17 +40,18 @@ def end_job(
 
 
 def promote_steps(session: Session, pipeline_id: str, now: float) -> int:
-    """Queue the submitted steps whose inputs are all there; end those whose earlier step gave none. Returns how many.
+    """Queue the submitted steps whose inputs exist; end those whose earlier step made none. Returns how many changed.
 
-    The caller holds the pipeline (``lock_job``): of two steps that end at once the later one sees the other's end.
+    The caller has locked the pipeline (``lock_job``), so of two steps that end together the second sees the first's
+    end.
     """
     steps = {job.step or "": job for job in pipeline_jobs(session, pipeline_id)}
-    # An earlier step's end may end a later one, which may end one after it: steps refer to steps before them.
+    # The order of the steps lets an end reach all later steps: steps refer to earlier ones only.
     return sum(_promote(session, job, steps, now) for job in steps.values() if job.state == JobState.SUBMITTED)
 
 
 def promote_all(session: Session, now: float) -> int:
-    """Promote all pipelines' steps, and the lone jobs of versions that left them submitted. Returns how many."""
+    """Promote the steps of all pipelines, and single jobs that older versions left submitted. Returns how many."""
     rows = session.scalars(select(JobRow).where(JobRow.state == str(JobState.SUBMITTED))).all()
     for job in rows:
         if job.pipeline_id is None:
@@ -61,7 +62,7 @@ def promote_all(session: Session, now: float) -> int:
 
 
 def made_inputs(session: Session, job: JobRow) -> dict[str, str]:
-    """Return the artifacts that steps have made for those inputs of ``job`` that still refer to steps."""
+    """Return the artifacts that steps have made for the inputs of ``job`` that still refer to steps."""
     references = {slot: found for slot, text in job.inputs.items() if (found := read_reference(text)) is not None}
     if not references or job.pipeline_id is None:
         return {}
@@ -113,7 +114,9 @@ def _promote(session: Session, job: JobRow, steps: dict[str, JobRow], now: float
 
 
 def _reuse(session: Session, job: JobRow, inputs: dict[str, str], now: float) -> bool:
-    """End a step whose outputs a job of the tenant has made already; else remember what it will have made."""
+    """End a step whose outputs another job of the tenant has made; otherwise store its cache key. Returns whether it
+    ended.
+    """
     if job.cache_base is None:
         return False
     key = cache_key(session, job.cache_base, inputs)

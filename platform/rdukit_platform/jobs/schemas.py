@@ -1,4 +1,4 @@
-"""Jobs and pipelines on the wire (``docs/design/wire.md`` section 3), and how rows become them."""
+"""Jobs and pipelines on the wire (``docs/design/wire.md`` section 3), and their conversion from rows."""
 
 import re
 from collections.abc import Iterable
@@ -21,18 +21,18 @@ from rdukit_platform.jobs.states import (
     advise,
 )
 
-#: No control characters: who reads a name must see all of it, and databases do not take all of them.
+#: No control characters: a reader must see the complete name, and databases refuse some of them.
 Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$")]
 StepName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,57}$")]
 Key = Annotated[str, Field(min_length=1, max_length=128)]
 
 LABEL_KEY: Final = re.compile(r"^[a-z0-9][a-z0-9._/-]{0,62}$")
 LabelKey = Annotated[str, Field(pattern=LABEL_KEY.pattern)]
-#: No control characters: databases do not take all of them.
+#: No control characters: databases refuse some of them.
 LabelValue = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=128)]
-#: Why somebody keeps something from its use, for those who find it so.
+#: Reason for taking a resource out of use, shown to its users.
 Reason = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
-#: Of nodes, as the setting ``node.labels`` has them.
+#: Key of a node's label, as in the setting ``node.labels``.
 NodeLabelKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$")]
 NodeLabelValue = Annotated[str, Field(pattern=r"^[A-Za-z0-9._/-]{0,63}$")]
 MAX_LABELS: Final = 16
@@ -41,7 +41,7 @@ MAX_ATTEMPTS: Final = 20
 
 
 class RequestBody(BaseModel):
-    """Base of request bodies: a key that is not listed is an error, and so is a number as text or a boolean."""
+    """Base of request bodies: unknown keys are errors, and so are numbers given as text or booleans."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -51,13 +51,15 @@ MAX_CAUSES: Final = 32
 
 
 class RetryPolicy(RequestBody):
-    """Rules for trying a job again; what is left out is as usual."""
+    """Rules for retrying a job; missing fields take their defaults."""
 
-    backoff_s: Seconds | None = Field(default=None, description="Pause after the first failure; it doubles.")
-    max_backoff_s: Seconds | None = Field(default=None, description="Longest pause; by default 60.")
+    backoff_s: Seconds | None = Field(
+        default=None, description="Seconds of pause after the first failure; doubles with each further one."
+    )
+    max_backoff_s: Seconds | None = Field(default=None, description="Longest pause in seconds; by default 60.")
     on: Annotated[list[str], Field(max_length=MAX_CAUSES)] | None = Field(
         default=None,
-        description="Outcomes of attempts and codes of errors after which it is; by default all that pass.",
+        description="Outcomes of attempts and error codes that are retried; by default all temporary ones.",
     )
 
     @field_validator("on")
@@ -66,20 +68,20 @@ class RetryPolicy(RequestBody):
         for cause in on or ():
             if cause not in RETRY_CAUSES:
                 raise ValueError(
-                    f"{cause[:80]!r} is nothing to retry on; legal: {', '.join(sorted(RETRIED))}, and the codes of "
-                    "errors, such as unavailable"
+                    f"{cause[:80]!r} is no outcome that can be retried; legal: {', '.join(sorted(RETRIED))}, and "
+                    f"error codes, such as unavailable"
                 )
         return on
 
 
 class DeadlineChoice(RequestBody):
-    """Base of what may have a deadline."""
+    """Base of requests that may have a deadline."""
 
     deadline_s: Annotated[float, Field(gt=0, le=MAX_RUN_LIMIT_S, allow_inf_nan=False)] | None = Field(
-        default=None, description="Seconds after its submission by which it has to be done."
+        default=None, description="Deadline in seconds after its submission."
     )
     deadline: AwareDatetime | None = Field(
-        default=None, strict=False, description="The same as a time with its zone, such as 2026-11-30T08:00+01:00."
+        default=None, strict=False, description="Deadline as a time with its zone, such as 2026-11-30T08:00+01:00."
     )
 
     @model_validator(mode="after")
@@ -90,23 +92,24 @@ class DeadlineChoice(RequestBody):
 
 
 class QueueChoices(DeadlineChoice):
-    """Base of what is queued: how it is queued, and by what it is found again."""
+    """Base of requests that are queued: their order in the queue, their needs and their labels."""
 
     priority: Annotated[int, Field(ge=LOWEST_PRIORITY, le=HIGHEST_PRIORITY)] = Field(
-        default=0, description="The highest goes first."
+        default=0, description="The highest priority is started first."
     )
     run_limit_s: Annotated[float, Field(ge=1, le=MAX_RUN_LIMIT_S, allow_inf_nan=False)] | None = Field(
-        default=None, description="Seconds after which an attempt is ended, and the job has failed."
+        default=None, description="Seconds after which an attempt ends and the job fails."
     )
     retry: RetryPolicy | None = None
     preemptible: bool = Field(default=False, description="Whether jobs of much higher priority may take its tiles.")
     members: Annotated[int, Field(ge=1, le=MAX_MEMBERS)] = Field(
         default=1,
-        description="Processes of a training that compute together, each with so many tiles: all or none.",
+        description="Processes of a training that compute together, all or none of them started. Each gets the job's "
+        "tiles.",
     )
     labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=MAX_LABELS)] = {}
     constraint: Annotated[dict[NodeLabelKey, NodeLabelValue], Field(max_length=MAX_LABELS)] = Field(
-        default={}, description="Labels that its node has to have."
+        default={}, description="Labels that its node must have."
     )
 
 
@@ -124,11 +127,11 @@ class JobRequest(QueueChoices):
 
 
 class CloneRequest(DeadlineChoice):
-    """Body of ``POST /v1/jobs/{id}/clone``: what the new job has otherwise. It has no deadline but its own."""
+    """Body of ``POST /v1/jobs/{id}/clone``: the changes. The original's deadline is not copied."""
 
     parameters: dict[str, JsonValue] = {}
     defaults: Annotated[list[str], Field(max_length=256)] = Field(
-        default=[], description="Parameters that get the box's default again."
+        default=[], description="Parameters to reset to the box's default."
     )
     inputs: dict[str, str] = Field(default={}, description="Slot to artifact id.")
     name: Name | None = None
@@ -136,7 +139,7 @@ class CloneRequest(DeadlineChoice):
     max_attempts: Annotated[int, Field(ge=1, le=MAX_ATTEMPTS)] | None = None
     priority: Annotated[int, Field(ge=LOWEST_PRIORITY, le=HIGHEST_PRIORITY)] | None = None
     labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=MAX_LABELS)] | None = Field(
-        default=None, description="All that it has."
+        default=None, description="Labels of the clone; they replace all labels of the original."
     )
     run_limit_s: Annotated[float, Field(ge=1, le=MAX_RUN_LIMIT_S, allow_inf_nan=False)] | None = None
     retry: RetryPolicy | None = None
@@ -146,7 +149,7 @@ class CloneRequest(DeadlineChoice):
     idempotency_key: Key | None = Field(default=None, description="The same key gives the same job.")
 
 
-#: Jobs of one request at most.
+#: Largest number of jobs in one request.
 MAX_BATCH: Final = 1000
 
 
@@ -155,18 +158,18 @@ class JobBatchRequest(RequestBody):
 
     jobs: Annotated[list[JobRequest], Field(min_length=1, max_length=MAX_BATCH)]
     idempotency_key: Annotated[str, Field(min_length=1, max_length=120)] | None = Field(
-        default=None, description="The same key gives the same jobs, but for those that have one of their own."
+        default=None, description="The same key gives the same jobs, except for jobs with a key of their own."
     )
 
 
 class JobBatch(BaseModel):
-    """Jobs that were recorded together, in the order in which they were asked for."""
+    """Jobs that were recorded together, in the order of the request."""
 
     ids: list[str]
 
 
 class CheckedJob(BaseModel):
-    """Job that a request would become; nothing was recorded. ``job``: its idempotency key has given this already."""
+    """Job that a request would become; nothing was recorded. ``job``: the job that its idempotency key already names."""
 
     box: str
     verb: str
@@ -179,7 +182,7 @@ class CheckedJob(BaseModel):
     job: str | None
 
 
-#: Jobs that one pipeline may become.
+#: Largest number of jobs that one pipeline may become.
 MAX_JOBS: Final = 256
 Values = Annotated[list[JsonValue], Field(min_length=1, max_length=MAX_JOBS)]
 
@@ -197,7 +200,7 @@ class StepRequest(QueueChoices):
     for_each: Annotated[dict[Name, Values], Field(min_length=1, max_length=8)] | None = Field(
         default=None, description="A job for each combination: parameter, or inputs.SLOT, to a list of values."
     )
-    cache: bool = Field(default=True, description="False: run it, even if a job has made the same.")
+    cache: bool = Field(default=True, description="False: run it even if an earlier job has made the same outputs.")
     tiles: Annotated[int, Field(ge=0, le=1024)] | None = None
     max_attempts: Annotated[int, Field(ge=1, le=20)] | None = None
 
@@ -207,12 +210,14 @@ class PipelineRequest(RequestBody):
 
     name: Name
     steps: Annotated[list[StepRequest], Field(min_length=1, max_length=64)]
-    cache: bool = Field(default=True, description="False: run all steps, even if jobs have made the same.")
+    cache: bool = Field(
+        default=True, description="False: run all steps even if earlier jobs have made the same outputs."
+    )
     idempotency_key: Key | None = None
 
 
 class PartRecord(BaseModel):
-    """Members of an attempt on a further node, and the tiles of them all."""
+    """Members of an attempt on a further node, and their tiles together."""
 
     node: str
     members: int
@@ -221,7 +226,7 @@ class PartRecord(BaseModel):
 
 
 class Attempt(BaseModel):
-    """Attempt at a job. ``parts`` are those of its members that are on other nodes than its own."""
+    """Attempt at a job. ``parts`` are its members on other nodes."""
 
     number: int
     node: str | None = None
@@ -238,12 +243,11 @@ class Attempt(BaseModel):
 
 
 class Job(BaseModel):
-    """A job. ``attempts`` is given where one job is asked for.
+    """A job. ``attempts`` is present only if a single job was requested.
 
-    ``references`` are what inputs of a step were; ``cached_from`` is the job whose outputs it has, because
-    that had made the same. ``advice`` says what to do about ``reason``. ``wait_code`` is one of ``WaitCode``.
-    ``estimated_start`` is when it starts at the latest if all that run before it keep their run limits; null: that
-    cannot be told.
+    ``references`` are a step's inputs before they were made. ``cached_from`` is the job whose outputs were reused.
+    ``advice`` says what to do about ``reason``. ``wait_code`` is one of ``WaitCode``. ``estimated_start`` is its latest
+    start if all jobs before it keep their run limits; null: unknown.
     """
 
     id: str
@@ -294,12 +298,12 @@ class JobPage(BaseModel):
     next_cursor: str | None
     searched_to: float | None = Field(
         default=None,
-        description="Of a search that has not looked through all jobs: when the last one it came to was submitted.",
+        description="Submission time of the last job examined, if the search has not examined all jobs.",
     )
 
 
 class Pipeline(BaseModel):
-    """A pipeline; its state is that of its jobs together."""
+    """A pipeline; its state is derived from the states of its jobs."""
 
     id: str
     name: str
@@ -331,7 +335,7 @@ class EventPage(BaseModel):
     events: list[EventRecord]
 
 
-#: What a job shows as its row has it.
+#: Fields of a job that its row has under the same name.
 _OF_ROW: Final = tuple(name for name in Job.model_fields if hasattr(JobRow, name))
 
 
@@ -346,7 +350,7 @@ def show_job(row: JobRow, attempts: Iterable[AttemptRow] | None = None) -> Job:
     elif row.state == JobState.RETRYING:
         code, estimated_start = WaitCode.BEGIN_TIME, row.not_before
     elif row.state == JobState.PAUSED:
-        code, waits_for = WaitCode.HELD, f"it is paused; let it go on with: rdukit job resume {row.id}"
+        code, waits_for = WaitCode.HELD, f"it is paused; resume it with: rdukit job resume {row.id}"
     return Job.model_validate(
         {
             **{name: getattr(row, name) for name in _OF_ROW},
@@ -382,7 +386,7 @@ def show_pipeline(row: PipelineRow, jobs: Iterable[JobRow]) -> Pipeline:
 
 
 def pipeline_state(states: Iterable[JobState]) -> JobState:
-    """Derive the state of jobs together: failed or cancelled once one is and none goes on, else how far the last is."""
+    """Derive the state of a group of jobs: failed or cancelled if one is and none is open, else that of the slowest."""
     found = list(states)
     if all(state is JobState.SUCCEEDED for state in found):
         return JobState.SUCCEEDED

@@ -1,8 +1,7 @@
-"""Search in a tenant's jobs: words that each have to be in a job's name, box, verb, reason, labels, submitter or id.
+"""Search in a tenant's jobs: every word must occur in a job's name, box, verb, reason, labels, submitter or id.
 
-There is no index of words. Jobs are looked through from the newest on, so many at a time that no answer takes long;
-where that was not all of them, the page has a cursor that goes on, and says how far it came. Labels and the beginnings
-of ids are found along indexes, however old the job is.
+There is no index of words. Each answer examines a bounded number of jobs, newest first. If jobs remain, the page has a
+cursor and the time it has reached. Labels and beginnings of ids are found along indexes, whatever the job's age.
 """
 
 import json
@@ -20,11 +19,11 @@ from rdukit_platform.jobs.schemas import LABEL_KEY
 
 MAX_SEARCH: Final = 200
 MAX_WORDS: Final = 8
-#: Jobs that one answer looks through; measured by ``benchmarks/programs/bench_job_reads.py``.
+#: Largest number of jobs that one answer examines; measured by ``benchmarks/programs/bench_job_reads.py``.
 LOOKED_THROUGH: Final = 10_000
-#: An id as far as it is given, enough to be one of few.
+#: Beginning of a job's id, long enough to match few jobs.
 ID_PREFIX: Final = re.compile(r"job-[0-9a-z]{4,12}")
-#: Jobs whose id begins so that are looked at, and people that a word may mean.
+#: Largest number of jobs examined for a beginning of an id, and of people that a word may mean.
 MAX_PREFIXED: Final = 1000
 MAX_PEOPLE: Final = 100
 _ESCAPE: Final = "\\"
@@ -35,12 +34,12 @@ class Search:
     """Words and labels of a search (pure)."""
 
     words: tuple[str, ...] = ()
-    #: Words of the form ``KEY=VALUE``, each perhaps a label.
+    #: Words of the form ``KEY=VALUE``, each possibly a label.
     labels: Mapping[str, str] | None = None
 
     @property
     def id_prefix(self) -> str:
-        """Beginning of an id; empty: none was given."""
+        """Return the first word that may begin a job's id; empty if there is none."""
         return next((word for word in self.words if ID_PREFIX.fullmatch(word)), "")
 
 
@@ -52,7 +51,7 @@ def read_search(text: str) -> Search:
     """
     if len(text) > MAX_SEARCH:
         raise InvalidArgument(f"the search has {len(text)} characters; legal: up to {MAX_SEARCH}")
-    if "\x00" in text:  # databases do not take it
+    if "\x00" in text:  # databases refuse it
         raise InvalidArgument("the search has a character of code 0; legal: words")
     found = list(dict.fromkeys(text.split()))
     if len(found) > MAX_WORDS:
@@ -66,12 +65,12 @@ def read_search(text: str) -> Search:
 
 
 def has_words(session: Session, tenant_id: str, words: Sequence[str]) -> list[ColumnElement[bool]]:
-    """Return the conditions that a job has all of the words."""
+    """Return one condition per word; together they select jobs with all words."""
     return [_has(session, word, find_people(session, tenant_id, word)) for word in words]
 
 
 def find_people(session: Session, tenant_id: str, word: str) -> list[str]:
-    """Return the ids of the tenant's users and tokens whose name, address or id has the word; of many, some."""
+    """Return the ids of the tenant's users and tokens whose name, address or id matches the word, up to a limit."""
     users = select(UserRow.id).join(MembershipRow, MembershipRow.user_id == UserRow.id)
     is_user = or_(_contains(session, UserRow.email, word), _contains(session, UserRow.name, word), UserRow.id == word)
     users = users.where(MembershipRow.tenant_id == tenant_id, is_user).limit(MAX_PEOPLE)
@@ -81,7 +80,7 @@ def find_people(session: Session, tenant_id: str, word: str) -> list[str]:
 
 
 def name_people(session: Session, ids: Collection[str | None]) -> dict[str, str]:
-    """Return what those who submitted jobs are called: a user's address, or a token's name."""
+    """Return the names of submitters by id: a user's address, or a token's name."""
     asked = {one for one in ids if one}
     users = session.execute(select(UserRow.id, UserRow.email, UserRow.name).where(UserRow.id.in_(asked)))
     tokens = session.execute(select(TokenRow.id, TokenRow.name).where(TokenRow.id.in_(asked)))
@@ -101,7 +100,7 @@ def _has(session: Session, word: str, people: Sequence[str]) -> ColumnElement[bo
 
 def _contains(session: Session, column: SQLColumnExpression[Any], word: str) -> ColumnElement[bool]:
     pattern = f"%{_escape(word)}%"
-    # SQLite's LIKE takes either case, and is three times as fast as that of two lower().
+    # SQLite's LIKE ignores case, and is three times as fast as LIKE on two lower().
     is_sqlite = session.get_bind().dialect.name == "sqlite"
     return column.like(pattern, escape=_ESCAPE) if is_sqlite else column.ilike(pattern, escape=_ESCAPE)
 
@@ -111,5 +110,5 @@ def _escape(word: str) -> str:
 
 
 def begins_with(prefix: str) -> ColumnElement[bool]:
-    """Return the condition that a job's id begins so, as a range of the primary key."""
+    """Return the condition that a job's id begins with ``prefix``, as a range of the primary key."""
     return and_(JobRow.id >= prefix, JobRow.id < prefix + "~")

@@ -1,4 +1,4 @@
-"""Operations of a tenant on jobs: submit, look, cancel. Every function runs in the caller's transaction."""
+"""Operations of a tenant on jobs: submit, read, pause, resume, cancel. Every function runs in the caller's transaction."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -39,7 +39,7 @@ GANG_VERBS: Final = frozenset({"train"})
 def submit_job(
     session: Session, boxes: Boxes, tenant_id: str, request: JobRequest, now: float, by: str | None = None
 ) -> JobRow:
-    """Record a job that ``by`` submits (``Caller.submitter``); the scheduler takes it from there.
+    """Record a job that ``by`` submits (``Caller.submitter``); the scheduler then starts it.
 
     Raises:
         NotFound: the box, or an artifact of this tenant, does not exist.
@@ -52,10 +52,10 @@ def submit_job(
 def submit_jobs(
     session: Session, boxes: Boxes, tenant_id: str, requests: Sequence[JobRequest], now: float, by: str | None = None
 ) -> list[str]:
-    """Record jobs as ``submit_job`` does one, all or none. Returns their ids, in the order of the requests.
+    """Record several jobs, all or none, as ``submit_job`` does. Returns their ids, in the order of the requests.
 
     Raises:
-        NotFound, InvalidArgument, Conflict: as ``submit_job``; the detail has the request's number from 0, ``job``.
+        NotFound, InvalidArgument, Conflict: as ``submit_job``; ``job`` in the detail is the request's number, from 0.
     """
     return [job.id for job in _submit(session, boxes, tenant_id, requests, now, by)]
 
@@ -66,7 +66,7 @@ def _submit(
     keys = {request.idempotency_key for request in requests} - {None}
     known = select(JobRow).where(JobRow.tenant_id == tenant_id, JobRow.idempotency_key.in_(keys))
     keyed = {job.idempotency_key: job for job in session.scalars(known)} if keys else {}
-    # The box of a job that was recorded already may be gone.
+    # A job that was recorded earlier may have a box that no longer exists.
     boxes = with_own(session, boxes, tenant_id, [each.box for each in requests if each.idempotency_key not in keyed])
     kinds = {text: "" for request in requests for text in request.inputs.values()}
     jobs, made = list[JobRow](), list[tuple[JobRow, BoxDescription]]()
@@ -102,7 +102,7 @@ def _submit(
 
 
 def check_job(session: Session, boxes: Boxes, tenant_id: str, request: JobRequest, now: float) -> BoxDescription:
-    """Return the box of a request that may be recorded now. Raises as ``submit_job``, but for the key."""
+    """Check that a request may be recorded now. Returns its box. Raises as ``submit_job``, except for the key."""
     boxes = with_own(session, boxes, tenant_id, [request.box])
     box = check_request(
         boxes, request, {slot: artifact_kind(session, tenant_id, a) for slot, a in request.inputs.items()}
@@ -112,7 +112,7 @@ def check_job(session: Session, boxes: Boxes, tenant_id: str, request: JobReques
 
 
 def foresee_job(session: Session, boxes: Boxes, tenant_id: str, request: JobRequest, now: float) -> CheckedJob:
-    """Return what ``submit_job`` would record; nothing is written. Raises as it."""
+    """Return what ``submit_job`` would record; nothing is written. Raises the same errors."""
     key = request.idempotency_key
     earlier = None if key is None else find_job_by_key(session, tenant_id, key)
     if earlier is not None:
@@ -129,7 +129,7 @@ def foresee_job(session: Session, boxes: Boxes, tenant_id: str, request: JobRequ
 
 
 def add_jobs(session: Session, jobs: Sequence[JobRow], now: float) -> None:
-    """Record jobs that have been checked, as submitted."""
+    """Record checked jobs in the state ``submitted``."""
     session.add_all(jobs)
     session.flush()
     session.add_all(
@@ -151,7 +151,7 @@ def new_job(
     is_cached: bool = False,
     by: str | None = None,
 ) -> JobRow:
-    """Return the row of a checked request; with ``is_cached`` another job's outputs may become its own."""
+    """Return a new row for a checked request. ``is_cached``: it may reuse the outputs of an identical job."""
     found = chosen(request, now)
     deadline_at, run_limit_s = found["deadline_at"], request.run_limit_s
     return JobRow(
@@ -182,7 +182,7 @@ def new_job(
 
 
 def check_request(boxes: Boxes, request: JobRequest | StepRequest, kinds: Mapping[str, str]) -> BoxDescription:
-    """Return the box that a request names; verb, parameters, inputs and priority are checked."""
+    """Check verb, parameters, inputs and priority of a request. Returns the box that it names."""
     highest = resolve(JOB_MAX_PRIORITY)
     if request.priority > highest:
         raise IllegalValue(
@@ -199,7 +199,7 @@ def check_request(boxes: Boxes, request: JobRequest | StepRequest, kinds: Mappin
 
 
 def check_members(verb: str, members: int, tiles: int | None) -> None:
-    """Refuse several members of what does not compute together (pure).
+    """Refuse several members for verbs that one process does, or without tiles (pure).
 
     Raises:
         IllegalValue: the message says what would be legal.
@@ -211,7 +211,7 @@ def check_members(verb: str, members: int, tiles: int | None) -> None:
 
 
 def check_deadline(request: DeadlineChoice, now: float) -> None:
-    """Refuse a deadline that has passed, or that comes before the run limit would end the job (pure).
+    """Refuse a deadline that has passed, or that precedes the end of the run limit (pure).
 
     Raises:
         IllegalValue: the message says what would be legal.
@@ -228,7 +228,7 @@ def check_deadline(request: DeadlineChoice, now: float) -> None:
 
 
 def deadline_of(request: DeadlineChoice, submitted_at: float) -> float | None:
-    """Return the deadline of what was submitted then (pure)."""
+    """Return the deadline of a request submitted at that time, in seconds since 1970; ``None``: it has none (pure)."""
     if request.deadline is not None:
         return request.deadline.timestamp()
     return None if request.deadline_s is None else submitted_at + request.deadline_s
@@ -240,7 +240,7 @@ def default_tiles(verb: str) -> int:
 
 
 def artifact_kind(session: Session, tenant_id: str, artifact_id: str) -> str:
-    """Return whether one of the tenant's artifacts, which stays meanwhile, is a ``file`` or a ``folder``.
+    """Return whether a tenant's artifact is a ``file`` or a ``folder``; it cannot be deleted during the transaction.
 
     Raises:
         NotFound: the tenant has no such artifact.
@@ -252,7 +252,7 @@ def artifact_kind(session: Session, tenant_id: str, artifact_id: str) -> str:
 
 
 def get_job(session: Session, tenant_id: str, job_id: str, *, is_locked: bool = False) -> JobRow:
-    """Return one of the tenant's jobs; only of those is any locked.
+    """Return one of the tenant's jobs, locked if ``is_locked``.
 
     Raises:
         NotFound: the tenant has no such job.
@@ -264,10 +264,10 @@ def get_job(session: Session, tenant_id: str, job_id: str, *, is_locked: bool = 
 
 
 def read_labels(texts: Sequence[str]) -> dict[str, str]:
-    """Read ``key=value`` texts that jobs are to be found by.
+    """Parse labels given as ``key=value``.
 
     Raises:
-        InvalidArgument: a text is not that, or its key could be no label's.
+        InvalidArgument: a text has another form, or its key is no valid label.
     """
     found: dict[str, str] = {}
     for text in texts:
@@ -295,12 +295,12 @@ def list_events(
 
 
 def cancel_job(session: Session, job: JobRow, now: float, stopped_early: str = "") -> JobRow:
-    """End a job now, whatever it does; its worker notices and stops the box. Cancelling twice is no error.
+    """Cancel a job at once, in any open state; its worker notices and stops the box. Cancelling twice is no error.
 
     Args:
-        stopped_early: why its sweep ends it, in words; empty: a user does.
+        stopped_early: the reason if its sweep ends it; empty: a user cancels it.
     Raises:
-        InvalidTransition: it has ended in another way.
+        InvalidTransition: it has ended otherwise.
     """
     state = JobState(job.state)
     if state is JobState.CANCELLED:
@@ -319,10 +319,10 @@ def cancel_job(session: Session, job: JobRow, now: float, stopped_early: str = "
 
 
 def pause_job(session: Session, job: JobRow, now: float) -> JobRow:
-    """Hold a job, which the caller has locked, until it is resumed. Pausing twice is no error.
+    """Pause a job, which the caller has locked, until it is resumed. Pausing twice is no error.
 
-    What waits is paused at once. An attempt that a worker has is asked to end: a training writes a checkpoint, and the
-    job is paused when its tiles are free.
+    A waiting job is paused at once. A claimed attempt is asked to end: a training writes a checkpoint, and the job is
+    paused when its tiles are free.
 
     Raises:
         InvalidTransition: it has ended.
@@ -335,7 +335,7 @@ def pause_job(session: Session, job: JobRow, now: float) -> JobRow:
         return job
     if attempt is not None and attempt.claimed_at is not None:
         attempt.pause_asked_at = attempt.pause_asked_at or now
-        job.waits_for = "it is to be paused: its attempt ends"
+        job.waits_for = "it is being paused: its attempt ends"
         session.flush()
         return job
     if attempt is not None:
@@ -345,9 +345,9 @@ def pause_job(session: Session, job: JobRow, now: float) -> JobRow:
 
 
 def resume_job(session: Session, job: JobRow, now: float) -> JobRow:
-    """Let a paused job, which the caller has locked, go on; one that goes on already is left alone.
+    """Resume a paused job, which the caller has locked; any other open job is left alone.
 
-    A pause that was asked for and has not come yet is taken back; the attempt that it ended is made again.
+    A requested pause that has not happened yet is revoked; if its attempt ends all the same, another one follows.
 
     Raises:
         InvalidTransition: it has ended.
@@ -377,7 +377,7 @@ def find_job_by_key(session: Session, tenant_id: str, key: str) -> JobRow | None
 
 
 def _same_request(job: JobRow, request: JobRequest) -> JobRow:
-    # The inputs of a lone job are never rewritten, so they can be compared.
+    # A single job's inputs are never rewritten, so they can be compared.
     if was_asked_for(job, request) and job.inputs == request.inputs:
         return job
     raise Conflict(
@@ -387,19 +387,19 @@ def _same_request(job: JobRow, request: JobRequest) -> JobRow:
 
 
 def was_asked_for(job: JobRow, request: JobRequest | StepRequest) -> bool:
-    """Return whether a job is what the request asks for; its inputs aside, which references may have become."""
+    """Return whether a job is what the request asks for. Inputs are not compared: references may have become artifacts."""
     asked = {"verb": request.verb, "parameters": request.parameters, **chosen(request, job.created_at)}
     # "The newest" is the version that was the newest when the job was submitted.
     is_of_box = read_selector(request.box).takes(job.box, job.box_version)
     return is_of_box and all(getattr(job, name) == value for name, value in asked.items())
 
 
-#: What a row keeps as the request has it, under the same name.
+#: Fields of a request that a row keeps under the same name.
 _PLAIN: Final = frozenset(QueueChoices.model_fields) - {"deadline", "deadline_s", "retry"}
 
 
 def chosen(request: JobRequest | StepRequest, submitted_at: float) -> dict[str, Any]:
-    """Return the columns that a job submitted then has from its request: what that names, or the usual."""
+    """Return the columns of a job that was submitted at that time; defaults replace what its request lacks."""
     return {
         **request.model_dump(include=set(_PLAIN)),
         "name": request.name or f"{request.box} {request.verb}",

@@ -1,7 +1,7 @@
-"""The life of a job: states, events, reasons, and the table of what may follow what.
+"""The life of a job: states, events, reasons, and the table of transitions.
 
-``submitted`` waits for its inputs, ``queued`` for tiles and a worker, ``starting`` for its box, ``retrying`` for its
-next attempt's time, ``paused`` for a user who resumes it.
+``submitted`` waits for its inputs, ``queued`` for tiles and a worker, ``starting`` for its box, ``retrying`` for the
+time of its next attempt, ``paused`` for a user who resumes it.
 """
 
 from enum import StrEnum
@@ -29,31 +29,31 @@ class JobEvent(StrEnum):
 
     #: All inputs are there.
     READY = "ready"
-    #: All inputs are there, and another job has made of the same what it would make.
+    #: All inputs are there, and another job has already made its outputs from the same inputs.
     REUSE = "reuse"
     #: An earlier step of the pipeline ended without its output.
     STRAND = "strand"
-    #: The scheduler gave it an attempt.
+    #: The scheduler created an attempt.
     ADMIT = "admit"
     #: The attempt found no tiles, or never ran; it does not count.
     REQUEUE = "requeue"
     #: The box took the verb.
     START = "start"
     SUCCEED = "succeed"
-    #: It failed for good.
+    #: It failed, and no attempt follows.
     FAIL = "fail"
     #: The attempt failed or was lost; another one follows.
     RETRY = "retry"
     #: The wait before the next attempt is over.
     DUE = "due"
-    #: The scheduler took its tiles for a job that goes before it.
+    #: The scheduler took its tiles for a job that precedes it.
     PREEMPT = "preempt"
     CANCEL = "cancel"
     #: A user holds it; its attempt, if it had one, has given its tiles back.
     PAUSE = "pause"
-    #: A user lets it go on; its inputs are there.
+    #: A user resumes it; its inputs are there.
     RESUME = "resume"
-    #: The same, and earlier steps of its pipeline have not ended.
+    #: A user resumes it, and earlier steps of its pipeline have not ended.
     AWAIT = "await"
     #: Its deadline has passed, or comes before its run limit would end it.
     EXPIRE = "expire"
@@ -62,7 +62,7 @@ class JobEvent(StrEnum):
 #: Legal priorities of a job; one that names none has 0.
 LOWEST_PRIORITY: Final = -100
 HIGHEST_PRIORITY: Final = 100
-#: Members that one job may have.
+#: Largest number of members of a job.
 MAX_MEMBERS: Final = 64
 #: Longest run limit: a year.
 MAX_RUN_LIMIT_S: Final = 365 * 86400.0
@@ -79,30 +79,30 @@ class JobReason(StrEnum):
     INPUT_LOST = "input-lost"
     #: An attempt took longer than the job's run limit.
     RUN_LIMIT_EXCEEDED = "run-limit-exceeded"
-    #: It was not done by its deadline, or could not be any more.
+    #: It missed its deadline, or could no longer meet it.
     DEADLINE_EXCEEDED = "deadline-exceeded"
     #: An attempt ended in a way that its retry policy does not name.
     NOT_RETRIED = "not-retried"
     CANCELLED_BY_USER = "cancelled-by-user"
     UPSTREAM_ENDED = "upstream-ended"
-    #: Its sweep took it for hopeless.
+    #: Its sweep judged it hopeless.
     STOPPED_EARLY = "stopped-early"
 
 
 class WaitCode(StrEnum):
     """Reasons for waiting, in the vocabulary of Slurm's squeue.
 
-    Source: Slurm 25.05, "Job Reason Codes". Which of ours has which code is our choice.
+    Source: Slurm 25.05, "Job Reason Codes". The mapping of our reasons to its codes is ours.
     """
 
-    #: Others come first, and it would take what they wait for.
+    #: Other jobs precede it, and it would take resources that they wait for.
     PRIORITY = "Priority"
     #: Tiles, places on the node or worker slots are taken.
     RESOURCES = "Resources"
     TENANT_LIMIT = "QOSMaxJobsPerUserLimit"
-    #: Its tenant has as many jobs as it may, by a limit of its own.
+    #: Its tenant has reached its own limit of jobs.
     TENANT_JOBS = "AssocGrpJobsLimit"
-    #: Its tenant's jobs have as many tiles as they may.
+    #: Its tenant's jobs have reached the limit of tiles.
     TENANT_TILES = "AssocGrpGRES"
     #: The pause before its next attempt is not over.
     BEGIN_TIME = "BeginTime"
@@ -114,7 +114,7 @@ class WaitCode(StrEnum):
     NODE_AWAY = "ReqNodeNotAvail"
     #: No worker is up.
     WORKERS_AWAY = "PartitionDown"
-    #: No node has the labels that it asks for.
+    #: No node has its required labels.
     BAD_CONSTRAINTS = "BadConstraints"
     #: It needs more than the node has in service.
     TOO_LARGE = "PartitionNodeLimit"
@@ -139,15 +139,15 @@ FINAL_STATES: Final = {
 ADVICE: Final = {
     JobReason.COMPLETED: "Fetch its outputs: rdukit job show {job}, then rdukit artifact get ARTIFACT.",
     JobReason.CACHED: (
-        "It has the outputs of an earlier job that did the same; rdukit job show {job} names it. To run it all the "
-        "same: rdukit job clone {job}, or submit the pipeline with --no-cache"
+        "It has the outputs of an earlier job that did the same; rdukit job show {job} names it. To run it anyway: "
+        "rdukit job clone {job}, or submit the pipeline with --no-cache"
     ),
     JobReason.BOX_FAILED: (
-        "The error says what would be legal; the log has more: rdukit job logs {job}. Then submit it mended: "
-        "rdukit job clone {job} --set NAME=VALUE"
+        "The error says what would be legal; the log has more: rdukit job logs {job}. Then submit it with the right "
+        "values: rdukit job clone {job} --set NAME=VALUE"
     ),
     JobReason.ATTEMPTS_EXHAUSTED: (
-        "See how each attempt ended: rdukit job show {job}. Where the cause is mended or passes, submit it again: "
+        "See how each attempt ended: rdukit job show {job}. When the cause is gone, submit it again: "
         "rdukit job clone {job}"
     ),
     JobReason.INPUT_LOST: (
@@ -161,26 +161,25 @@ ADVICE: Final = {
         "priority or a shorter run limit lets it start earlier."
     ),
     JobReason.NOT_RETRIED: (
-        "Its retry policy does not name {outcome}, with which its attempt ended. To have that tried again: "
-        "rdukit job clone {job} --retry-on {outcome}, with each further cause that is to be tried again."
+        "Its attempt ended with {outcome}, which its retry policy does not name. To retry on it: rdukit job clone "
+        "{job} --retry-on {outcome}; repeat --retry-on for further causes."
     ),
-    JobReason.CANCELLED_BY_USER: "Submit it again if it is wanted after all: rdukit job clone {job}",
+    JobReason.CANCELLED_BY_USER: "If it is still wanted, submit it again: rdukit job clone {job}",
     JobReason.UPSTREAM_ENDED: (
-        "Its error names the step and what is missing (rdukit job show {job}); mend that, and submit the pipeline "
+        "Its error names the step and what is missing (rdukit job show {job}); correct that, and submit the pipeline "
         "again."
     ),
     JobReason.STOPPED_EARLY: (
-        "Its sweep took it for hopeless; the numbers are in its error. To have it finish all the same: "
-        "rdukit job clone {job}"
+        "Its sweep judged it hopeless; the numbers are in its error. To let it finish anyway: rdukit job clone {job}"
     ),
 }
 
 FINAL: Final = frozenset(FINAL_STATES.values())
 
-#: States in which an attempt exists that has not ended.
+#: States in which the job has an open attempt.
 ACTIVE: Final = frozenset({JobState.STARTING, JobState.RUNNING})
 
-#: States in which a job waits by itself for what comes.
+#: States in which a job waits without a user's action.
 WAITING: Final = frozenset({JobState.SUBMITTED, JobState.QUEUED, JobState.RETRYING})
 
 TRANSITIONS: Final = {
@@ -233,7 +232,7 @@ def next_state(job_id: str, state: JobState, event: JobEvent, reason: JobReason 
     """Return the state after ``event``.
 
     Raises:
-        InvalidTransition: the table has no such row, or the reason does not belong to the event.
+        InvalidTransition: the event cannot happen in this state, or cannot have this reason.
     """
     after = TRANSITIONS.get((state, event))
     if after is None:
@@ -244,12 +243,12 @@ def next_state(job_id: str, state: JobState, event: JobEvent, reason: JobReason 
             event=str(event),
         )
     if (reason is None) == (after in FINAL) or (reason is not None and reason not in ENDINGS.get(event, ())):
-        raise InvalidTransition(f"job {job_id}: {event} to {after} does not go with the reason {reason}")
+        raise InvalidTransition(f"job {job_id}: {event} to {after} cannot have the reason {reason}")
     return after
 
 
 def advise(reason: str, job_id: str, outcome: str | None = None) -> str:
-    """Return what to do about a job that ended for ``reason``; empty for a reason of another version.
+    """Return what to do about a job that ended for ``reason``; empty for a reason that this version does not know.
 
     Args:
         outcome: how its last attempt ended, if that is known.

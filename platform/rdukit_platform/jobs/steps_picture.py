@@ -1,4 +1,4 @@
-"""A pipeline's steps as a picture (pure): of a file before it is submitted, and of a pipeline with its jobs."""
+"""Picture of a pipeline's steps (pure), from a file before submission, or from a submitted pipeline's jobs."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -19,14 +19,14 @@ class StepSeen:
     sub: str
     references: Mapping[str, str]
     path: str = ""
-    #: Whether a job's outputs are taken over that has made the same.
+    #: Whether it may reuse an identical job's outputs.
     is_cached: bool = True
-    #: Colour of its job's state: a class of the console's style sheet; empty: it has no job.
+    #: Style class of its job's state in the console; empty: it has no job.
     tone: str = ""
 
 
 def steps_of_file(request: PipelineRequest, uncached: Collection[tuple[str, str]] = ()) -> list[StepSeen]:
-    """Return the steps of a request, which have been expanded.
+    """Return the steps of a request whose steps have been expanded.
 
     Args:
         uncached: boxes and verbs that are run each time, because the box says so.
@@ -41,7 +41,7 @@ def steps_of_file(request: PipelineRequest, uncached: Collection[tuple[str, str]
 
 
 def steps_of_jobs(jobs: Iterable[Job], tones: Mapping[JobState, str]) -> list[StepSeen]:
-    """Return the steps of a pipeline that was submitted, each in the tone of its job's state."""
+    """Return the steps of a submitted pipeline, each in the tone of its job's state."""
     return [
         StepSeen(
             job.step or job.name, "cached" if job.cached_from else job.state, job.references, f"/console/jobs/{job.id}",
@@ -52,7 +52,7 @@ def steps_of_jobs(jobs: Iterable[Job], tones: Mapping[JobState, str]) -> list[St
 
 
 def graph_of_steps(steps: Iterable[StepSeen]) -> tuple[list[LineageNode], list[LineageEdge]]:
-    """Return a node for each step, those of a fan-out as one, and an edge for each slot that one takes of another."""
+    """Return a node per step, with a fan-out as one node, and an edge per slot that a step takes from another."""
     groups: dict[str, list[StepSeen]] = {}
     for step in steps:
         groups.setdefault(group_of(step.name), []).append(step)
@@ -68,13 +68,13 @@ def graph_of_steps(steps: Iterable[StepSeen]) -> tuple[list[LineageNode], list[L
 
 
 def draw_steps(steps: Iterable[StepSeen], title: str, *, is_file: bool = False) -> str:
-    """Draw steps as SVG, from left to right; ``is_file``: with its own style."""
+    """Draw steps as SVG, from left to right; ``is_file`` embeds the style."""
     nodes, edges = graph_of_steps(steps)
     return draw_graph(nodes, edges, f"Steps of {title}", is_file=is_file)
 
 
 def describe_steps(steps: Iterable[StepSeen]) -> list[tuple[str, str, str, str]]:
-    """Return a row for each step: its name, what it does, what it comes after, and whether it is cached."""
+    """Return a row per step: its name, its second line, the steps before it, and whether it is cached."""
     steps = list(steps)
     nodes, edges = graph_of_steps(steps)
     cached = {group_of(step.name): "yes" if step.is_cached else "no" for step in steps}
@@ -91,5 +91,5 @@ def _node_of(name: str, members: Sequence[StepSeen]) -> LineageNode:
     return LineageNode(name, label, sub, members[0].path if is_one else "", is_job=True, tone=tone)
 
 
-#: A fan-out has the first of these tones that a job of it has: what is wrong, then what goes on, then what is done.
+#: Precedence of tones in a fan-out: failures first, then active and waiting jobs, then ended ones.
 _TONES_FIRST: Final = ("bad", "warn", "busy", "wait", "off", "good", "")

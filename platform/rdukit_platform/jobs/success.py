@@ -1,4 +1,4 @@
-"""What the success of a job adds to the database: its artifacts and their lineage."""
+"""Artifacts and lineage that a successful job adds to the database."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,15 +19,15 @@ class Output:
     digest: str
     bytes: int
     is_folder: bool
-    #: Of a file: what the box called it.
+    #: Name that the box gave to a file.
     file_name: str | None = None
 
 
 def add_artifacts(session: Session, job: JobRow, outputs: Sequence[Output], now: float) -> dict[str, str]:
-    """Add what a job has made. Returns slot to artifact id.
+    """Add a job's outputs as artifacts. Returns slot to artifact id.
 
     Raises:
-        QuotaExceeded: the tenant may not keep as much; nothing was added.
+        QuotaExceeded: they exceed the tenant's quota; nothing was added.
     """
     check_quota(session, job.tenant_id, sum(output.bytes for output in outputs), is_kept=True)
     made = {output.slot: new_id("art") for output in outputs}

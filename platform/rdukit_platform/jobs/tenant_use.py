@@ -1,4 +1,4 @@
-"""Use of the platform by tenants now: tiles, jobs and bytes of artifacts, for many tenants in a few queries."""
+"""Current use by tenants: tiles, jobs and bytes of artifacts, for many tenants in a few queries."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,10 +22,9 @@ from rdukit_platform.settings import ARTIFACT_TENANT_BYTES, SCHEDULER_TENANT_JOB
 
 @dataclass(frozen=True, slots=True)
 class TenantUse:
-    """Tiles, jobs and bytes that a tenant uses now, and the limits that hold where it has none of its own.
+    """Tiles, jobs and bytes that a tenant uses now, and the default limits where it has none of its own.
 
-    ``tiles`` are those that its active jobs and its endpoints' replicas have or are about to get; 0 as a limit is any
-    number.
+    ``tiles`` counts active jobs and endpoints' replicas, also those about to start. A limit of 0 means unlimited.
     """
 
     tiles: int = 0
@@ -38,7 +37,7 @@ class TenantUse:
 
 
 def read_tenant_uses(session: Session, tenants: Sequence[TenantRow]) -> dict[str, TenantUse]:
-    """Return what each of some tenants uses, by the tenants' ids."""
+    """Return the use of each tenant, by id."""
     ids = [tenant.id for tenant in tenants]
     bytes_by_default, jobs_by_default = resolve(ARTIFACT_TENANT_BYTES), resolve(SCHEDULER_TENANT_JOBS)
     found = {
@@ -77,7 +76,7 @@ def read_tenant_uses(session: Session, tenants: Sequence[TenantRow]) -> dict[str
 
 
 def read_served_tiles(session: Session) -> dict[str, int]:
-    """Return how many tiles the replicas of each tenant have or are about to get; who has none is left out."""
+    """Return the tiles that each tenant's replicas have or are about to get; tenants without any are left out."""
     query = (
         select(EndpointRow.tenant_id, func.sum(EndpointRevisionRow.tiles))
         .join(EndpointReplicaRow, EndpointReplicaRow.endpoint_id == EndpointRow.id)

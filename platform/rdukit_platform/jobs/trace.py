@@ -1,6 +1,6 @@
-"""Trace of a job as its users see it: spans of the queue from its events, of worker and box from its attempts.
+"""Trace of a job for its users. Its events give the queue's spans, its attempts those of worker and box.
 
-What a collector gets has the same ids, so that a user finds there what is here.
+A collector gets the same ids, so both can be compared.
 """
 
 import hashlib
@@ -17,11 +17,11 @@ from rdukit.telemetry.spans import begin_span, end_span, find_traceparent
 from rdukit_platform.db.models import AttemptRow, JobEventRow, JobRow
 from rdukit_platform.jobs.states import WAITING, JobState
 
-#: Of one attempt, the spans that are kept: those of the worker, and what its box tells.
+#: Largest number of spans kept for one attempt, from its worker and its box.
 MAX_SPANS: Final = 400
-#: Spans of a trace that one answer has.
+#: Largest number of spans in one answer.
 MAX_SHOWN: Final = 4000
-#: What a job does in a state whose name does not tell.
+#: Names of spans for states whose own name is unclear.
 _STAYS: Final = {JobState.SUBMITTED: "wait for earlier steps"}
 
 
@@ -39,7 +39,7 @@ class TraceSpan(BaseModel):
 
 
 class JobTrace(BaseModel):
-    """Trace of a job: its spans, each after the one that it lies in."""
+    """Trace of a job: its spans, each after its parent."""
 
     job_id: str
     trace_id: str
@@ -48,7 +48,7 @@ class JobTrace(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """Time that a job was in a state which waits, and the number of the attempt that ended it."""
+    """Time that a job spent in a waiting state, and the number of the attempt that ended it."""
 
     state: JobState
     attempt: int
@@ -57,18 +57,18 @@ class Stay:
 
 
 def context_of(job: JobRow) -> SpanContext:
-    """Return the span that a job was submitted in; of jobs from before there were traces, one made from its id."""
+    """Return the span in which a job was submitted; jobs without one get a span derived from their id."""
     found = find_traceparent(job.traceparent)
     return found or SpanContext(hashlib.sha256(job.id.encode()).hexdigest()[:32], span_id_of(job.id), False)
 
 
 def span_id_of(*words: object) -> str:
-    """Return the id of a span that several processes name (pure)."""
+    """Return the id of a span from words, so that several processes derive the same one (pure)."""
     return hashlib.sha256("/".join(map(str, words)).encode()).hexdigest()[:16]
 
 
 def tell_wait(job: JobRow, attempt: int, now: float) -> None:
-    """Record the time that a job waited in the queue, which has just ended, for whoever wants spans."""
+    """Record a span for a job's wait in the queue, which has just ended."""
     start = job.created_at if job.queued_at is None else job.queued_at
     about: dict[str, Attribute] = {"rdukit.job": job.id, "rdukit.attempt": attempt, "rdukit.tiles": job.tiles}
     wait = begin_span(
@@ -79,7 +79,7 @@ def tell_wait(job: JobRow, attempt: int, now: float) -> None:
 
 
 def flat_span(span: Span, service: str) -> dict[str, object]:
-    """Return a span as attempts keep it (pure)."""
+    """Return a span in the form that attempts store (pure)."""
     return {
         "name": span.name,
         "span_id": span.context.span_id,
@@ -93,7 +93,7 @@ def flat_span(span: Span, service: str) -> dict[str, object]:
 
 
 def read_trace(session: Session, job: JobRow) -> JobTrace:
-    """Return a job's trace as far as it has come."""
+    """Return a job's trace so far."""
     states = (JobEventRow.job_id == job.id, JobEventRow.kind == "state")
     columns = (JobEventRow.at, JobEventRow.attempt, JobEventRow.data)
     events = session.execute(select(*columns).where(*states).order_by(JobEventRow.id)).all()
@@ -115,7 +115,7 @@ def read_trace(session: Session, job: JobRow) -> JobTrace:
 
 
 def find_stays(events: Iterable[tuple[float, int, Mapping[str, Any]]]) -> list[Stay]:
-    """Return the times that a job waited, from its events of state, oldest first (pure)."""
+    """Return a job's waits from its state events, which are given oldest first (pure)."""
     stays, waits_since = list[Stay](), None
     for at, attempt, data in events:
         if waits_since is not None:
@@ -138,7 +138,7 @@ def _stay_span(job_id: str, context: SpanContext, stay: Stay) -> TraceSpan:
 
 
 def _attempt_span(job_id: str, context: SpanContext, number: int, start: float, end: float | None) -> TraceSpan:
-    """Return the span of an attempt that runs, or whose worker was lost with what it knew."""
+    """Return the span of an attempt without stored spans: it runs, or its worker was lost."""
     return TraceSpan(
         name=f"attempt {number}", span_id=span_id_of(job_id, "attempt", number), parent_id=context.span_id,
         start=start, end=end, service="worker",
@@ -146,9 +146,9 @@ def _attempt_span(job_id: str, context: SpanContext, number: int, start: float, 
 
 
 def in_order(root: TraceSpan, spans: Sequence[TraceSpan]) -> list[TraceSpan]:
-    """Return spans as a tree is read: each after its parent, siblings by their beginning (pure).
+    """Return spans in the order of a tree: each after its parent, siblings by their beginning (pure).
 
-    A span whose parent is not there, or that would be its own ancestor, lies in the root.
+    A span without a known parent, or that would be its own ancestor, becomes a child of ``root``.
     """
     known = {root.span_id: root}
     for span in spans:

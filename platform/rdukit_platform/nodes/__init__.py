@@ -1,1 +1,1 @@
-"""Nodes: how they are, which there are, and what is asked of them."""
+"""Nodes: their state, their registry, and orders to them."""

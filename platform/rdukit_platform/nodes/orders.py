@@ -1,6 +1,6 @@
-"""Orders to nodes: what an administrator wants a node's daemon to do, by way of a worker of that node.
+"""Orders to nodes: operations of a node's daemon that an administrator requests, carried out by a worker there.
 
-An order is a row; who takes it, and its answer, are updates of it. The broker only says that there is one.
+An order is a row; taking it and answering it update the row. The broker only wakes the workers.
 """
 
 import time
@@ -15,10 +15,10 @@ from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import NodeOrderRow
 from rdukit_platform.db.rows import new_id
 
-#: Seconds that whoever orders waits for the answer, and how often it looks.
+#: Seconds that the caller waits for the answer, and seconds between polls.
 ANSWER_S: Final = 12.0
 LOOK_S: Final = 0.05
-#: Seconds after which an order is removed that nobody waits for any more.
+#: Seconds after which an abandoned order is removed.
 KEEP_S: Final = 60.0
 
 
@@ -26,11 +26,11 @@ def order(
     database: Database, wake_node: Callable[[str], None], node: str, operation: str, by: str,
     arguments: Mapping[str, object], now: float,
 ) -> dict[str, Any]:  # fmt: skip
-    """Have a worker of a node ask its daemon for something. Returns the daemon's answer.
+    """Let a worker of a node call an operation of its daemon. Returns the daemon's answer.
 
     Raises:
-        Unavailable: no worker of the node took it, or none has answered; an order that was not taken is withdrawn.
-        RdukitError: what the daemon said.
+        Unavailable: no worker of the node took the order or answered; an order that was not taken is withdrawn.
+        RdukitError: the daemon refused.
     """
     order_id = new_id("ord")
     with database.write() as session:
@@ -65,13 +65,13 @@ def has_orders(session: Session, node: str) -> bool:
 
 
 def take_orders(session: Session, node: str, now: float) -> Sequence[NodeOrderRow]:
-    """Take the orders to a node that nobody has taken and that somebody still waits for."""
+    """Take a node's orders that are not taken yet, and whose callers still wait."""
     waiting = (NodeOrderRow.node == node, NodeOrderRow.taken_at.is_(None))
     return session.scalars(update(NodeOrderRow).where(*waiting).values(taken_at=now).returning(NodeOrderRow)).all()
 
 
 def answer_order(session: Session, order_id: str, answer: Mapping[str, object] | RdukitError) -> None:
-    """Write down what the daemon answered."""
+    """Store the daemon's answer."""
     if isinstance(answer, RdukitError):
         reply: dict[str, object] = {
             "error": {"code": answer.code, "message": answer.message, "detail": dict(answer.detail)}

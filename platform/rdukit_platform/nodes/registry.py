@@ -1,7 +1,7 @@
-"""Nodes of the platform as rows: they join, beat, are lost, and leave.
+"""Nodes of the platform as rows: they join, send heartbeats, are lost, and leave.
 
-A node's workers beat for it. Who is silent is seen by the scheduler's clock (``scheduler.watches``), not by comparing
-clocks of two machines. The leases of a lost node run out at once where another node could take its jobs.
+A node's workers send its heartbeats. The scheduler measures silence by its own clock (``scheduler.watches``), so clocks
+of two machines are never compared. The leases of a lost node end at once if another node could run its jobs.
 """
 
 import secrets
@@ -20,16 +20,16 @@ from rdukit_platform.db.models import AttemptPartRow, AttemptRow, EndpointReplic
 from rdukit_platform.nodes.view import NodeCapacity, NodeLook, date_start
 from rdukit_platform.services import is_recent, live_services
 
-#: Seconds after which a node that left or was lost is forgotten.
+#: Seconds after which a node that left or was lost is deleted.
 FORGET_S: Final = 24 * 3600.0
 
-#: ``home_id`` of a node whose process ends: no home is called so.
+#: ``home_id`` of a node whose process ends; no home has this id.
 NOBODY: Final = "-"
 
-#: ``lease_expires_at`` of what was a node's that is away: it is lost at once.
+#: ``lease_expires_at`` of attempts and replicas of an absent node, which ends them at once.
 LAPSED: Final = 0.0
 
-#: Labels that a node may have.
+#: Largest number of labels of a node.
 MAX_NODE_LABELS: Final = 32
 
 #: Name that stands for the only node.
@@ -40,32 +40,32 @@ class NodeLife(StrEnum):
     """States of a node."""
 
     UP = "up"
-    #: It takes nothing more, and leaves when what it has is done.
+    #: It accepts nothing new, and leaves when its work is done.
     LEAVING = "leaving"
     LEFT = "left"
-    #: Nothing was heard of it for too long.
+    #: Its heartbeats were missing for too long.
     LOST = "lost"
 
 
-#: States of nodes that beat.
+#: States of nodes that send heartbeats.
 PRESENT: Final = (str(NodeLife.UP), str(NodeLife.LEAVING))
 ABSENT: Final = (str(NodeLife.LOST), str(NodeLife.LEFT))
 
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
-    """Name of a node, and what its workers know of it from the start. ``home_id``: see ``read_home_id``."""
+    """Name of a node, and the facts that its workers know at the start. ``home_id``: see ``read_home_id``."""
 
     name: str
     home_id: str
     host: str
     labels: Mapping[str, str]
-    #: Where its workers answer those of other nodes; ``None``: nowhere, it takes no part in jobs on several nodes.
+    #: Address of its workers for other nodes; ``None``: it takes no part in jobs on several nodes.
     link_host: str | None = None
 
 
 def read_home_id(file: Path) -> str:
-    """Return what tells this home folder from others; made the first time."""
+    """Return the id of this home folder; it is created on the first call."""
     try:
         return file.read_text().strip()
     except FileNotFoundError:
@@ -74,10 +74,10 @@ def read_home_id(file: Path) -> str:
 
 
 def join(session: Session, node: NodeIdentity, now: float) -> None:
-    """Let a node be one of the platform's; its workers say it when they start.
+    """Add a node to the platform; its workers call it when they start.
 
     Raises:
-        Conflict: another one of this name is there.
+        Conflict: another node has this name.
     """
     check_name(session, node.name, node.home_id, now)
     row = session.get(NodeRow, node.name, with_for_update=True)
@@ -94,10 +94,10 @@ def join(session: Session, node: NodeIdentity, now: float) -> None:
 
 
 def check_name(session: Session, name: str, home_id: str, now: float) -> None:
-    """Check that no other home's node has a name.
+    """Check that no node of another home has this name.
 
     Raises:
-        Conflict: another one of this name is there.
+        Conflict: another node has this name.
     """
     row = session.get(NodeRow, name, with_for_update=True)
     if (
@@ -110,12 +110,12 @@ def check_name(session: Session, name: str, home_id: str, now: float) -> None:
 
 
 def beat(session: Session, node: NodeIdentity, look: NodeLook | None, now: float) -> NodeLife:
-    """Say that a node is there, and what a look at it has shown if that is news. Returns its state.
+    """Record a node's heartbeat, and its look if that is new. Returns its state.
 
-    One that was lost is back; one that left stays away until a worker of it starts.
+    A lost node comes back; a node that left stays away until one of its workers starts.
 
     Raises:
-        Conflict: another machine has its name by now.
+        Conflict: another machine has its name now.
     """
     row = session.get(NodeRow, node.name, with_for_update=True)
     if row is None:
@@ -124,7 +124,7 @@ def beat(session: Session, node: NodeIdentity, look: NodeLook | None, now: float
     if row.home_id == NOBODY:
         raise Conflict(f"node {node.name!r} has left, and its process ends")
     if row.home_id != node.home_id:
-        raise Conflict(f"node {node.name!r} is another machine by now, {row.host}; it has been lost for long")
+        raise Conflict(f"node {node.name!r} is now another machine, {row.host}; this one was lost for too long")
     if row.state == NodeLife.LOST:
         row.state, row.changed_at = str(NodeLife.UP), now
     row.beats, row.beat_at = row.beats + 1, now
@@ -135,7 +135,7 @@ def beat(session: Session, node: NodeIdentity, look: NodeLook | None, now: float
 
 
 def capacity_of(row: NodeRow) -> NodeCapacity | None:
-    """Return a node's capacity as its worker told it; ``None``: its daemon does not answer."""
+    """Return a node's capacity from its last report; ``None``: its daemon does not answer."""
     if row.capacity is None:
         return None
     known = {each.name for each in fields(NodeCapacity)}
@@ -144,39 +144,39 @@ def capacity_of(row: NodeRow) -> NodeCapacity | None:
 
 
 def read_capacities(session: Session) -> list[NodeCapacity]:
-    """Return what the nodes have that did not leave, as far as their daemons have told."""
+    """Return the reported capacities of all nodes that have not left."""
     rows = session.scalars(select(NodeRow).where(NodeRow.state != str(NodeLife.LEFT)))
     return [capacity for row in rows if (capacity := capacity_of(row)) is not None]
 
 
 def read_linked(session: Session) -> list[NodeCapacity]:
-    """Return as ``read_capacities`` does, but of the nodes only that a job's members may be spread over."""
+    """Return the reported capacities of the nodes over which a job's members may be spread."""
     rows = session.scalars(select(NodeRow).where(NodeRow.state != str(NodeLife.LEFT), NodeRow.link_host.is_not(None)))
     return [capacity for row in rows if (capacity := capacity_of(row)) is not None]
 
 
 def read_beats(session: Session) -> dict[str, int]:
-    """Return the beats of the nodes that should beat."""
+    """Return the numbers of heartbeats of the nodes that are present, by name."""
     query = select(NodeRow.name, NodeRow.beats).where(NodeRow.state.in_(PRESENT))
     return dict(session.execute(query).tuples().all())
 
 
 def read_leaving(session: Session) -> frozenset[str]:
-    """Return the names of the nodes that leave."""
+    """Return the names of the leaving nodes."""
     return frozenset(_names(session, (str(NodeLife.LEAVING),)))
 
 
 def read_rooms(session: Session) -> dict[str, NodeCapacity]:
-    """Return what the nodes have that take something new, as far as their daemons have told, by name."""
+    """Return the reported capacities, by name, of the nodes that accept new work."""
     query = select(NodeRow).where(NodeRow.state == str(NodeLife.UP)).options(defer(NodeRow.report))
     rows = session.scalars(query)
     return {row.name: capacity for row in rows if (capacity := capacity_of(row)) is not None}
 
 
 def read_draining(session: Session) -> dict[str, object]:
-    """Return the cordons of the nodes of which a part drains, as their daemons told them, by name.
+    """Return the reported cordons of nodes with a draining part, by name.
 
-    The database looks for them: a report has all tiles of its node, and the scheduler asks at each pass.
+    The database filters the rows, because reports are large and the scheduler asks in each pass.
     """
     has_draining = cast(NodeRow.report, String).contains('"draining"')
     query = select(NodeRow.name, NodeRow.report).where(NodeRow.state.in_(PRESENT), has_draining)
@@ -184,19 +184,19 @@ def read_draining(session: Session) -> dict[str, object]:
 
 
 def lose(session: Session, names: Iterable[str], now: float) -> None:
-    """Say that nodes are lost."""
+    """Mark nodes as lost."""
     query = update(NodeRow).where(NodeRow.name.in_(list(names)), NodeRow.state.in_(PRESENT))
     session.execute(query.values(state=str(NodeLife.LOST), changed_at=now))
 
 
 def needs_release(session: Session) -> bool:
-    """Return whether nodes are away or on their way, so that ``release_absent`` may have something to do."""
+    """Return whether any node is not up, so that ``release_absent`` may have work."""
     query = select(NodeRow.name).where(NodeRow.state != str(NodeLife.UP)).limit(1)
     return session.scalars(query).first() is not None
 
 
 def release_absent(session: Session, now: float) -> None:
-    """Let the leases of nodes that are away run out now, if another could take their jobs; let go who has ended."""
+    """End the leases on absent nodes if another node could run their jobs; mark leaving nodes without work as left."""
     away = _names(session, ABSENT)
     if away and _names(session, (str(NodeLife.UP),)):
         is_open = (AttemptRow.ended_at.is_(None), AttemptRow.node.in_(away))
@@ -222,11 +222,11 @@ def is_in_use(session: Session, name: str) -> bool:
 
 
 def leave(session: Session, name: str, now: float) -> NodeRow:
-    """Let a node take nothing more, and leave when what it has is done.
+    """Let a node accept nothing new, and leave when its work is done.
 
     Raises:
         NotFound: there is no such node.
-        Conflict: it is away already.
+        Conflict: it is already away.
     """
     row = find_node(session, name)
     if row.state in ABSENT:
@@ -237,23 +237,23 @@ def leave(session: Session, name: str, now: float) -> NodeRow:
 
 
 def rejoin(session: Session, name: str, now: float) -> NodeRow:
-    """Let a node that leaves, or has left and still beats, take jobs again.
+    """Let a node take jobs again that is leaving, or has left and still sends heartbeats.
 
     Raises:
         NotFound: there is no such node.
-        Conflict: it does not beat, or its process ends.
+        Conflict: it sends no heartbeats, or its process ends.
     """
     row = find_node(session, name)
     if row.home_id == NOBODY:
         raise Conflict(f"node {row.name} has left, and its process ends; start it again: rdukit node join")
     if row.state in ABSENT and not is_recent(row.beat_at, now):
-        raise Conflict(f"node {row.name} is {row.state} and does not beat; start it again")
+        raise Conflict(f"node {row.name} is {row.state} and sends no heartbeats; start it again")
     row.state, row.changed_at = str(NodeLife.UP), now
     return row
 
 
 def let_go(session: Session, name: str, home_id: str) -> bool:
-    """Let a node that has left be nobody's, as its process ends: it cannot rejoin. Returns whether it had left."""
+    """Release a node that has left, as its process ends: it cannot rejoin then. Returns whether it had left."""
     row = session.get(NodeRow, name, with_for_update=True)
     if row is None or row.home_id != home_id or row.state != NodeLife.LEFT:
         return False
@@ -262,18 +262,18 @@ def let_go(session: Session, name: str, home_id: str) -> bool:
 
 
 def end_worker(session: Session, name: str, worker: str, now: float) -> None:
-    """Say that a worker of a node stops; the last one leaves for the node."""
+    """Record that a worker of a node stops; with the last one the node leaves."""
     if not any(each.node == name and each.id != worker for each in live_services(session, now)):
         query = update(NodeRow).where(NodeRow.name == name, NodeRow.state.in_(PRESENT))
         session.execute(query.values(state=str(NodeLife.LEFT), changed_at=now))
 
 
 def label(session: Session, name: str, given: Mapping[str, str], removed: Iterable[str]) -> NodeRow:
-    """Give a node labels, and take away those that it was given. Its own setting's come back then.
+    """Set labels of a node, and remove labels that were set so; the node's own setting then applies again.
 
     Raises:
         NotFound: there is no such node.
-        IllegalValue: it was not given a label that is to be taken away, or would have too many.
+        IllegalValue: a label to remove was not set, or there would be too many.
     """
     row = find_node(session, name)
     labels = dict(row.given_labels)
@@ -291,7 +291,7 @@ def label(session: Session, name: str, given: Mapping[str, str], removed: Iterab
 
 
 def read_labels(session: Session) -> dict[str, set[str]]:
-    """Return the values of each label that any node has that did not leave."""
+    """Return the values of each label on nodes that have not left."""
     found = dict[str, set[str]]()
     for row in session.scalars(select(NodeRow).where(NodeRow.state != str(NodeLife.LEFT))):
         for key, value in row.all_labels.items():
@@ -300,11 +300,11 @@ def read_labels(session: Session) -> dict[str, set[str]]:
 
 
 def find_node(session: Session, name: str) -> NodeRow:
-    """Return a node by its name, or the only one by ``-``.
+    """Return a node by its name; ``-`` names the only node.
 
     Raises:
         NotFound: there is no such node.
-        InvalidArgument: there are several, and none is named.
+        InvalidArgument: there are several nodes, and ``-`` was given.
     """
     rows = {row.name: row for row in session.scalars(select(NodeRow).order_by(NodeRow.name))}
     if name in rows:

@@ -1,7 +1,7 @@
-"""Which tiles of a node the members of a job get, near each other: in one RDU, else on one XRDU, else on few (pure).
+"""Choice of a node's tiles for a job's members, close together: in one RDU, else on one XRDU, else on few (pure).
 
-Tiles are bits: ``rdu_tiles * r + t`` for tile t of RDU r. The scheduler, which says on which node a job runs, and the
-worker there, which leases the tiles, go by the same functions, so that the one foresees what the other does.
+Tiles are bits: ``rdu_tiles * r + t`` for tile t of RDU r. The scheduler, which chooses the node, and the worker there,
+which leases the tiles, use the same functions, so their choices agree.
 
 Source: ours; RDUs of one XRDU share a module (runtime reference 1.1).
 """
@@ -16,19 +16,19 @@ from rdukit.hardware import fill_fewest
 
 @dataclass(frozen=True, slots=True)
 class NodeLayout:
-    """Tiles of an RDU of a node, and RDUs of an XRDU; 0 RDUs: that is not known, and all are one."""
+    """Tiles per RDU and RDUs per XRDU of a node; 0 RDUs: unknown, all count as one XRDU."""
 
     rdu_tiles: int
     xrdu_rdus: int = 0
 
 
-#: Any tiles are as good as others.
+#: Layout in which all tiles are equivalent.
 NO_LAYOUT: Final = NodeLayout(0)
 
 
 @dataclass(frozen=True, slots=True)
 class MemberTiles:
-    """Tiles of each member of a job, and how many RDUs and XRDUs all are on."""
+    """Tiles of each member of a job, and the numbers of RDUs and XRDUs of all."""
 
     masks: tuple[int, ...]
     rdus: int
@@ -36,17 +36,17 @@ class MemberTiles:
 
     @property
     def distance(self) -> int:
-        """Return how far apart they are: 0 in one RDU, else the number of XRDUs."""
+        """Return the distance of the tiles: 0 in one RDU, else the number of XRDUs."""
         return 0 if self.rdus == 1 else self.xrdus
 
 
 @lru_cache(maxsize=1 << 14)
 def place_members(tiles: int, members: int, free: int, layout: NodeLayout) -> MemberTiles | None:
-    """Choose tiles for members of ``tiles`` each, from those that are free; ``None``: not all have room.
+    """Choose free tiles for members of ``tiles`` each; ``None``: not all of them fit.
 
-    A member has a row inside an RDU, or of more tiles whole RDUs. A single row is the first one, as the daemon gives
-    it. Otherwise one RDU is chosen if it suffices, else one XRDU, else as few as can be; of several the one that is
-    filled best, and the lowest.
+    A member gets a row inside an RDU, or whole RDUs if it needs more. A single row is the first that fits, as in the
+    daemon. Otherwise one RDU is chosen if it suffices, else one XRDU, else as few as possible; among several the
+    fullest, then the lowest.
     """
     width, rdus = layout.rdu_tiles, -(-free.bit_length() // layout.rdu_tiles)
     unit, each = min(tiles, width), -(-tiles // width)
@@ -65,7 +65,7 @@ def place_members(tiles: int, members: int, free: int, layout: NodeLayout) -> Me
 
 
 def _rows_of(free: int, tiles: int) -> list[int]:
-    """Return rows of so many tiles side by side in an RDU, as many as there are."""
+    """Return all disjoint rows of ``tiles`` neighbouring free tiles in an RDU, or of whole RDUs."""
     row, found, shift = (1 << tiles) - 1, [], 0
     while free >> shift:
         if free >> shift & row == row:
@@ -77,7 +77,7 @@ def _rows_of(free: int, tiles: int) -> list[int]:
 
 
 def _fill_near(counts: Sequence[int], needed: int, xrdu_rdus: int) -> list[tuple[int, int]] | None:
-    """Choose RDUs for so many rows: each with how many it gets."""
+    """Choose RDUs for the needed rows, each with the number of rows that it gets."""
     if max(counts, default=0) >= needed:
         return fill_fewest(counts, needed)
     groups = [counts[first : first + xrdu_rdus] for first in range(0, len(counts), xrdu_rdus)]
@@ -92,7 +92,7 @@ def _fill_near(counts: Sequence[int], needed: int, xrdu_rdus: int) -> list[tuple
 
 
 def name_counts(paths: Iterable[str]) -> str:
-    """Say how near each other tiles are by their paths: ``16 tiles, 2 RDUs of 1 XRDU``."""
+    """Describe tiles by their paths: ``16 tiles, 2 RDUs of 1 XRDU``."""
     tiles = set(paths)
     rdus = {path.rpartition("/")[0] for path in tiles}
     xrdus = {rdu.rpartition("/")[0] for rdu in rdus}

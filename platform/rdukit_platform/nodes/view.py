@@ -1,7 +1,7 @@
-"""Emulated nodes as the platform sees them: how they are, what they have, and what a tenant may see of them.
+"""Emulated nodes as the platform sees them: their state, their capacity, and the part that a tenant may see.
 
-``status`` and ``faults`` are the daemon's answers of those names (``docs/design/node.md``). All is pure but
-``look_at_node`` and ``change_node``, which ask the daemon.
+``status`` and ``faults`` are the daemon's answers of those names (``docs/design/node.md``). Everything is pure except
+``look_at_node``, ``answers`` and ``change_node``, which ask the daemon.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from typing import Any, Final, TypedDict
 from rdukit.errors import RdukitError, Unavailable
 from rdukit.snd import SndClient
 
-#: Healths of a tile that may be leased; one that works worse than new still works.
+#: Health states of tiles that may be leased; degraded tiles still work.
 USABLE: Final = frozenset({"online", "degraded", ""})
 
 #: Operational states of an RDU, the worst last.
@@ -22,31 +22,30 @@ RDU_STATES: Final = ("FUNCTIONAL", "PENDING", "DEGRADED", "UNAVAILABLE")
 
 @dataclass(frozen=True, slots=True)
 class NodeCapacity:
-    """The node as its daemon tells it: healthy tiles, those of them free, and free application places."""
+    """Capacity of a node by its daemon's report: healthy tiles, free ones, and free application places."""
 
     tiles: int
     free_tiles: int
     free_applications: int
     #: Tiles out of service.
     broken_tiles: int = 0
-    #: Tiles that an RDU has when all work; 0 if the daemon does not say which tile is on which.
+    #: Tiles per RDU with all in service; 0 if the daemon does not report the tiles' RDUs.
     rdu_tiles: int = 0
     #: Lengths of the rows of neighbouring healthy tiles, each inside one RDU.
     rows: tuple[int, ...] = ()
-    #: Tiles that work and that an administrator keeps from being allocated; they are not free.
+    #: Healthy tiles that an administrator has cordoned; they are not free.
     cordoned_tiles: int = 0
-    #: Lengths of the rows of neighbouring free tiles, each inside one RDU, in the order in which the daemon gives them.
+    #: Lengths of the rows of neighbouring free tiles, each inside one RDU, in the daemon's order of allocation.
     free_rows: tuple[int, ...] = ()
-    #: A part of it works worse than new, or not at all.
+    #: A part of it is degraded or broken.
     is_degraded: bool = False
-    #: RDUs of an XRDU; 0: that is not known.
+    #: RDUs per XRDU; 0: unknown.
     xrdu_rdus: int = 0
-    #: Which tiles are free: bit ``rdu_tiles * r + t`` for tile t of RDU r; 0: that is not known.
+    #: Mask of free tiles: bit ``rdu_tiles * r + t`` for tile t of RDU r; 0: unknown.
     free_mask: int = 0
-    #: Which tiles each job has, in the same way.
+    #: Jobs, each with the mask of its tiles.
     held: tuple[tuple[str, int], ...] = ()
-    #: Maintenance that is planned or under way: from when until when (``None``: that is open), and of which tiles, in
-    #: the same way (0: of all).
+    #: Planned or current maintenance: begin, end (``None``: open) and mask of tiles (0: all).
     windows: tuple[tuple[float, float | None, int], ...] = ()
 
     def repaired(self) -> "NodeCapacity":
@@ -57,9 +56,10 @@ class NodeCapacity:
 
 
 def why_never(tiles: int, node: NodeCapacity, members: int = 1) -> str | None:
-    """Say why so many tiles never fit, even alone: they are neighbours in an RDU, or whole RDUs.
+    """Explain why so many tiles never fit, even on an empty node; ``None``: they fit. Tiles must be neighbours in an
+    RDU, or whole RDUs.
 
-    Of several ``members`` each has an equal part of them, which is so by itself.
+    Each of several ``members`` has an equal part of the tiles, placed separately.
     """
     total = node.tiles + node.broken_tiles
     broken = f"; {node.broken_tiles} of {total} are out of service" if node.broken_tiles else ""
@@ -80,35 +80,35 @@ def why_never(tiles: int, node: NodeCapacity, members: int = 1) -> str | None:
 
 
 def members_that_fit(tiles: int, rdu_tiles: int, rows: Iterable[int]) -> int:
-    """Return how many members of so many tiles have room in rows of tiles, each of which is inside an RDU."""
+    """Return how many members of ``tiles`` tiles fit into rows, each of which lies inside an RDU."""
     if tiles <= rdu_tiles:
         return sum(row // tiles for row in rows)
     return sum(row == rdu_tiles for row in rows) // -(-tiles // rdu_tiles)
 
 
 def members_with_room(tiles: int, node: NodeCapacity) -> int:
-    """Return how many members of so many tiles a node has room for if nobody else has any of its healthy ones."""
+    """Return how many members of ``tiles`` tiles fit on a node whose healthy tiles are all free."""
     if not node.rdu_tiles:
         return node.tiles // tiles
     return members_that_fit(tiles, node.rdu_tiles, node.rows)
 
 
 def has_free(tiles: int, node: NodeCapacity) -> bool:
-    """Return whether a node has so many free tiles side by side, and a place for their application."""
+    """Return whether a node has this many free neighbouring tiles, and a place for their application."""
     if node.free_applications < 1 or tiles > node.free_tiles:
         return False
     return not node.rdu_tiles or members_that_fit(tiles, node.rdu_tiles, node.free_rows) > 0
 
 
 def is_best_here(own: str, tiles: int, nodes: Mapping[str, NodeCapacity]) -> bool:
-    """Return whether a node is the one to wait for so many tiles: it has them, or no other one has."""
+    """Return whether to wait for tiles on this node: it has them free, or no other node has."""
     if own in nodes and has_free(tiles, nodes[own]):
         return True
     return not any(has_free(tiles, node) for name, node in nodes.items() if name != own)
 
 
 def find_drain(cordons: object, tiles: Sequence[str]) -> Mapping[str, Any] | None:
-    """Return the cordon of a node's report that drains one of some tiles until a deadline; ``None``: there is none."""
+    """Return the reported cordon that drains any of ``tiles`` until a deadline; ``None``: there is none."""
     for row in cordons if isinstance(cordons, list) else ():
         part = str(row.get("component"))
         is_ending = row.get("state") == "draining" and row.get("deadline")
@@ -123,7 +123,7 @@ def is_usable(tile: Mapping[str, object]) -> bool:
 
 
 def node_health(status: Mapping[str, Any]) -> str:
-    """Return the node's state of ``RDU_STATES``: as its RDUs if they agree, ``DEGRADED`` if only some work fully."""
+    """Return the node's state of ``RDU_STATES``: that of its RDUs if they agree, ``DEGRADED`` if only some work fully."""
     states = {str(rdu.get("state")) for rdu in status.get("rdus") or []}
     if len(states) == 1:
         (state,) = states
@@ -133,7 +133,7 @@ def node_health(status: Mapping[str, Any]) -> str:
 
 
 def active_faults(faults: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return those that still count, the worst first, then the newest."""
+    """Return the active faults, the worst first, then the newest."""
     ranks = {"Critical": 0, "Major": 1, "Minor": 2}
     found = [dict(fault) for fault in faults if fault.get("fault_state") == "ACTIVE"]
     return sorted(
@@ -149,7 +149,7 @@ def is_free(tile: Mapping[str, object]) -> bool:
 def healthy_rows(
     tiles: Sequence[Mapping[str, Any]], belongs: Callable[[Mapping[str, Any]], bool] = is_usable
 ) -> tuple[int, ...]:
-    """Return the lengths of the rows of neighbouring usable tiles, a row ending where its RDU does."""
+    """Return the lengths of the rows of neighbouring usable tiles, cut at the borders of RDUs."""
     rows: list[int] = []
     before: tuple[object, object] = (None, None)
     for tile in tiles:
@@ -165,7 +165,7 @@ def healthy_rows(
 
 
 def view_for_scheduler(status: Mapping[str, Any]) -> NodeCapacity:
-    """Derive a node's capacity: tiles out of service are neither free nor to be waited for."""
+    """Derive a node's capacity: tiles out of service are neither free nor healthy."""
     tiles: list[Mapping[str, Any]] = list(status.get("tiles") or [])
     usable = [tile for tile in tiles if is_usable(tile)]
     applications = {lease["application"] for lease in status.get("leases") or []}
@@ -233,15 +233,15 @@ def leased_jobs(status: Mapping[str, Any]) -> frozenset[str]:
 
 
 ANSWER_TIMEOUT_S: Final = 2.0
-#: A change waits for the node's disk.
+#: Timeout of a change, which waits for the node's disk.
 CHANGE_TIMEOUT_S: Final = 10.0
-#: Active faults that are shown; a node with more of them needs its own tools.
+#: Largest number of active faults shown; the node's own tools show all.
 MAX_FAULTS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLook:
-    """Look at a node's daemon: its report, for people; its capacity; and which jobs and replicas held tiles."""
+    """Look at a node's daemon: its report for people, its capacity, and the jobs and replicas that held tiles."""
 
     report: dict[str, Any]
     #: ``None``: it does not answer.
@@ -250,10 +250,10 @@ class NodeLook:
 
 
 def look_at_node(snd_socket: Path, name: str) -> NodeLook:
-    """Look at a node with its tiles, who holds them, and what is broken.
+    """Read a node's tiles, their holders and its faults from its daemon.
 
-    ``state`` of its report says whether the daemon answers (``up``, ``unreachable``), ``health`` how the node is; a
-    daemon that does not know of faults has none.
+    In the report, ``state`` is ``up`` or ``unreachable``, and ``health`` is the node's. An old daemon without faults
+    reports none.
     """
     try:
         with SndClient(snd_socket, timeout_s=ANSWER_TIMEOUT_S) as snd:
@@ -275,7 +275,7 @@ def look_at_node(snd_socket: Path, name: str) -> NodeLook:
 
 
 def date_start(report: Mapping[str, Any], now: float) -> dict[str, Any]:
-    """Return what a daemon told with the time of its start for how long it has been up, which ages."""
+    """Replace the uptime in a daemon's report by the time of its start, which does not change."""
     dated = dict(report)
     if (uptime_s := dated.pop("uptime_s", None)) is not None:
         dated["started_at"] = now - float(uptime_s)
@@ -283,7 +283,7 @@ def date_start(report: Mapping[str, Any], now: float) -> dict[str, Any]:
 
 
 def count_uptime(dated: Mapping[str, Any], now: float) -> dict[str, Any]:
-    """Return what ``date_start`` wrote with how long the daemon has been up by now."""
+    """Replace the start time that ``date_start`` wrote by the uptime until now."""
     report = dict(dated)
     if (started_at := report.pop("started_at", None)) is not None:
         report["uptime_s"] = max(round(now - float(started_at), 2), 0.0)
@@ -301,13 +301,13 @@ def answers(snd_socket: Path) -> bool:
 
 
 def change_node(snd_socket: Path, operation: str, by: str, arguments: Mapping[str, object]) -> dict[str, Any]:
-    """Have a node's daemon change what it allocates. Returns what the daemon answers.
+    """Let a node's daemon change its allocation. Returns the daemon's answer.
 
     Args:
         operation, arguments: of the daemon (``docs/design/node.md``).
-        by: for whom; the node's log says it.
+        by: the requesting user, for the node's log.
     Raises:
-        Unavailable: it does not answer, or is of a version that cannot do it.
+        Unavailable: it does not answer, or its version lacks the operation.
     """
     with SndClient(snd_socket, timeout_s=CHANGE_TIMEOUT_S) as snd:
         hello = snd.call("hello")
@@ -321,14 +321,14 @@ def change_node(snd_socket: Path, operation: str, by: str, arguments: Mapping[st
 #: Stands for the leases of others.
 OTHERS: Final = "others"
 
-#: Of a node's status: what is said of the node itself. All else has a rule below or is left out.
+#: Fields of a node's status that tenants see. Other fields have a rule below or are left out.
 _SHOWN: Final = (
     "name", "state", "version", "platform", "chip", "node", "memory", "applications", "max_applications", "uptime_s",
     "rdus", "health", "labels", "beat_at", "joined_at",
 )  # fmt: skip
-#: What a tenant is told of a node that is away, by its state.
-_WHY_AWAY: Final = {"lost": "nothing is heard of it any more", "left": "it has left"}
-#: Of a tile and a fault: what is said of the hardware.
+#: Message to tenants about an absent node, by its state.
+_WHY_AWAY: Final = {"lost": "its heartbeats are missing", "left": "it has left"}
+#: Fields of tiles and of faults that tenants see.
 _TILE: Final = ("path", "rdu", "tile", "health", "cordon")
 _CORDON: Final = ("component", "state", "reason", "since", "deadline")
 _WINDOW: Final = ("window", "component", "starts_at", "ends_at", "reason")
@@ -338,7 +338,7 @@ _FAULT: Final = (
 
 
 def nodes_for(nodes: Sequence[Mapping[str, Any]], tenant_id: str) -> list[dict[str, Any]]:
-    """Reduce nodes as ``list_nodes`` gives them to what a tenant may see."""
+    """Reduce the nodes of ``list_nodes`` to the fields that a tenant may see."""
     return [_node_for(node, tenant_id) for node in nodes]
 
 

@@ -1,1 +1,1 @@
-"""Scheduler: chooses which job runs next, and recovers what got stuck."""
+"""Scheduler: chooses the next job, and recovers lost attempts and messages."""

@@ -1,13 +1,13 @@
-"""Decision which queued jobs start now, where, and why the others wait. Pure: a snapshot in, a decision out.
+"""Decide which queued jobs start now, on which nodes, and why the others wait (pure).
 
-Overdue jobs go first (``overdue``), then the others by the shares of their tenants (``shares``), then by age; each to
-the node that fits it best (``rooms``). The first one that finds none gets a reservation on the node where the run
-limits of the active jobs tell the earliest that its tiles get free; later jobs pass it there that end before, or need
-none of its tiles. Where that cannot be told it lets smaller ones past it, until it is overdue; from then on nothing
-that would take its tiles starts before it. An overdue job is the first until it starts, so that its reservation
-holds. Where there are several tenants, no one of them gets the last free slot beside jobs of its own: the next one's
-first job finds it. A job that goes before active ones may have their tiles (``preempt``); it gets them when they have
-been given back, and nobody else meanwhile.
+Overdue jobs go first (``overdue``), then the others by the shares of their tenants (``shares``), then by age. A job
+starts on the node that fits it best (``rooms``). The first job that does not fit gets a reservation: the node and time
+at which the run limits of active jobs free enough tiles. Later jobs may start there if they end before, or need none of
+its tiles. If that time is unknown, smaller jobs may pass it until it is overdue; from then on nothing that would
+take its tiles starts before it. An overdue job is the first until it starts, so that its reservation holds. Where there
+are several tenants, no one of them gets the last free slot beside jobs of its own: the next one's first job finds it. A
+job that goes before active ones may have their tiles (``preempt``); it gets them when they have been given back, and
+nobody else meanwhile.
 
 Three questions, a module each: may this job start (``permits``), where (``rooms``, ``maintenance``), and what instead
 (``reserve``, ``preempt``).
@@ -42,7 +42,7 @@ from rdukit_platform.scheduler.reserve import Reservation, reserve
 from rdukit_platform.scheduler.rooms import Spread
 from rdukit_platform.scheduler.shares import Lines, SizeBound, in_turn, line_up
 
-#: Jobs whose start is estimated, the first ones of those that wait.
+#: Number of waiting jobs, from the first, whose start is estimated.
 ESTIMATED: Final = 1000
 
 
@@ -57,11 +57,10 @@ def decide(snapshot: QueueSnapshot) -> Decision:
 
 
 def decide_by(ledger: Ledger, lines: Lines, rules: QueueRules, now: float, *, tells: bool = True) -> Decision:
-    """Return the admissions, which the ledger then has noted.
+    """Decide, and record the admissions in the ledger.
 
     Args:
-        tells: whether to say what each job waits for; without it the answer is the same, and those that cannot start
-            are passed over.
+        tells: whether to return a wait reason for each job. The admissions are the same without it, but found faster.
     """
     ledger.rooms.forget_whys()
     round_ = _Round(ledger, rules, now, tells)
@@ -92,7 +91,7 @@ class _Round:
     ledger: Ledger
     rules: QueueRules
     now: float
-    #: Whether waits are told in words, for which all nodes are looked at.
+    #: Whether wait reasons are returned, which takes a look at all nodes.
     tells: bool
     preemptor: Preemptor = field(init=False)
     overdue: OverdueRule = field(init=False)
@@ -100,21 +99,21 @@ class _Round:
     bound: SizeBound = field(default_factory=SizeBound)
     #: Job to node, in the order of admission.
     placements: dict[str, str] = field(default_factory=dict)
-    #: As of ``Decision``.
+    #: As in ``Decision``.
     parts: dict[str, tuple[JobPart, ...]] = field(default_factory=dict)
     waiting: list[QueuedJob] = field(default_factory=list)
     waits: dict[str, Wait] = field(default_factory=dict)
     preemptions: list[Preemption] = field(default_factory=list)
-    #: For the first job that lacks tiles and either knows when it gets them or has starved.
+    #: Reservation for the first job that lacks tiles and knows its start, or is overdue.
     reserved: Reservation | None = None
     #: Sizes for which no node has room any more.
     full: dict[Need, Wait] = field(default_factory=dict)
-    #: Sizes for which only the node that is reserved has room any more, and what is said to jobs of such a size.
+    #: Sizes for which only the reserved node has room.
     behind: set[Need] = field(default_factory=set)
     firsts: dict[tuple[bool, bool], Wait] = field(default_factory=dict)
     #: Whether any tenant is limited in what it may have.
     has_limits: bool = False
-    #: For no job of such a size, or of more tiles, that ends then or later is a time known.
+    #: Per size, the end from which on no start time can be computed, for jobs of that size or more tiles.
     hopeless: dict[Need, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -126,7 +125,7 @@ class _Round:
         self.has_limits = self.rules.tenant_jobs > 0 or self.ledger.shares.has_limits
 
     def find(self, job: QueuedJob) -> Spread | Wait:
-        """Find the node for a job, or several for its members, or what it waits for."""
+        """Find the node for a job, or several for its members; otherwise return its wait reason."""
         if job.not_before is not None and job.not_before > self.now:
             pause_s = job.not_before - self.now
             return Wait(WaitCode.BEGIN_TIME, f"its next attempt is due in {pause_s:.1f} s", job.not_before)
@@ -138,7 +137,7 @@ class _Round:
         return self._place(job) if known is None else known
 
     def _place(self, job: QueuedJob) -> Spread | Wait:
-        """Find where a job that may start has its place: on one node, on several, or behind a reservation."""
+        """Find the place of a job that may start: one node, several nodes, or behind a reservation."""
         need, reserved, ledger, rooms = job.need, self.reserved, self.ledger, self.ledger.rooms
         closed = () if reserved is None or not job.tiles else reserved.closed_to(job, self.now)
         if reserved is not None and closed and need in self.behind:
@@ -159,12 +158,12 @@ class _Round:
         return self._let_first(job, reserved)
 
     def _find_none(self, job: QueuedJob, until: float) -> Wait:
-        """Return what a job waits for that ends by a time and for which no node has room."""
+        """Return the wait reason of a job for which no node has room until its end."""
         if self.ledger.has_windows and (shut := self.maintenance.find_wait(job, until)) is not None:
             return shut
         rooms = self.ledger.rooms
         wait = Wait(WaitCode.RESOURCES, rooms.why_none(job.need) if self.tells else "")
-        if len(rooms.all) > 1:  # of one node it is said how much is left, which changes
+        if len(rooms.all) > 1:  # on a single node the reason names the free tiles, which change
             self.full[job.need] = wait
         return wait
 
@@ -175,7 +174,7 @@ class _Round:
         return self.firsts[kind]
 
     def clear(self, job: QueuedJob, wait: Wait) -> bool:
-        """Have others make room for a job that finds none. Returns whether any do; then it waits for them only."""
+        """Preempt others for a job that finds no room. Returns whether any make room; it then waits for them only."""
         if not job.tiles or wait.code is not WaitCode.RESOURCES:
             return False
         closed = () if self.reserved is None else self.reserved.closed_to(job, self.now)
@@ -189,7 +188,7 @@ class _Round:
         if self.reserved is not None:
             for room, need in found.places:
                 self.reserved.note(job, room, need[0], self.now)
-        self.waits[job.job_id] = Wait(wait.code, f"{wait.why}; jobs that it goes before make room for it")
+        self.waits[job.job_id] = Wait(wait.code, f"{wait.why}; jobs that it precedes are preempted for it")
         return True
 
     def _may_have(self, job: QueuedJob, room: NodeRoom, closed: Sequence[int]) -> bool:
@@ -198,7 +197,7 @@ class _Round:
         return room.node.capacity is not None and why_never(job.tiles, room.node.capacity, job.members) is None
 
     def admit(self, job: QueuedJob, places: Spread) -> None:
-        """Let a job start on a node, or its members on several."""
+        """Admit a job on a node, or its members on several."""
         self.placements[job.job_id] = places[0][0].node.name
         if len(places) > 1:
             self.parts[job.job_id] = tuple(JobPart(room.node.name, need[0], need[1]) for room, need in places)
@@ -208,10 +207,10 @@ class _Round:
                 self.reserved.note(job, room, tiles, self.now)
 
     def keep_waiting(self, job: QueuedJob, wait: Wait, *, is_overdue: bool) -> None:
-        """Let a job wait; the first that lacks tiles gets a reservation."""
+        """Keep a job waiting; the first that lacks tiles gets a reservation."""
         self.waits[job.job_id] = wait
         if wait.code is not WaitCode.RESOURCES and wait.code is not WaitCode.PRIORITY:
-            return  # it does not end when others end, so that no time is known
+            return  # this wait does not end with other jobs, so its time is unknown
         self.waiting.append(job)
         if self.reserved is not None or not job.tiles or self.ledger.rooms.slots <= 0:
             return
@@ -233,13 +232,13 @@ class _Round:
         return any(of[0] <= need[0] and of[1:] == need[1:] and end <= until for of, end in known.items())
 
     def pass_over(self, job: QueuedJob, wait: Wait) -> None:
-        """Look no more at jobs that need as much as one that waits for resources, once nobody is let past it."""
+        """Skip jobs of the same need as one that waits for resources, once no job may pass it."""
         if not self.preemptor.is_idle:
-            return  # a later one may have others make room, and a slot, for it
+            return  # a later one may have others preempted, and a slot, for it
         if self.ledger.rooms.slots <= 0:
             self.bound.tiles = 0
         elif self.ledger.shares.has_quotas:
-            return  # one that borrows keeps those behind it in its tenant's line from their turn, looked at or not
+            return  # one that borrows delays the later jobs of its tenant, examined or not
         elif wait.code is WaitCode.RESOURCES and self.reserved and job.need[1:] == (1, NO_LABELS):
             self.bound.tiles = min(self.bound.tiles, job.tiles)
 

@@ -10,15 +10,15 @@ from rdukit_platform.scheduler.model import Need, QueuedJob
 from rdukit_platform.scheduler.node_room import NodeRoom, whole_tiles
 from rdukit_platform.scheduler.openings import Ending
 
-#: Jobs that wait for several nodes and whose start is estimated, at most: each is compared with all nodes.
+#: Largest number of jobs on several nodes whose start is estimated: each is compared with all nodes.
 MAX_SPREAD: Final = 64
 
 
 class _Outlook:
-    """Free tiles, places and slots of all nodes at a time to come; which tiles are neighbours is left out."""
+    """Free tiles, places and slots of all nodes at a future time; neighbourhood of tiles is ignored."""
 
     def __init__(self, rooms: Sequence[NodeRoom], now: float, *, needs_slots: bool) -> None:
-        #: When the first maintenance of a node begins; from then on nothing is known of it.
+        #: Start of each node's first maintenance; the node is unknown from then on.
         self._closes = {
             room.index: min(at for at, *_ in room.windows if at > now)
             for room in rooms
@@ -27,7 +27,7 @@ class _Outlook:
         self._labels = [room.node.labels for room in rooms]
         self._linked = [room for room in rooms if room.node.is_linked and not (self._closes and room.windows)]
         self._left = MAX_SPREAD
-        #: Of the job at hand, if it may be spread: how many members each linked node has room for, and all have.
+        #: For the current job, if it may be spread: members that fit on each linked node, and on all together.
         self._counts: dict[int, int] = {}
         self._units: dict[int, int] = {}
         self._total = 0
@@ -35,16 +35,16 @@ class _Outlook:
         self._places = [room.places for room in rooms]
         self._slots = [room.slots for room in rooms]
         self._needs_slots = needs_slots
-        #: Nodes that have more than their entries say.
+        #: Nodes that have more free than their entries show.
         self._changed: set[int] = set()
-        #: Nodes by what they have most of. An entry that says more than there is, is mended when it comes up.
+        #: Heaps of nodes by free resources. An entry that shows too much is corrected when it reaches the top.
         self._most_slots = [(-room.slots, room.index) for room in rooms if room.slots > 0]
         self._most_tiles = [(-room.tiles, room.index) for room in rooms if room.tiles > 0]
         heapq.heapify(self._most_slots)
         heapq.heapify(self._most_tiles)
 
     def begin(self, need: Need) -> None:
-        """Begin to look for room for a job, on several nodes too if it may be spread."""
+        """Prepare the search for a job's room, on several nodes too if it may be spread."""
         tiles, members, constraint = need
         if self._counts:
             self._counts, self._total = {}, 0
@@ -64,7 +64,7 @@ class _Outlook:
             self._counts[index] = count
 
     def find_all(self, need: Need, until: float = 0.0) -> Sequence[tuple[int, int]]:
-        """Return nodes, each with its tiles, with room for a job that was begun with; none: there is no room."""
+        """Return the nodes, each with its tiles, for the job of ``begin``; empty: no room."""
         if (index := self.find(need, until)) is not None:
             return [(index, need[0])]
         tiles, left, found = need[0] // need[1], need[1], list[tuple[int, int]]()
@@ -76,7 +76,7 @@ class _Outlook:
         return found
 
     def find(self, need: Need, until: float = 0.0) -> int | None:
-        """Return a node with room for so many tiles until a time, and with labels."""
+        """Return a node with the labels and the room for these tiles until a time; ``None``: there is none."""
         tiles, _, constraint = need
         if not constraint and not (self._closes and tiles):
             return self._find(tiles)
@@ -111,21 +111,21 @@ class _Outlook:
         return None
 
     def take(self, index: int, tiles: int) -> None:
-        """Give a job its resources."""
+        """Take a job's resources on a node."""
         self._slots[index] -= 1
         if tiles:
             self._tiles[index] -= tiles
             self._places[index] -= 1
 
     def advance(self, tiles: int, ends: list[Ending], more: list[Ending]) -> float | None:
-        """Let jobs end, the earliest first, until the one that was begun with may have room. Returns when that is.
+        """Let jobs end, earliest first, until the job of ``begin`` may have room. Returns that time.
 
         ``None``: no more jobs end.
 
         Args:
-            tiles: of the job that was begun with.
-            ends: the earliest last; those that have ended are taken from it.
-            more: a heap of others, likewise.
+            tiles: tiles of the job of ``begin``.
+            ends: ends in falling order, earliest last; ended jobs are removed from it.
+            more: a heap of further ends; ended jobs are removed from it, too.
         """
         slots, places, free = self._slots, self._places, self._tiles
         while ends or more:
@@ -145,9 +145,9 @@ class _Outlook:
 def estimate_starts(
     waiting: Sequence[QueuedJob], rooms: Sequence[NodeRoom], endings: Mapping[int, Iterable[Ending]], now: float
 ) -> dict[str, float]:
-    """Estimate when jobs that wait for room start if they start in this order, and all run to their limits.
+    """Estimate the starts of jobs that wait for room, if they start in this order and all run to their limits.
 
-    From the first one on whose time depends on a job without a limit, nothing is known.
+    The estimate stops at the first job that depends on one without a run limit.
     """
     outlook = _Outlook(rooms, now, needs_slots=any(not job.tiles for job in waiting))
     ends = sorted(chain.from_iterable(endings.values()), key=itemgetter(0), reverse=True)

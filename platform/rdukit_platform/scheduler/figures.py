@@ -1,4 +1,4 @@
-"""Figures of a simulated queue (pure): how much was used, how long jobs waited, how fair it was."""
+"""Figures of a simulated queue (pure): utilisation, waits and fairness."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,41 +10,41 @@ from rdukit_platform.scheduler.simulate import SimulatedEnd, SimulatedJob, Simul
 
 @dataclass(frozen=True, slots=True)
 class QueueFigures:
-    """Figures of a run. Seconds of trace time, but for ``decide_…``, which are the host's."""
+    """Figures of a run. Seconds are trace time, except ``decide_…``, which are the host's."""
 
     jobs: int
     refused: int
     tenants: int
-    #: From the first job's coming to the last one's end.
+    #: Seconds from the first job's arrival to the last job's end.
     span_s: float
-    #: Part of all tiles' time in the span that jobs had.
+    #: Share of the tiles' total time in the span that jobs used.
     utilisation: float
     wait_mean_s: float
     wait_p95_s: float
     slowdown_mean: float
-    #: Attempts that were ended for other jobs, and with their nodes; part of all tiles' time that those which were
-    #: lost with a node or an RDU had.
+    #: Attempts that were preempted, and lost with their nodes; share of the tiles' time spent on attempts lost with a
+    #: node or an RDU.
     preempted: int
     lost: int
     lost_work: float
-    #: Jain's index over ``parts_while_waiting``: 1 if all have their part, 1/tenants at worst.
+    #: Jain's index over ``parts_while_waiting``: 1 if all tenants have their share, 1/tenants at worst.
     fairness: float
     decisions: int
     decide_mean_s: float
     decide_p95_s: float
-    #: Of jobs with several members, and of those that ask for labels of nodes.
+    #: Jobs with several members, and jobs that require labels of nodes.
     gangs: int = 0
     gang_wait_mean_s: float = 0.0
     constrained: int = 0
     constrained_wait_mean_s: float = 0.0
-    #: Of the gangs, those that had several nodes.
+    #: Gangs that ran on several nodes.
     wide: int = 0
     wide_wait_mean_s: float = 0.0
-    #: Of these, those whose nodes are all in one rack.
+    #: Gangs whose several nodes were all in one rack.
     wide_in_rack: int = 0
-    #: Attempts that were ended with an RDU that broke.
+    #: Attempts that ended because an RDU broke.
     broken: int = 0
-    #: Jobs that had tiles of several RDUs, and of them those that were on as few XRDUs as have so many RDUs.
+    #: Jobs with tiles of several RDUs; of these, the ones on the fewest possible XRDUs.
     several_rdus: int = 0
     on_fewest_xrdus: int = 0
 
@@ -52,7 +52,7 @@ class QueueFigures:
 def sum_up(
     run: SimulatedRun, tiles: int, layout: NodeLayout = NO_LAYOUT, rack_of: Callable[[str], str | None] = lambda _: None
 ) -> QueueFigures:
-    """Sum a run up, on nodes of so many tiles together. Without jobs all is 0, but fairness is 1."""
+    """Summarize a run; ``tiles`` are those of all nodes. Without jobs, fairness is 1 and the other figures are 0."""
     span_s = max((j.ended for j in run.jobs), default=0.0) - min((j.job.at for j in run.jobs), default=0.0)
     attempts = (*run.jobs, *run.cut)
     lost = [j for j in run.cut if j.end is not SimulatedEnd.PREEMPTED]
@@ -100,7 +100,7 @@ def is_in_one_rack(job: SimulatedJob, rack_of: Callable[[str], str | None]) -> b
 
 
 def rdus_of(job: SimulatedJob, layout: NodeLayout) -> tuple[int, int]:
-    """Return of how many RDUs, and of how many XRDUs, an attempt had tiles."""
+    """Count the RDUs, and the XRDUs, of an attempt's tiles."""
     rdus = [(node, rdu) for node, mask in job.held for rdu in rdus_in(mask, layout.rdu_tiles)]
     return len(rdus), len({(node, rdu // layout.xrdu_rdus if layout.xrdu_rdus else 0) for node, rdu in rdus})
 
@@ -114,19 +114,19 @@ def rdus_in(mask: int, rdu_tiles: int) -> Iterator[int]:
 
 
 def parts_while_waiting(jobs: Iterable[SimulatedJob]) -> dict[str, float]:
-    """Return what each tenant had of the tiles while it had a job waiting, over its equal part of them.
+    """Return each tenant's tile-seconds while it had a waiting job, divided by its equal share of them.
 
-    The equal part is that of all tiles which waiting tenants use, among these tenants. Who never waits is left out: it
-    has what it wants.
+    The equal share divides the tiles that waiting tenants use among these tenants. Tenants that never wait are left
+    out: they lack nothing.
     """
     waiting: Counter[str] = Counter()
     using: Counter[str] = Counter()
-    #: Tile-seconds of each tenant while it waited, and what its equal part would have been.
+    #: Tile-seconds of each tenant while it waited, and its equal share.
     had: defaultdict[str, float] = defaultdict(float)
     due: defaultdict[str, float] = defaultdict(float)
-    #: Tiles of all tenants that wait, how many these are, and an equal part of the tiles summed up over time.
+    #: Tiles of all waiting tenants, the number of these, and the integral of an equal share over time.
     shared, tenants, equal = 0, 0, 0.0
-    #: Until when, and until which sum, each tenant that waits has been reckoned.
+    #: Time, and value of that integral, up to which each waiting tenant is accounted.
     since: dict[str, tuple[float, float]] = {}
     before = 0.0
     for at, tenant, waits, tiles in sorted(change for done in jobs for change in _changes(done)):
@@ -146,7 +146,7 @@ def parts_while_waiting(jobs: Iterable[SimulatedJob]) -> dict[str, float]:
 
 
 def _changes(done: SimulatedJob) -> Iterator[tuple[float, str, int, int]]:
-    """Yield when how many jobs of the tenant wait, and how many tiles it uses, change by how much."""
+    """Yield changes: the time, the tenant, and the differences of its waiting jobs and of its used tiles."""
     tenant, tiles = done.job.tenant_id, done.job.tiles
     yield done.queued_at, tenant, 1, 0
     yield done.started, tenant, -1, tiles

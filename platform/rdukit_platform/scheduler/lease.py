@@ -1,9 +1,9 @@
-"""Lease of the scheduler: of several processes on one database one decides, and the others stand by.
+"""Lease of the scheduler: one of several processes on a database decides, and the others stand by.
 
-The lease is one row. Its token grows with each holder, and each transaction of a holder begins with a look whether
-the row still has its own: who was frozen, and goes on after another took over, writes nothing. Those who stand by
-count by their own steady clocks how long the holder has been silent, so that no two clocks are compared; a holder whose
-process they see gone has nobody to wait for.
+The lease is one row. Its token grows with each holder. A holder's transaction first checks that the row still has its
+token, so a process that was frozen and replaced writes nothing. Standby processes measure the holder's silence by their
+own monotonic clocks, so clocks of two machines are never compared. A holder whose process is seen to be gone is
+replaced at once.
 """
 
 import logging
@@ -29,15 +29,15 @@ from rdukit_platform.services import beat_service, end_service
 
 logger = logging.getLogger(__name__)
 
-#: The one row.
+#: Name of the table's only row.
 NAME: Final = "scheduler"
-#: What the lease is renewed after, as a part of its length.
+#: The lease is renewed after its length divided by this.
 _PART: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseHolder:
-    """Holder of the lease as its row has it: the service, and where its process is to be looked for."""
+    """Holder of the lease, from its row: the service, and the place of its process."""
 
     service: str
     place: str
@@ -46,14 +46,14 @@ class LeaseHolder:
 
     @property
     def pid(self) -> int:
-        """Process id, in the place's own count."""
+        """Return the process id, as seen in the holder's place."""
         return int(self.service.rpartition(":")[2])
 
 
 def may_take(holder: LeaseHolder, place: str, pid: int, is_silent: bool, is_running: Callable[[int], bool]) -> bool:
     """Return whether a process may take the lease from its holder (pure but for ``is_running``).
 
-    ``place`` and ``pid`` are the asking process's; of processes in other places it knows only their silence.
+    ``place`` and ``pid`` are the caller's. A process in another place can only be judged by its silence.
     """
     if is_silent or not holder.service:
         return True
@@ -61,22 +61,22 @@ def may_take(holder: LeaseHolder, place: str, pid: int, is_silent: bool, is_runn
 
 
 def read_holder(session: Session) -> LeaseHolder:
-    """Return who holds the lease; of one that nobody holds, the service is empty."""
+    """Return the holder of the lease; its service is empty if the lease is free."""
     row = session.get(SchedulerLeaseRow, NAME)
     return LeaseHolder("", "", 0, 0) if row is None else LeaseHolder(row.holder, row.place, row.token, row.beats)
 
 
 def own_place() -> str:
-    """Return what tells processes that this one can see from others: this boot, and this space of process ids."""
+    """Return an id of this boot and pid namespace; processes with an equal id can see each other."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
 
 
 def is_running(pid: int) -> bool:
-    """Return whether a process that this one could see runs; one that nobody has buried yet does not.
+    """Return whether a process of this place runs; a zombie does not.
 
     Raises:
-        OSError: it cannot be read, and so may well run.
+        OSError: it cannot be read, so it may run.
     """
     facts = read_facts(pid)
     return facts is not None and facts.is_running
@@ -89,14 +89,14 @@ class SchedulerLease:
         self._database, self._service, self._lease_s, self._clock = database, service, lease_s, clock
         self._place, self._pid = own_place(), os.getpid()
         self._watch = SilenceWatch(lease_s)
-        #: What the row has as long as this process holds it.
+        #: Token of the row while this process holds the lease.
         self._token: int | None = None
         self._beaten_at = float("-inf")
 
     def wait(self, stop: threading.Event, poll_s: float, on_look: Callable[[], object]) -> bool:
-        """Stand by until this process has the lease, which is then so, or ``stop`` is set.
+        """Stand by until this process has the lease or ``stop`` is set. Returns whether it has the lease.
 
-        ``on_look`` is called before each look.
+        ``on_look`` is called before each attempt to take it.
         """
         self._token, self._watch = None, SilenceWatch(self._lease_s)
         logged = ""
@@ -117,7 +117,7 @@ class SchedulerLease:
         return False
 
     def renew(self) -> None:
-        """Say that the holder works; does nothing where it has lately.
+        """Renew the lease; does nothing if it was renewed recently.
 
         Raises:
             LeaseLost: another process has it.
@@ -135,7 +135,7 @@ class SchedulerLease:
         self._beaten_at = self._clock.monotonic()
 
     def check(self, session: Session) -> None:
-        """Begin a transaction of the holder: until it ends, nobody can take the lease.
+        """Begin a transaction of the holder: no other process can take the lease until it ends.
 
         Raises:
             LeaseLost: another process has the lease; nothing may be written.
@@ -146,7 +146,7 @@ class SchedulerLease:
             raise self._lost()
 
     def give_back(self) -> None:
-        """Let another take it at once, and say that this process ends. Without a database its silence says so."""
+        """Release the lease when this process ends. If the database is unreachable, the lease runs out."""
         if self._token is not None:
             mine = (SchedulerLeaseRow.name == NAME, SchedulerLeaseRow.token == self._token)
             try:
@@ -157,15 +157,15 @@ class SchedulerLease:
         end_service(self._database, self._service)
 
     def _limit_pause(self, session: Session) -> None:
-        """Let a server end this transaction when its process has been frozen in it for the lease's length.
+        """Let PostgreSQL end this transaction if this process is frozen in it for the lease's length.
 
-        What the transaction has locked, the lease's row above all, would be locked for as long as that.
+        Otherwise its locks, above all on the lease's row, would last as long as the freeze.
         """
         if session.get_bind().dialect.name == "postgresql":
             session.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = {int(self._lease_s * 1000)}"))
 
     def _lost(self) -> LeaseLost:
-        return LeaseLost(f"{self._service} is not the scheduler that decides any more: another has taken over")
+        return LeaseLost(f"{self._service} is no longer the deciding scheduler: another has taken over")
 
     def _take(self, holder: LeaseHolder) -> bool:
         signs = {f"{holder.service} {holder.token}": float(holder.beats)}
@@ -181,13 +181,13 @@ class SchedulerLease:
                     session.add(SchedulerLeaseRow(name=NAME, **values))
                     session.flush()
                 else:
-                    # Who read the same row and was earlier, or holds it and has beaten since, has changed it.
+                    # An earlier taker, or a holder that has renewed since, has changed the row.
                     seen = (SchedulerLeaseRow.token == holder.token, SchedulerLeaseRow.beats == holder.beats)
                     statement = update(SchedulerLeaseRow).where(SchedulerLeaseRow.name == NAME, *seen).values(values)
                     if count_changed(session, statement) != 1:
                         return False
                 beat_service(session, self._service, "scheduler", 0, now)
-        except IntegrityError:  # another one's row
+        except IntegrityError:  # another process has inserted the row
             return False
         self._token, self._beaten_at = token, self._clock.monotonic()
         return True

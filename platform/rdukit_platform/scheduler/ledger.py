@@ -1,7 +1,7 @@
-"""Ledger of a decision: what the nodes have free, what tenants have, and when jobs end.
+"""Ledger of a decision: free resources of nodes, use by tenants, and ends of jobs.
 
-It is made from a snapshot, and changes with each job that starts or ends, so that who keeps it (the simulator) need not
-make it anew for each decision.
+It is built from a snapshot and changes with each job that starts or ends, so the simulator can keep it over many
+decisions.
 """
 
 from bisect import bisect_left, insort
@@ -18,7 +18,7 @@ from rdukit_platform.scheduler.overdue import ActiveWaits
 from rdukit_platform.scheduler.rooms import Rooms, Spread
 from rdukit_platform.scheduler.shares import Shares
 
-#: Labels that are told to who asks for others.
+#: Largest number of existing labels named to a job that requires others.
 SHOWN_LABELS: Final = 20
 
 
@@ -30,13 +30,13 @@ class Ledger:
     ) -> None:
         self._nodes = nodes
         self.rooms = Rooms(nodes)
-        #: Jobs that the worker slots of all nodes suffice for.
+        #: Jobs that all worker slots can run at once.
         self.slots = sum(node.slots for node in nodes)
         self.has_daemon = any(node.capacity is not None for node in nodes)
-        #: Whether maintenance is planned anywhere, or under way.
+        #: Whether any node has maintenance planned or under way.
         self.has_windows = any(node.capacity is not None and node.capacity.windows for node in nodes)
         self.shares = Shares(claims, sum(node.capacity.tiles for node in nodes if node.capacity), self.slots)
-        #: When jobs with run limits end, the earliest first, by the index of their node.
+        #: Ends of jobs with run limits by node index, earliest first.
         self.endings: defaultdict[int, list[Ending]] = defaultdict(list)
         self.openings = Openings(self.rooms, self.endings)
         self.waits = ActiveWaits()
@@ -45,11 +45,11 @@ class Ledger:
         self._able: dict[Need, list[NodeRoom]] = {}
         self._spreads: dict[Need, list[tuple[int, NodeRoom]]] = {}
         self._shapes: dict[object, tuple[NodeCapacity, str]] = {}
-        #: Which tiles jobs got that have started since, by the index of their node, where that is known.
+        #: Tiles of jobs started since the snapshot, by node index, as masks where known.
         self.held: defaultdict[str, dict[int, int]] = defaultdict(dict)
-        #: What active jobs have, by the index of their node, where some may have to give it up.
+        #: Active jobs by node index, on nodes where some may be preempted.
         self.active: defaultdict[int, list[ActiveJob]] = defaultdict(list)
-        #: Jobs with tiles, or parts of them, that may run on all nodes at once.
+        #: Jobs with tiles, or parts of jobs, that all nodes can run at once.
         self.places = 0
         self._find_shapes()
         self._count(active, now)
@@ -61,7 +61,7 @@ class Ledger:
                 self._shapes.setdefault(shape, (capacity, node.name))
 
     def change_capacity(self, room: NodeRoom, capacity: NodeCapacity) -> None:
-        """Note that a node has other tiles in service than before; what of them is free is the room's to say."""
+        """Record a node's changed capacity. The room itself is updated separately."""
         room.node = replace(room.node, capacity=capacity)
         self._nodes = [each.node for each in self.rooms.all]
         self.shares.count_tiles(sum(node.capacity.tiles for node in self._nodes if node.capacity))
@@ -71,13 +71,13 @@ class Ledger:
         self._find_shapes()
 
     def close(self, room: NodeRoom) -> None:
-        """Note that a node on which nothing runs is lost."""
+        """Record that a node without jobs is lost."""
         self.places -= room.places
         self.rooms.close(room)
         self._count_slots(-room.node.slots)
 
     def open(self, room: NodeRoom) -> None:
-        """Note that a node that was lost is back, with nothing running there."""
+        """Record that a lost node is back, without jobs."""
         self.rooms.open(room)
         self.places += room.places
         self._count_slots(room.node.slots)
@@ -111,7 +111,7 @@ class Ledger:
         self.places += places + sum(room.places for room in rooms.all)
 
     def keep(self, job: ActiveJob) -> None:
-        """Keep an active job that may have to make room, or makes it already."""
+        """Track an active job that may be preempted, or is being preempted."""
         for part in job.everywhere:
             if (room := self.rooms.of(part)) is not None:
                 self._keep(job, room)
@@ -121,7 +121,7 @@ class Ledger:
             self.active[room.index].append(job)
 
     def start(self, job: QueuedJob, places: Spread, now: float) -> list[int]:
-        """Note that a job starts on one or several nodes. Returns how many tiles it gets on each."""
+        """Record the start of a job on one or several nodes. Returns the tiles that it gets on each."""
         self.shares.add(job)
         self.waits.add(job, now)
         given = []
@@ -136,7 +136,7 @@ class Ledger:
         return given
 
     def end(self, job: ActiveJob) -> None:
-        """Note that a job has ended, and that its nodes have its tiles again."""
+        """Record the end of a job, and return its tiles to its nodes."""
         self.shares.remove(job)
         self.waits.remove(job)
         held = self.held.pop(job.job_id, {})
@@ -150,7 +150,7 @@ class Ledger:
             self.forget_end(job, job.ends_at)
 
     def forget_end(self, job: ActiveJob, at: float) -> None:
-        """Note that a job gives its resources back at another time than was thought."""
+        """Remove the expected end of a job that ends at another time."""
         for part in job.everywhere:
             if (room := self.rooms.of(part)) is not None:
                 self._forget_end(room, at, part.tiles)
@@ -163,13 +163,13 @@ class Ledger:
             self.rooms.changes.append(room.index)
 
     def why_never(self, need: Need) -> str | None:
-        """Say why no node could ever have so many tiles; ``None``: one could."""
+        """Explain why no node can ever satisfy a need; ``None``: one can."""
         if need not in self._nevers:
             self._nevers[need] = self._find_never(need) if need[0] else None
         return self._nevers[need]
 
     def could_have(self, need: Need) -> Sequence[NodeRoom]:
-        """Return the nodes that could have so many tiles if nobody else had any."""
+        """Return the nodes that could satisfy a need if they were empty."""
         if need not in self._able:
             shapes: dict[int, bool] = {}
             able = self._able[need] = []
@@ -184,7 +184,7 @@ class Ledger:
         return self._able[need]
 
     def could_spread(self, need: Need) -> Sequence[tuple[int, NodeRoom]]:
-        """Return how many members of a job each linked node could have if nobody else had any; none: too few."""
+        """Return how many members each linked node could hold if empty; an empty sequence: too few together."""
         if need not in self._spreads:
             tiles, members, constraint = need
             found = self._spreads[need] = []
@@ -199,7 +199,7 @@ class Ledger:
         return self._spreads[need]
 
     def why_unlabelled(self, constraint: Labels) -> str | None:
-        """Say why no node has the labels that a job asks for, and which there are; ``None``: one has."""
+        """Explain that no node has the required labels, with the labels that exist; ``None``: one has."""
         if constraint not in self._unlabelled:
             is_there = any(constraint <= node.labels for node in self._nodes)
             self._unlabelled[constraint] = None if is_there else self._find_labels(constraint)

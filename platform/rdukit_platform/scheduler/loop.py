@@ -1,7 +1,7 @@
 """Scheduler process: reads a snapshot, asks ``decide``, writes the admissions, sends the messages, reconciles.
 
-It works while it holds the lease (``scheduler.lease``); others stand by. Silence means death only where this host
-itself did not stand still (``scheduler.watches``).
+It works while it holds the lease (``scheduler.lease``); others stand by. Silence counts as death only if this host was
+not frozen itself (``scheduler.watches``).
 """
 
 import logging
@@ -65,24 +65,24 @@ from rdukit_platform.webhooks.dispatcher import WebhookSender
 
 logger = logging.getLogger(__name__)
 
-#: How often it is summed up what tenants have used lately.
+#: Seconds between summaries of the tenants' recent use.
 USAGE_S: Final = 10.0
-#: How often old entries of the audit log are deleted, and artifacts and content that nothing needs.
+#: Seconds between deletions of old audit entries and of unused artifacts and content.
 PRUNE_S: Final = 3600.0
-#: How often sweeps go on.
+#: Seconds between steps of sweeps.
 SWEEPS_S: Final = 0.5
-#: How often a pass is thorough: others, of which each job's coming and going wakes one, only admit.
+#: Seconds between thorough passes. The other passes, woken by each submission and end of a job, only admit.
 THOROUGH_S: Final = 0.25
-#: Seconds that the scheduler's end waits for a step of tidying.
+#: Seconds that shutdown waits for a step of ``tidy``.
 TIDY_STOP_S: Final = 5.0
 
 
 class _Stopped(Exception):
-    """The scheduler ends."""
+    """The scheduler is stopping."""
 
 
 class Scheduler:
-    """Scheduler of a platform for as long as it holds the lease: whatever it writes is refused from then on."""
+    """Scheduler of a platform while it holds the lease; after the loss of the lease its writes are refused."""
 
     def __init__(
         self, home: Home, database: Database, app: Celery, notifier: Notifier, clock: Clock, lease: SchedulerLease,
@@ -92,7 +92,7 @@ class Scheduler:
         self._database, self._unfenced = database.fenced(lease.check), database
         self._heartbeat_file = HeartbeatFile(home.run, "scheduler")
         self._is_asked_to_stop = stop
-        #: The threads beside the loop are to end: all stops, or another scheduler goes on.
+        #: Tells the helper threads to end: at shutdown, or when the lease is lost.
         self._stop = threading.Event()
         self._pruned_at = self._usage_at = self._swept_at = float("-inf")
         self._usage_reader = UsageReader(resolve(SCHEDULER_HALF_LIFE_S))
@@ -104,10 +104,10 @@ class Scheduler:
 
     def run(self) -> None:
         """Work until the process is asked to stop, or the lease is lost."""
-        # Content may be large: to look through it keeps no job waiting.
+        # A thread of its own: a scan of much content must not delay jobs.
         keeper = threading.Thread(target=self._keep_house, name="keeper", daemon=True)
         keeper.start()
-        # Several may deliver: a message is whose row says so.
+        # Several processes may deliver: the message's row names its owner.
         sender = WebhookSender(self._unfenced, self._clock)
         sender.start()
         schedules = ScheduleKeeper(self._database, self._store, Catalog().boxes, self._clock, self._notifier.wake)
@@ -141,7 +141,7 @@ class Scheduler:
                 self._is_asked_to_stop.wait(poll_s)
 
     def tidy(self) -> None:
-        """Let artifacts expire and collect the content that nothing names. Ends early where the scheduler does."""
+        """Expire artifacts and collect unreferenced content. Ends early if the scheduler stops."""
         now = self._clock.now()
         expire_artifacts(self._database, now)
         Uploads(self._store).expire(now)
@@ -164,7 +164,7 @@ class Scheduler:
         """Run one pass: recover, admit. Returns how many messages were sent.
 
         Args:
-            is_thorough: nodes, endpoints and what is to be recovered are looked at too.
+            is_thorough: also check nodes and endpoints, and recover lost attempts and messages.
         Raises:
             LeaseLost: another scheduler has taken over.
         """
@@ -202,7 +202,7 @@ class Scheduler:
 
     def _recover(self, now: float) -> list[FencingToken]:
         silent, overrunning = self._watch_attempts(now)
-        # Clocks say the same again to a machine that was off.
+        # Need not be durable: after a power loss the clocks lead to the same writes again.
         with self._database.write(is_durable=False) as session:
             expired = expire_attempts(session, silent, resolve(JOB_BACKOFF_S), now)
             overran = end_overruns(session, overrunning, now)
@@ -218,7 +218,7 @@ class Scheduler:
         return again
 
     def _watch_attempts(self, now: float) -> tuple[dict[str, float], list[str]]:
-        """Return the attempts that are lost, each with its lease, and those that take longer than they may."""
+        """Return the lost attempts, each with its lease, and the ids of those beyond their run limits."""
         with self._database.read() as session:
             found, of_parts = read_open_attempts(session), read_part_leases(session)
         leases = {id: each.lease for id, each in found.items() if each.lease is not None} | of_parts
@@ -229,7 +229,7 @@ class Scheduler:
         return silent, [id for id, age_s in ages.items() if age_s > limits[id]]
 
     def _admit(self, now: float) -> list[FencingToken]:
-        # Deciding takes no lock: what changed meanwhile is left to the next pass.
+        # Decisions take no lock: changes made meanwhile are left to the next pass.
         with self._database.read() as session:
             if self._clock.monotonic() - self._usage_at > USAGE_S:
                 self._usage, self._usage_at = self._usage_reader.read(session, now), self._clock.monotonic()
@@ -238,13 +238,13 @@ class Scheduler:
         news = find_news(snapshot.queued, decision.waits, now)
         if not decision.admissions and not news and not decision.preemptions:
             return []
-        # A message that a power failure takes was of an attempt that it took too: the job is still queued.
+        # Need not be durable: a power loss loses the message and its attempt together, and the job is still queued.
         with self._database.write(is_durable=False) as session:
             preempted = [
                 each for each in decision.preemptions if ask_preemption(session, each.job_id, each.for_job, now)
             ]
             fencing_tokens, admitted = list[FencingToken](), list[tuple[JobRow, int]]()
-            # Those that were cancelled since are left out.
+            # Jobs cancelled meanwhile are left out.
             for first in admit_all(session, {id: decision.placements[id] for id in decision.admissions}, now):
                 others = [PartPlace(part.node, part.members) for part in decision.parts.get(first.job_id, ())[1:]]
                 fencing_tokens += [first, *(add_parts(session, first, others, now) if others else ())]
@@ -263,7 +263,7 @@ class Scheduler:
         try:
             publish(self._app, fencing)
         except (BrokerError, redis.RedisError) as error:
-            # The attempt stays unclaimed, so a later pass sends it again.
+            # The attempt stays unclaimed, so a later pass sends its message again.
             logger.warning("message not sent job=%s error=%s", fencing.job_id, error)
 
 
@@ -289,12 +289,12 @@ def serve(home: Home) -> None:
 
 
 class LeaseWatch:
-    """Watch over leases that workers extend by beats."""
+    """Watch over leases that workers extend by heartbeats."""
 
     def __init__(self, clock: Clock, lease_s: float) -> None:
         self._clock, self._watch = clock, SilenceWatch(lease_s)
 
     def find_silent(self, leases: Mapping[str, float]) -> dict[str, float]:
-        """Return those of the leases that have not been extended for their length, or that have lapsed."""
+        """Return the leases that were not extended in time, or that have lapsed."""
         lost = self._watch.look(leases, self._clock.monotonic())
         return {name: lease for name, lease in leases.items() if name in lost or lease == LAPSED}

@@ -1,4 +1,4 @@
-"""Jobs that maintenance of nodes keeps from starting. Pure; one rule for each decision."""
+"""Jobs that cannot start because of planned maintenance (pure). Each decision has one rule."""
 
 from dataclasses import dataclass, field, replace
 
@@ -10,15 +10,15 @@ from rdukit_platform.scheduler.node_room import NodeRoom
 
 @dataclass(slots=True)
 class MaintenanceRule:
-    """Finds what jobs wait for that would still run when maintenance begins."""
+    """Finds the wait reason of jobs that would still run when maintenance begins."""
 
     ledger: Ledger
     now: float
-    #: By size: the end from which on maintenance keeps jobs from starting, and what is said to them.
+    #: By size: the end from which on maintenance prevents a start, and the wait reason.
     _known: dict[Need, tuple[float, Wait]] = field(default_factory=dict)
 
     def find_wait(self, job: QueuedJob, until: float) -> Wait | None:
-        """Return the wait of a job that ends by a time and is kept from tiles that are free, or from all tiles."""
+        """Return the wait of a job that maintenance keeps from free tiles, or from all tiles; ``None``: it does not."""
         known = self._known.get(job.need)
         if known is not None and until >= known[0]:
             return known[1]
@@ -36,17 +36,17 @@ class MaintenanceRule:
             return wait
         over = min(_reopens(room, now, until) for room in shut)
         wait = Wait(WaitCode.NODE_AWAY, f"Reserved for maintenance, which {when}; it {how}")
-        # The first one alone is told when it starts: it may take all that there is then.
+        # Only the first job gets a start time: it may take everything that is free then.
         self._known[job.need] = until, wait
         return wait if over == float("inf") else replace(wait, starts_at=over)
 
 
 def _reopens(room: NodeRoom, now: float, until: float) -> float:
-    """Return when maintenance of a node is over that begins before a time; infinite: that is open."""
+    """Return the end of the node's maintenance that begins before a time; infinite: the end is unknown."""
     ends = [end for at, end, _ in room.windows if at < until and (end is None or end > now)]
     return max(float("inf") if end is None else end for end in ends)
 
 
 def _coarse(seconds: float) -> str:
-    """Return a length of time in words that seldom change: they are written where a job waits."""
+    """Return a coarse duration as text, so that stored wait reasons seldom change."""
     return f"{seconds / 3600:.0f} h" if seconds >= 7200 else f"{-(-seconds // 60):.0f} min"

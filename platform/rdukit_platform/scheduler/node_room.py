@@ -1,6 +1,6 @@
 """Free resources of one node while a decision is made (pure): rows of tiles, places of applications, worker slots.
 
-Where the node's daemon says which tiles are free, that is known too; otherwise only how many.
+If the node's daemon reports which tiles are free, their positions are known, too; otherwise only their number.
 """
 
 from collections.abc import Iterable
@@ -11,10 +11,10 @@ from rdukit_platform.nodes.topology import NodeLayout, place_members
 from rdukit_platform.nodes.view import members_that_fit
 from rdukit_platform.scheduler.model import Need, NodeState
 
-#: Bits of each part of a node's rank, of which the lowest are its index.
+#: Bits of each field of a node's rank; the lowest field is the node's index.
 _BITS: Final = 20
 LOW: Final = (1 << _BITS) - 1
-#: Label of nodes between which the way is short.
+#: Label of nodes: its value names the rack, within which links are short.
 RACK: Final = "rack"
 
 
@@ -33,11 +33,11 @@ class NodeRoom:
         capacity = node.capacity
         self.tiles, self.places, self.is_degraded = 0, 0, False
         self._rows: list[int] = []
-        #: 0: which tiles are neighbours is not known, and any do.
+        #: Tiles of an RDU; 0: positions are unknown, and any tiles are equivalent.
         self._rdu_tiles = 0
-        #: Which tiles are free, where the daemon says it; else 0.
+        #: Mask of free tiles, if the daemon reports it; otherwise 0.
         self._mask = 0
-        #: Maintenance, as of ``NodeCapacity``.
+        #: Maintenance windows, as in ``NodeCapacity``.
         self.windows = () if capacity is None else capacity.windows
         if capacity is not None:
             self.tiles, self.places = capacity.free_tiles, capacity.free_applications
@@ -50,12 +50,12 @@ class NodeRoom:
 
     @property
     def rdu_tiles(self) -> int:
-        """Return how many tiles an RDU has; 0: any tiles are as good as others."""
+        """Return the tiles per RDU; 0: all tiles are equivalent."""
         return self._rdu_tiles
 
     @property
     def mask(self) -> int:
-        """Return which tiles are free, as of ``NodeCapacity.free_mask``; 0: that is not known, or none is."""
+        """Return the mask of free tiles, as in ``NodeCapacity.free_mask``; 0: unknown, or none is free."""
         return self._mask
 
     @property
@@ -65,11 +65,11 @@ class NodeRoom:
 
     @property
     def longest(self) -> int:
-        """Return the longest row of free tiles."""
+        """Return the length of the longest row of free tiles."""
         return max(self._rows, default=0)
 
     def rank(self, need: Need) -> int | None:
-        """Return how well the node fits a job, the lowest best; ``None``: not at all, now."""
+        """Return a rank of the node for a job, lower is better; ``None``: the job does not fit now."""
         tiles, members, constraint = need
         if self.slots <= 0 or (constraint and not constraint <= self.node.labels):
             return None
@@ -97,14 +97,14 @@ class NodeRoom:
         return (((self.is_degraded << _BITS | distance) << _BITS | row) << _BITS | self.tiles) << _BITS | self.index
 
     def _distance(self, tiles: int, members: int) -> int:
-        """Return how far apart the tiles of a job would be, as of ``MemberTiles``; where that is not known, 1."""
+        """Return the distance between the job's tiles, as in ``MemberTiles``; 1 if unknown."""
         if self._rdu_tiles and self._mask.bit_count() == self.tiles:
             found = place_members(tiles, members, self._mask, self._layout)
             return 0 if found is None else found.distance
         return 1
 
     def count_members(self, tiles: int, now: float = 0.0, until: float = 0.0) -> int:
-        """Return how many members of so many tiles have room, which end by a time."""
+        """Return how many members of ``tiles`` tiles fit, if they end by ``until``."""
         if self.slots <= 0 or self.places <= 0:
             return 0
         closed = self.closed(now, until) if self.windows else 0
@@ -113,7 +113,7 @@ class NodeRoom:
         return self._count_in(tiles, rows_of(self._mask & ~closed, self._rdu_tiles) if closed else self._rows)
 
     def count_with(self, tiles: int, leaving: "Leaving", closed: int = 0) -> int:
-        """Return how many members of so many tiles, which may not have ``closed`` ones, would fit if others left."""
+        """Return how many members of ``tiles`` tiles would fit, outside of ``closed``, once others have left."""
         if self.places + leaving.jobs <= 0 or self.slots + leaving.jobs <= 0:
             return 0
         if self._is_mapped(leaving):
@@ -126,7 +126,7 @@ class NodeRoom:
         return members_that_fit(tiles, self._rdu_tiles, rows)
 
     def closed(self, now: float, until: float) -> int:
-        """Return which tiles have maintenance that is under way, or begins before a time; -1: all."""
+        """Return the mask of tiles whose maintenance is under way or begins before ``until``; -1: all."""
         found = 0
         for at, end, mask in self.windows:
             if at < until and (end is None or end > now):
@@ -134,27 +134,27 @@ class NodeRoom:
         return found
 
     def count_open(self, now: float, until: float) -> int:
-        """Return how many tiles there are for a job that ends at a time, if it had the node for itself."""
+        """Return the number of tiles for a job that ends at ``until``, if it were alone on the node."""
         if self.node.capacity is None:
             return 0
         closed = self.closed(now, until)
         return self.node.capacity.tiles - closed.bit_count() if closed >= 0 else 0
 
     def count_closing(self, now: float, until: float) -> int:
-        """Return how many tiles, free or not, have maintenance that begins between now and a time."""
+        """Count the tiles, free or not, whose maintenance begins between now and ``until``."""
         closing = sum(mask.bit_count() or LOW for at, _, mask in self.windows if now < at < until)
         return closing
 
     def is_open(self, need: Need, now: float, until: float) -> bool:
-        """Return whether a job for which there is room would have ended when maintenance of its tiles begins."""
+        """Return whether a job that fits would end before maintenance of its tiles begins."""
         closed = self.closed(now, until) if self.windows and need[0] else 0
         return not closed or (self._mask > 0 and self.place(need, 0, closed) is not None)
 
     def take(self, need: Need, now: float = 0.0, until: float = 0.0) -> int:
-        """Give a job its resources, as far as they are there. Returns how many tiles it gets.
+        """Take a job's resources, as far as they are free. Returns the number of tiles.
 
         Args:
-            until: it has no tiles whose maintenance begins before.
+            until: the job's end; tiles whose maintenance begins before it are not used.
         """
         tiles, members, _ = need
         self.slots -= 1
@@ -191,20 +191,20 @@ class NodeRoom:
                 if row >= tiles:
                     rows[at] = row - tiles
                     break
-            else:  # what the daemon told has changed since: nothing is promised there until it tells again
+            else:  # the daemon's report is outdated: assume no free tiles until the next one
                 rows.clear()
         self.tiles -= tiles
         return tiles
 
     def give(self, tiles: int, mask: int = 0) -> None:
-        """Take back what a job had: the tiles of a mask, or where any are as good as others so many."""
+        """Take back a job's resources: the tiles of a mask, or a number of equivalent tiles."""
         self.slots += 1
         if tiles:
             self.places += 1
             self.release(tiles, mask)
 
     def release(self, tiles: int, mask: int = 0) -> None:
-        """Count the tiles of a mask as free again, or where any are as good as others so many."""
+        """Free the tiles of a mask, or a number of equivalent tiles."""
         if mask:
             self._set_mask(self._mask | mask)
         elif tiles:
@@ -212,24 +212,24 @@ class NodeRoom:
             self._rows = [self.tiles]
 
     def withdraw(self, mask: int) -> None:
-        """Count free tiles as not free."""
+        """Mark free tiles as not free."""
         self._set_mask(self._mask & ~mask)
 
     def _set_mask(self, mask: int) -> None:
         self._mask, self.tiles, self._rows = mask, mask.bit_count(), rows_of(mask, self._rdu_tiles)
 
     def close(self) -> None:
-        """Have nothing free."""
+        """Mark everything as not free."""
         self.tiles, self.places, self.slots, self._rows, self._mask = 0, 0, 0, [], 0
 
     def open(self) -> None:
-        """Have free what the node's capacity says, with nothing running there."""
+        """Reset the free resources to the node's capacity, without jobs."""
         fresh = NodeRoom(self.index, self.node)
         self.tiles, self.places, self.slots = fresh.tiles, fresh.places, fresh.slots
         self._rows, self._mask, self.is_degraded = fresh._rows, fresh._mask, fresh.is_degraded
 
     def fits_with(self, need: Need, leaving: "Leaving", closed: int = 0) -> bool:
-        """Return whether a job that may not have ``closed`` tiles would fit if others left."""
+        """Return whether a job would fit, outside of ``closed`` tiles, once others have left."""
         tiles = need[0]
         if self.places + leaving.jobs <= 0 or self.slots + leaving.jobs <= 0 or tiles > self.tiles + leaving.tiles:
             return False
@@ -238,7 +238,9 @@ class NodeRoom:
         return self.place(need, leaving.mask, closed) is not None
 
     def hold(self, need: Need, leaving: "Leaving", closed: int = 0) -> "Leaving":
-        """Keep what a job needs that ``fits_with`` others gone, so that nobody else gets it. Returns what is left."""
+        """Hold the resources of a job that ``fits_with`` accepts, so that no other job gets them. Returns what remains
+        of ``leaving``.
+        """
         tiles = need[0]
         if self._is_mapped(leaving):
             place = self.place(need, leaving.mask, closed) or 0
@@ -257,7 +259,7 @@ class NodeRoom:
         return Leaving(leaving.jobs - 1, max(leaving.tiles - tiles, 0), 0)
 
     def place(self, need: Need, besides: int, closed: int = 0) -> int | None:
-        """Return which tiles a job would get, with those of a mask free besides; ``None``: it could get none.
+        """Return the mask of tiles that a job would get if ``besides`` were free, too; ``None``: it does not fit.
 
         ``closed``: tiles that it may not have.
         """
@@ -266,14 +268,14 @@ class NodeRoom:
         return None if found is None else sum(found.masks)
 
     def _is_mapped(self, leaving: "Leaving") -> bool:
-        """Return whether it is known which tiles are free and which are to be; else only how many."""
+        """Return whether the positions of free and of leaving tiles are known, not only their numbers."""
         is_known = self._mask.bit_count() == self.tiles and leaving.mask.bit_count() == leaving.tiles
         return self._rdu_tiles > 0 and is_known
 
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """Jobs of a node that give their tiles back soon: how many, how many tiles, and which, as ``held`` tells."""
+    """Jobs of a node that release their tiles soon: number of jobs, number of tiles, and mask."""
 
     jobs: int = 0
     tiles: int = 0
@@ -293,5 +295,5 @@ def rows_of(mask: int, rdu_tiles: int) -> list[int]:
 
 
 def whole_tiles(tiles: int, rdu_tiles: int) -> int:
-    """Return how many tiles a member of so many takes: of more than an RDU has, whole RDUs (pure)."""
+    """Return the tiles that a member occupies: whole RDUs if it needs more than one (pure)."""
     return -(-tiles // rdu_tiles) * rdu_tiles if 0 < rdu_tiles < tiles else tiles

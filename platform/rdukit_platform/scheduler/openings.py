@@ -1,7 +1,7 @@
-"""When nodes have enough tiles for a job, if those of their jobs that have run limits use them up (pure).
+"""Times at which nodes have enough tiles for a job, if jobs with run limits use them up (pure).
 
-What was found for jobs of a size is kept, and looked up anew for nodes that have changed since: the first job that
-waits is much the same in one decision after the other.
+Results are cached by size and recomputed for nodes that have changed: the first waiting job is mostly the same in
+successive decisions.
 """
 
 import heapq
@@ -12,13 +12,13 @@ from rdukit_platform.scheduler.model import Need
 from rdukit_platform.scheduler.node_room import NodeRoom
 from rdukit_platform.scheduler.rooms import Rooms
 
-#: When a job gives back its slot and how many tiles at the latest, and the index of its node.
+#: Latest end of a job, its tiles, and its node's index.
 Ending = tuple[float, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """Time at which a node has enough tiles, and how many more."""
+    """Time at which a node has enough tiles, and the number of tiles left over."""
 
     at: float
     spare: int
@@ -27,14 +27,14 @@ class Opening:
 
 @dataclass(slots=True)
 class _Known:
-    """Openings that are known for jobs of a size."""
+    """Known openings for jobs of one size."""
 
     able: dict[int, NodeRoom]
-    #: By the index of the node; a node that never has enough is not there.
+    #: Openings by node index; nodes that never have enough are missing.
     found: dict[int, Opening] = field(default_factory=dict)
-    #: Times and indices, the earliest first. Some are of the past.
+    #: Heap of times and node indices; some entries are outdated.
     order: list[tuple[float, int]] = field(default_factory=list)
-    #: Changes of rooms that are in it.
+    #: Number of changes of rooms already considered.
     seen: int = 0
 
 
@@ -44,21 +44,21 @@ class Openings:
     def __init__(self, rooms: Rooms, endings: Mapping[int, Sequence[Ending]]) -> None:
         """
         Args:
-            rooms: they note each change, that of endings, too.
-            endings: of the jobs on each node, by its index, the earliest first.
+            rooms: record each change, also of endings.
+            endings: ends of jobs by node index, earliest first.
         """
         self._rooms, self._endings = rooms, endings
         self._known: dict[Need, _Known] = {}
 
     def forget(self) -> None:
-        """Forget all: nodes that could have jobs of some sizes are others now."""
+        """Drop all results, because the nodes that can hold a size have changed."""
         self._known.clear()
 
     def find(self, need: Need, able: Sequence[NodeRoom]) -> Opening | None:
-        """Find the node that is the first to have enough tiles, of equals the first one; ``None``: none ever has.
+        """Find the earliest opening, on the first node among equals; ``None``: there is none.
 
         Args:
-            able: nodes that could have such a job, the same for the same need; those with maintenance are left out.
+            able: nodes that could hold the job, always the same for one need; those with maintenance are skipped.
         """
         known = self._known.get(need)
         if known is None:
@@ -85,13 +85,13 @@ class Openings:
             known.found[index] = opening
             if before is None or before.at != opening.at:
                 heapq.heappush(known.order, (opening.at, index))
-        if len(known.order) > 4 * len(known.able) + 64:  # most of them are of the past
+        if len(known.order) > 4 * len(known.able) + 64:  # most entries are outdated
             known.order = [(opening.at, index) for index, opening in known.found.items()]
             heapq.heapify(known.order)
 
 
 def find_opening(room: NodeRoom, endings: Sequence[Ending], tiles: int) -> Opening | None:
-    """Find when a node has enough tiles (pure); ``None``: never, as far as is known."""
+    """Find when a node has enough tiles (pure); ``None``: no known time."""
     free = room.tiles
     for at, given, _ in endings:
         free += given

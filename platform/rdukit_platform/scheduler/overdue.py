@@ -1,11 +1,11 @@
-"""Overdue jobs (pure): which waiting job goes before those of smaller shares, because it has waited too long.
+"""Overdue jobs (pure): a job that has waited too long precedes those of smaller shares.
 
-A job is overdue once it has waited ``FACTOR`` times as long as the tiles in service waited for their jobs on average;
-where places on nodes or worker slots are scarcer than tiles, as these did. Only jobs that were queued before it count
-in this average: tiles that are free, or that later jobs have, count as never waited for. So as long as jobs that came
-before it have more than half of the tiles, it is not overdue, and later jobs of smaller shares pass it. When they
-have the other half, it is. Half of the tiles therefore go by age and half by share: nobody waits much longer than
-twice as long as in a queue by age, and a tenant that uses little waits for nobody.
+A job is overdue once it has waited ``FACTOR`` times as long as the tiles in service waited for their jobs on average,
+or as the places on nodes or the worker slots did if those are scarcer. Only jobs that were queued before it count in
+this average: tiles that are free, or that later jobs have, count as never waited for. So as long as jobs that came
+before it have more than half of the tiles, it is not overdue, and later jobs of smaller shares pass it. When they have
+the other half, it is. Half of the tiles therefore go by age and half by share: nobody waits much longer than twice as
+long as in a queue by age, and a tenant that uses little waits for nobody.
 
 An overdue job stays overdue until it starts: it grows older, and the jobs that came before it only end. Preempted jobs
 are the exception, since they return with the age that they had.
@@ -19,12 +19,11 @@ from typing import Final
 
 from rdukit_platform.scheduler.model import ActiveJob, QueuedJob
 
-#: Times the average wait that a job waits before it is overdue.
+#: Multiple of the average wait after which a job is overdue.
 FACTOR: Final = 2.0
-#: When an active job was queued, its id, seconds that it waited, and its tiles.
+#: An active job: time at which it was queued, id, seconds that it waited, and tiles.
 _Wait = tuple[float, str, float, int]
-#: Seconds that jobs waited, summed up over their worker slots, their places on nodes and their tiles; or how many of
-#: these there are on all nodes.
+#: Seconds that jobs waited, summed over worker slots, places on nodes and tiles; or the numbers of these on all nodes.
 Scarce = tuple[float, float, float]
 _NOTHING: Final[Scarce] = (0.0, 0.0, 0.0)
 
@@ -32,18 +31,18 @@ _NOTHING: Final[Scarce] = (0.0, 0.0, 0.0)
 class ActiveWaits:
     """Waits of the active jobs before they began, summed up over those that were queued before another.
 
-    One question is answered by a look at all jobs; they are sorted for the second one.
+    The first query examines all jobs; the second sorts them.
     """
 
     def __init__(self) -> None:
-        #: The earliest queued first, if they are sorted.
+        #: Sorted by queue time from the second query on.
         self._waits: list[_Wait] = []
         self._is_sorted, self._was_asked = False, False
-        #: How many of them the sums are over.
+        #: Number of jobs included in the sums, and the sums.
         self._summed, self._sums = 0, _NOTHING
 
     def add_all(self, active: Iterable[ActiveJob], now: float) -> None:
-        """Count the jobs of a snapshot; one that no worker has taken yet begins now."""
+        """Add the jobs of a snapshot; one that no worker has claimed counts as begun now."""
         self._waits += [
             (job.since, job.job_id, (now if job.began is None else job.began) - job.since, job.tiles)
             for job in active
@@ -52,7 +51,7 @@ class ActiveWaits:
         self._is_sorted, self._was_asked = False, False
 
     def add(self, job: QueuedJob, now: float) -> None:
-        """Count a job that starts now."""
+        """Add a job that starts now."""
         wait = job.since, job.job_id, now - job.since, job.tiles
         if not self._is_sorted:
             self._waits.append(wait)
@@ -63,7 +62,7 @@ class ActiveWaits:
             self._sum([wait], 1)
 
     def remove(self, job: ActiveJob) -> None:
-        """Count a job that was added, and has begun, no more."""
+        """Remove a job that was added and has begun."""
         if job.since is None or job.began is None:
             return
         self._sort()
@@ -74,7 +73,7 @@ class ActiveWaits:
         self._waits.pop(place)
 
     def before(self, job: QueuedJob) -> Scarce:
-        """Return what the jobs waited that were queued before one."""
+        """Return the summed waits of the jobs queued before ``job``."""
         asked = job.since, job.job_id, 0.0, 0
         if not self._was_asked and not self._is_sorted:
             self._was_asked = True
@@ -108,27 +107,27 @@ def _add_up(waits: Sequence[_Wait]) -> Scarce:
 
 
 class OverdueRule:
-    """Finds overdue jobs while a decision is made, in which waits are only added to ``waits``."""
+    """Finds overdue jobs during a decision, which only adds to ``waits``."""
 
     def __init__(self, waits: ActiveWaits, there: Scarce, starve_s: float, now: float) -> None:
         """
         Args:
-            there: what all nodes have together; of nothing there is less than one.
-            starve_s: seconds that a job waits at least before it is overdue.
+            there: resources of all nodes together, at least 1 of each.
+            starve_s: shortest wait in seconds of an overdue job.
         """
         self._waits, self._there = waits, there
         self._now = now
-        #: When the last job that may be overdue was queued. Later ones have waited less, with more jobs before them.
+        #: Latest queue time of a job that may be overdue. Later jobs have waited less, with more jobs before them.
         self._queued_by = now - starve_s
-        #: The job that was found not to be overdue: neither is any that was queued after it.
+        #: A job that is not overdue; no job queued after it is, either.
         self._not_from = float("inf"), ""
 
     def stop(self) -> None:
-        """Find no further one: an overdue job waits for its reservation."""
+        """Stop finding overdue jobs, because one waits for its reservation."""
         self._queued_by = -float("inf")
 
     def applies(self, job: QueuedJob) -> bool:
-        """Return whether a job is overdue. What is the scarcest decides."""
+        """Return whether a job is overdue. The scarcest resource decides."""
         since = job.since
         if since > self._queued_by or (since, job.job_id) >= self._not_from:
             return False

@@ -1,4 +1,4 @@
-"""May a job start at all? Limits of its tenant, and what no node has. Pure; where it starts is asked afterwards."""
+"""Permission to start (pure): limits of the job's tenant, and resources that no node has. Placement follows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from rdukit_platform.scheduler.shares import Shares
 
 @dataclass(frozen=True, slots=True)
 class QueueRules:
-    """Rules of a decision, as ``QueueSnapshot`` has them."""
+    """Rules of a decision, taken from ``QueueSnapshot``."""
 
     tenant_jobs: int = 0
     starve_s: float = 60.0
@@ -22,10 +22,10 @@ class QueueRules:
 
 
 def find_limit(job: QueuedJob, shares: Shares, most: int) -> Wait | None:
-    """Return the wait of a job whose tenant may not have more now; ``None``: it may.
+    """Return the wait of a job whose tenant is at its limit; ``None``: it is not.
 
     Args:
-        most: active jobs that a tenant without a limit of its own may have; 0: any number.
+        most: limit of active jobs for tenants without their own; 0: no limit.
     """
     claim, active = shares.claim(job.tenant_id), shares.jobs[job.tenant_id]
     if claim.max_jobs is not None and active >= claim.max_jobs:
@@ -45,7 +45,7 @@ def find_limit(job: QueuedJob, shares: Shares, most: int) -> Wait | None:
 
 
 def find_lack(job: QueuedJob, ledger: Ledger, rules: QueueRules) -> Wait | None:
-    """Return the wait of a job that no node takes, whatever is free there; ``None``: a node may take it."""
+    """Return the wait of a job that no node accepts, whatever is free; ``None``: one may accept it."""
     if ledger.slots == 0:
         return Wait(WaitCode.WORKERS_AWAY, _why_no_worker(ledger, rules.absent))
     if job.constraint and (unlabelled := ledger.why_unlabelled(job.constraint)) is not None:
@@ -63,7 +63,7 @@ def find_lack(job: QueuedJob, ledger: Ledger, rules: QueueRules) -> Wait | None:
 
 
 def find_slots(job: QueuedJob, nodes: int, ledger: Ledger, rules: QueueRules) -> Wait | None:
-    """Return the wait of a job whose members on several nodes need more worker slots than it may have now."""
+    """Return the wait of a job whose members on several nodes lack worker slots; ``None``: they do not."""
     free = ledger.rooms.slots
     if free - nodes >= _leaves_one(job, ledger, rules):
         return None
@@ -72,7 +72,7 @@ def find_slots(job: QueuedJob, nodes: int, ledger: Ledger, rules: QueueRules) ->
 
 
 def _leaves_one(job: QueuedJob, ledger: Ledger, rules: QueueRules) -> bool:
-    """Return whether a tenant that has active jobs leaves the last worker slot to others."""
+    """Return whether the job's tenant must leave the last worker slot to other tenants."""
     return rules.has_other_tenants and ledger.shares.jobs[job.tenant_id] > 0
 
 

@@ -1,4 +1,4 @@
-"""Preemption (pure): which active jobs end their attempts so that one that goes before them gets their tiles.
+"""Preemption (pure): active jobs end their attempts so that a job that precedes them gets their tiles.
 
 A job that finds no tiles may take those of others in two cases:
 
@@ -28,13 +28,13 @@ from rdukit_platform.scheduler.model import ActiveJob, Labels, PreemptionRule, P
 from rdukit_platform.scheduler.node_room import Leaving, NodeRoom
 from rdukit_platform.scheduler.rooms import Spread, spread_over
 
-#: Jobs that one decision finds victims for; what is left comes next time.
+#: Largest number of jobs for which one decision finds victims; the next decision continues.
 MAX_AT_ONCE: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Clearing:
-    """Room that a job gets soon on a node, or its members on several: by victims, or by jobs that leave anyway."""
+    """Room that a job gets soon on one or several nodes, from victims or from jobs that leave anyway."""
 
     places: Spread
     victims: tuple[ActiveJob, ...] = ()
@@ -50,12 +50,12 @@ class Preemptor:
         self._leaving: defaultdict[int, Leaving] = defaultdict(Leaving)
         self._held: dict[int, dict[str, int]] = {}
         self._started = ledger.held
-        #: What priority reaches the least urgent job that may be a victim for its priority.
+        #: Lowest priority that can preempt the least urgent victim.
         self._least: float = float("inf")
-        #: For jobs of this kind and size, or larger ones, nobody makes room.
+        #: Kinds and sizes of jobs for which no victims exist; the same holds for larger ones.
         self._in_vain: dict[tuple[bool, int, str, int, Labels], int] = {}
         self._left = MAX_AT_ONCE
-        #: How many free tiles are held for others, by the index of their node, and which, where that is known.
+        #: Free tiles held for other jobs, by node index: their number, and their mask where known.
         self._kept: Counter[int] = Counter()
         self._kept_masks: defaultdict[int, int] = defaultdict(int)
         #: Tiles of each tenant's victims.
@@ -76,11 +76,11 @@ class Preemptor:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether there is nobody that could make room."""
+        """Return whether no job can make room."""
         return not self._victims and not self._leaving
 
     def release(self) -> None:
-        """Hold nothing any more: who keeps the ledger decides anew when the victims have left."""
+        """Release all held tiles. A caller that keeps the ledger decides again when the victims have left."""
         for index, tiles in self._kept.items():
             self._rooms.release(self._rooms.all[index], tiles, self._kept_masks[index])
         self._shares.leaving.subtract(self._asked)
@@ -88,11 +88,11 @@ class Preemptor:
     def clear(
         self, job: QueuedJob, may_have: Callable[[NodeRoom], bool], closed: Container[int] = ()
     ) -> Clearing | None:  # fmt: skip
-        """Clear room for a job that finds none, and hold it.
+        """Find room for a job by preemption, and hold it; ``None``: there is none.
 
         Args:
-            may_have: whether it may be on a node as a whole.
-            closed: nodes that none of its members may be on.
+            may_have: whether the job may use a node completely.
+            closed: indices of nodes that its members may not use.
         """
         is_borrower = self._shares.borrows(job)
         kind = is_borrower, job.priority, self._tenant_of(job), *job.need[1:]
@@ -120,7 +120,7 @@ class Preemptor:
         return found
 
     def _tenant_of(self, job: QueuedJob) -> str:
-        """Return the tenant of a job, where it matters for whom others make room; else nothing."""
+        """Return the tenant of a job if victims depend on it; otherwise an empty text."""
         return job.tenant_id if self._shares.has_quotas or not self._spans_tenants else ""
 
     def _rooms_of(self, job: ActiveJob) -> list[NodeRoom]:
@@ -143,13 +143,13 @@ class Preemptor:
             if not may_have(room):
                 continue
             chosen = self._choose(job, is_borrower, room, candidates)
-            # Of equal ones the first node's: the order in which jobs began decides nothing.
+            # Among equals the first node wins, so the order in which jobs began is irrelevant.
             if chosen and (best is None or (self._cost(chosen), index) < best[:2]):
                 best = self._cost(chosen), index, Clearing(((room, job.need),), tuple(chosen))
         return None if best is None else best[2]
 
     def _find_spread(self, job: QueuedJob, is_borrower: bool, closed: Container[int]) -> Clearing | None:
-        """Find room on several nodes for a job's members: by jobs that leave anyway, or by victims besides."""
+        """Find room on several nodes for a job's members, from jobs that leave anyway and from victims."""
         linked = self._rooms.linked
         if job.members < 2 or len(linked) < 2:
             return None
@@ -176,7 +176,7 @@ class Preemptor:
                             counts[room.index] = count(room.index, leaving[room.index])
         if sum(counts.values()) < job.members:
             return None
-        for victim in victims[::-1]:  # whoever can be spared is
+        for victim in victims[::-1]:  # keep every victim that is not needed
             others = [other for other in victims if other is not victim]
             rest = dict(counts)
             for room in self._rooms_of(victim):
@@ -190,7 +190,7 @@ class Preemptor:
         return None if places is None else Clearing(places, tuple(victims))
 
     def _may_take(self, job: QueuedJob, is_borrower: bool, victim: ActiveJob, given: int = 0) -> bool:
-        """Return whether an active job may be a victim beside others of its tenant that have ``given`` tiles."""
+        """Return whether an active job may be a victim, in addition to ``given`` tiles of its tenant's other victims."""
         gap, is_other = self._rule.priority_gap, victim.tenant_id != job.tenant_id
         has_borrowed = self._shares.borrowed(victim.tenant_id) > given
         if has_borrowed and is_other and not is_borrower:
@@ -203,7 +203,7 @@ class Preemptor:
     def _choose(
         self, job: QueuedJob, is_borrower: bool, room: NodeRoom, candidates: Sequence[ActiveJob]
     ) -> list[ActiveJob]:
-        """Choose the cheapest victims that suffice; none: they do not all together, or it is not tiles that lack."""
+        """Choose the cheapest sufficient victims; empty: all together do not suffice, or the job lacks no tiles."""
         left, closed = self._leaving.get(room.index, Leaving()), self._closed(job, room)
         cheapest = sorted(
             (victim for victim in candidates if self._may_take(job, is_borrower, victim)),

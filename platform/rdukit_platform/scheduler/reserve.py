@@ -1,6 +1,6 @@
-"""Reservation of tiles for the first job that finds none, by the run limits of the active ones (pure).
+"""Reservation of tiles for the first job that does not fit, by the run limits of active jobs (pure).
 
-Source: ours; after Lifka, "The ANL/IBM SP Scheduling System" (1995), which is called EASY backfill.
+Source: ours; after Lifka, "The ANL/IBM SP Scheduling System" (1995), known as EASY backfill.
 """
 
 import heapq
@@ -15,53 +15,52 @@ from rdukit_platform.scheduler.node_room import NodeRoom, whole_tiles
 from rdukit_platform.scheduler.openings import Ending, Opening
 from rdukit_platform.scheduler.rooms import spread_over
 
-#: Of the last day that a date can name.
+#: Last minute, in seconds since the epoch, that a date can express.
 _LAST_MINUTE: Final = 253402300740
 
 
 @dataclass(slots=True)
 class Reservation:
-    """Tiles of a node, or of several, for the first job that finds none: from ``at`` on they are its own.
+    """Tiles of one or several nodes that are reserved for the first job that does not fit, from ``at`` on.
 
-    ``at`` is infinite where a job without a run limit holds what it needs.
+    ``at`` is infinite if a job without a run limit holds tiles that it needs.
     """
 
     job: QueuedJob
     at: float
-    #: How many tiles are left over on each of the nodes, by its index; none where ``at`` is infinite.
+    #: Tiles left over on each node, by index; 0 if ``at`` is infinite.
     spares: dict[int, int]
 
     def closed_to(self, job: QueuedJob, now: float) -> Sequence[int]:
-        """Return where a later job may not start now: it ends too late, and what is left does not do for it."""
+        """Return the nodes on which a later job may not start now: it ends too late, and too few tiles are left over."""
         if job.run_limit_s is not None and self.at < float("inf") and now + job.run_limit_s <= self.at:
             return ()
         return [index for index, spare in self.spares.items() if job.tiles > spare]
 
     def describe_start(self) -> str:
-        """Say when the job is expected to start, by the minute: the words are written again where they change."""
+        """Describe the expected start to the minute, so that the stored text changes seldom."""
         if self.at == float("inf"):
             return ", expected to start when a job without a run limit ends"
         minute = min(-int(-self.at // 60.0) * 60, _LAST_MINUTE)
         return f", expected to start by {datetime.fromtimestamp(minute, UTC):%Y-%m-%d %H:%M} UTC"
 
     def note(self, job: QueuedJob, room: NodeRoom, tiles: int, now: float) -> None:
-        """Count the tiles of a later job that starts on a node now and still runs at ``at``."""
+        """Subtract the tiles of a later job that starts now and still runs at ``at``."""
         if room.index in self.spares and (job.run_limit_s is None or now + job.run_limit_s > self.at):
             self.spares[room.index] -= tiles
 
 
-#: How many members of a job each linked node could have if it were empty.
+#: Members of a job that each linked node could hold if it were empty.
 Could = Sequence[tuple[int, NodeRoom]]
 
 
 def reserve(job: QueuedJob, ledger: Ledger, now: float, *, at_any_cost: bool) -> Reservation | None:
-    """Reserve tiles for a job that finds no room, where and as early as the ends of others allow.
+    """Reserve tiles for a job that does not fit, at the earliest time that the ends of others allow.
 
-    It may be several nodes, where that is earlier. What has maintenance that would begin before the job has ended is
-    left out.
+    Several nodes are used if that is earlier. Tiles whose maintenance would begin before the job's end are left out.
 
     Args:
-        at_any_cost: where no time is known, reserve the node that comes nearest.
+        at_any_cost: if no time is known, reserve the node that comes closest.
     """
     able, could, endings = ledger.could_have(job.need), ledger.could_spread(job.need), ledger.endings
     best = ledger.openings.find(job.need, able)
@@ -88,7 +87,7 @@ def reserve(job: QueuedJob, ledger: Ledger, now: float, *, at_any_cost: bool) ->
 def _find_in_maintained(
     job: QueuedJob, room: NodeRoom, endings: Sequence[Ending], now: float
 ) -> Opening | None:  # fmt: skip
-    """Find when a node has enough tiles beside those whose maintenance would begin before the job has ended."""
+    """Find when a node has enough tiles, without those whose maintenance would begin before the job's end."""
     free = room.tiles
     for at, tiles, _ in endings:
         free += tiles
@@ -101,9 +100,9 @@ def _find_in_maintained(
 def _reserve_spread(
     job: QueuedJob, could: Could, endings: Mapping[int, Sequence[Ending]], now: float, before: float
 ) -> Reservation | None:
-    """Reserve tiles of several nodes, where their jobs' ends give enough before a time; else ``None``.
+    """Reserve tiles of several nodes if ends of jobs free enough of them before a time; otherwise ``None``.
 
-    Nodes with maintenance to come are left out.
+    Nodes with planned maintenance are left out.
     """
     each = job.tiles // job.members
     nodes = {room.index: (most, room) for most, room in could if not (room.windows and room.closed(now, float("inf")))}
@@ -114,7 +113,7 @@ def _reserve_spread(
         return min(max(free[index], 0) // unit[index], nodes[index][0])
 
     total = sum(map(count, nodes))
-    # Of each node the end that comes next, and its place among the node's.
+    # Heap of each node's next end, with its position among the node's ends.
     coming = [(*of_node[0], 0) for index in nodes if (of_node := endings.get(index))]
     heapq.heapify(coming)
     while coming and coming[0][0] < before:
@@ -136,7 +135,7 @@ def _reserve_spread(
 
 
 def _reserve_nearest(job: QueuedJob, could: Could, now: float) -> Reservation | None:
-    """Reserve the linked nodes that have the most free tiles, as many as could have the job."""
+    """Reserve the linked nodes with the most free tiles, as many as the job needs."""
     each, left, spares = job.tiles // job.members, job.members, dict[int, int]()
     until = job.ends_by(now)
     for most, room in sorted(could, key=lambda of: (-of[1].tiles, of[1].index)):

@@ -1,9 +1,9 @@
 """Free resources of all nodes while a decision is made (pure): rows of tiles, places of applications, worker slots.
 
-A job of no more tiles than an RDU has needs as many neighbours in one; a larger one has whole RDUs. The node of a job
-is the one whose smallest sufficient row of free tiles is the shortest, so that long rows and whole RDUs stay free for
-larger jobs; nodes that are degraded come last. In the node, its daemon takes the first row that suffices. Members of a
-job that no node has room for are spread over linked nodes, as few as suffice, if as few do within a rack there.
+A job that fits in an RDU needs neighbouring tiles in one; a larger job gets whole RDUs. The node with the shortest
+sufficient row of free tiles is chosen, so that long rows and whole RDUs stay free for larger jobs. Degraded nodes come
+last. Within the node, its daemon takes the first sufficient row. If no node fits the job, its members are spread over
+as few linked nodes as suffice, within one rack if that needs no more nodes.
 """
 
 import heapq
@@ -13,12 +13,12 @@ from collections.abc import Container, Iterable, Sequence
 from rdukit_platform.scheduler.model import ActiveJob, JobPart, Need, NodeState
 from rdukit_platform.scheduler.node_room import LOW, Leaving, NodeRoom
 
-#: Members of a job on each of several nodes, the most first, with what they need there.
+#: Members of a job on several nodes, each with the members' need there; the most members first.
 Spread = tuple[tuple[NodeRoom, Need], ...]
 
 
 def spread_near(need: Need, counts: Sequence[tuple[int, NodeRoom]]) -> Spread | None:
-    """Spread members as ``spread_over``, but within a rack (``RACK``) if no more nodes are needed there (pure)."""
+    """Spread members like ``spread_over``, within one rack (``RACK``) if that needs no more nodes (pure)."""
     best = spread_over(need, counts)
     racks: dict[str, list[tuple[int, NodeRoom]]] = {}
     for count, room in counts:
@@ -40,13 +40,13 @@ def spread_near(need: Need, counts: Sequence[tuple[int, NodeRoom]]) -> Spread | 
 
 
 def spread_over(need: Need, counts: Iterable[tuple[int, NodeRoom]]) -> Spread | None:
-    """Spread members over as few nodes as suffice (pure); ``None``: all together do not.
+    """Spread members over as few nodes as suffice (pure); ``None``: all nodes together do not.
 
-    Each node takes as many as it has room for, those with the most room first; the last one is the one that the rest
-    leaves the least room on. Of equals degraded nodes come last.
+    Nodes with the most room are filled first. The last node is the one on which the rest leaves the least room. Among
+    equals, degraded nodes come last.
 
     Args:
-        counts: how many members each node has room for.
+        counts: number of members that fit on each node.
     """
     tiles, members, constraint = need
     each, left, found = tiles // members, members, list[tuple[NodeRoom, Need]]()
@@ -64,7 +64,7 @@ def spread_over(need: Need, counts: Iterable[tuple[int, NodeRoom]]) -> Spread | 
 
 
 class Rooms:
-    """Rooms of all nodes. A search for the best one for so many tiles costs the logarithm of their number."""
+    """Rooms of all nodes. A search for the best node takes logarithmic time."""
 
     def __init__(self, nodes: Sequence[NodeState]) -> None:
         self.all = [NodeRoom(index, node) for index, node in enumerate(nodes)]
@@ -74,18 +74,18 @@ class Rooms:
         #: Free worker slots of all nodes.
         self.slots = 0
         self.count_slots()
-        #: Indices of nodes that have changed, one after the other.
+        #: Indices of changed nodes, in the order of the changes.
         self.changes: list[int] = []
-        #: For each size the nodes by rank, and how many of the changes they have seen.
+        #: Per size, a heap of nodes by rank, and the number of changes already applied to it.
         self._ranks: dict[Need, tuple[list[int], int]] = {}
         self._whys: dict[Need, tuple[int, str]] = {}
 
     def count_slots(self) -> None:
-        """Count the free worker slots anew, after rooms were changed by themselves."""
+        """Recount the free worker slots, after rooms were changed directly."""
         self.slots = sum(max(room.slots, 0) for room in self.all)
 
     def of(self, part: JobPart | ActiveJob) -> NodeRoom | None:
-        """Return the node of a part of an active job; ``None``: it is not among them."""
+        """Return the room of the node that a part runs on; ``None``: the node is not among these."""
         if part.node is None:
             return self.all[0] if len(self.all) == 1 else None
         return self._named.get(part.node)
@@ -93,9 +93,9 @@ class Rooms:
     def spread(
         self, need: Need, apart: Container[int] = (), now: float = 0.0, until: float = 0.0
     ) -> Spread | None:  # fmt: skip
-        """Find nodes for a job's members that are to start together; ``None``: there is no room for all.
+        """Find nodes for a job's members, which start together; ``None``: they do not all fit.
 
-        Args: as of ``find``.
+        Args: as for ``find``.
         """
         tiles, members, constraint = need
         if members < 2 or not tiles or len(self.linked) < 2:
@@ -118,7 +118,7 @@ class Rooms:
 
         Args:
             apart: indices of nodes that are left out.
-            until: when the job has ended; it gets no tiles whose maintenance begins before.
+            until: the job's end; it gets no tiles whose maintenance begins before it.
         """
         ranks, seen = self._ranks.get(need) or (None, 0)
         if not ranks and ranks is not None and seen == len(self.changes):
@@ -130,7 +130,7 @@ class Rooms:
             for index in set(self.changes[seen:]):
                 if (rank := self.all[index].rank(need)) is not None:
                     heapq.heappush(ranks, rank)
-            if len(ranks) > 4 * len(self.all) + 64:  # most of them are of the past
+            if len(ranks) > 4 * len(self.all) + 64:  # most entries are outdated
                 ranks = [rank for room in self.all if (rank := room.rank(need)) is not None]
                 heapq.heapify(ranks)
         self._ranks[need] = ranks, len(self.changes)
@@ -154,58 +154,58 @@ class Rooms:
         return self._named[name]
 
     def give(self, room: NodeRoom, tiles: int, mask: int = 0) -> None:
-        """Take back what a job had of a node, as by ``NodeRoom.give``."""
+        """Take back a job's resources on a node, as ``NodeRoom.give`` does."""
         self.slots += 1
         self.changes.append(room.index)
         room.give(tiles, mask)
 
     def close(self, room: NodeRoom) -> None:
-        """Count a node on which nothing runs as lost."""
+        """Mark a node without jobs as lost."""
         self.slots -= room.slots
         self.changes.append(room.index)
         room.close()
 
     def open(self, room: NodeRoom) -> None:
-        """Count a node that was lost as free."""
+        """Mark a lost node as back and free."""
         before = room.slots
         room.open()
         self.slots += room.slots - before
         self.changes.append(room.index)
 
     def withdraw(self, room: NodeRoom, mask: int, *, is_degraded: bool) -> None:
-        """Count free tiles of a node as not free."""
+        """Mark free tiles of a node as not free."""
         self.changes.append(room.index)
         room.withdraw(mask)
         room.is_degraded = is_degraded
 
     def restore(self, room: NodeRoom, mask: int, *, is_degraded: bool) -> None:
-        """Count tiles of a node, which nobody has, as free again."""
+        """Mark unused tiles of a node as free again."""
         self.changes.append(room.index)
         room.release(0, mask)
         room.is_degraded = is_degraded
 
     def release(self, room: NodeRoom, tiles: int, mask: int = 0) -> None:
-        """Hold tiles no more, as by ``NodeRoom.release``."""
+        """Release held tiles, as ``NodeRoom.release`` does."""
         self.changes.append(room.index)
         room.release(tiles, mask)
 
     def hold(self, room: NodeRoom, need: Need, leaving: Leaving, closed: int = 0) -> Leaving:
-        """Keep what a job needs on a node that others leave, as by ``NodeRoom.hold``."""
+        """Hold a job's resources on a node that others leave, as ``NodeRoom.hold`` does."""
         self.changes.append(room.index)
         return room.hold(need, leaving, closed)
 
     def take(self, room: NodeRoom, need: Need, now: float = 0.0, until: float = 0.0) -> int:
-        """Give a job its resources on a node, as by ``NodeRoom.take``. Returns how many tiles it gets."""
+        """Take a job's resources on a node, as ``NodeRoom.take`` does. Returns the number of tiles."""
         self.slots -= 1
         self.changes.append(room.index)
         return room.take(need, now, until)
 
     def forget_whys(self) -> None:
-        """Forget what ``why_none`` said: another decision begins."""
+        """Drop the cached reasons of ``why_none``, because another decision begins."""
         self._whys.clear()
 
     def why_none(self, need: Need) -> str:
-        """Say why no node has room for so many tiles: of several nodes, as it was when the first job found none."""
+        """Explain why no node has room for a need. On several nodes the text is cached for the decision."""
         known = self._whys.get(need)
         if known is None or (len(self.all) == 1 and known[0] != len(self.changes)):
             known = self._whys[need] = len(self.changes), self._find_why(need)

@@ -1,10 +1,10 @@
 """Order of the queue (pure): within quota first, then overdue jobs, then the tenants' weighted shares, then age.
 
-A tenant's own jobs go by priority, then age. Where priorities order the jobs of all tenants, they go before shares.
+A tenant's own jobs are ordered by priority, then age. If priorities order the jobs of all tenants, they precede shares.
 
-A tenant's share is dominant resource fairness's: the larger one of its part of the tiles and its part of the slots.
-What it used lately counts beside what it uses now, and fades by half in each half-life. Where any tenant has a quota,
-jobs that keep their tenant within its own go before those by which one would borrow.
+A tenant's share follows dominant resource fairness: the larger of its fractions of tiles and of slots. Past use counts
+too, and halves with each half-life. If any tenant has a quota, jobs within their tenant's quota precede jobs that would
+borrow.
 
 Source: ours; after Ghodsi et al., "Dominant Resource Fairness" (NSDI 2011), and the decayed usage of Slurm's
 multifactor priorities.
@@ -18,13 +18,13 @@ from typing import Final
 
 from rdukit_platform.scheduler.model import EQUAL_SHARE, ActiveJob, PriorityScope, QueuedJob, TenantShare
 
-#: Weights below this would be no weights; the gateway refuses them.
+#: Smallest weight; the gateway refuses lower ones.
 LOWEST_WEIGHT: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class UsagePeriod:
-    """Attempts of a tenant that have ended: so many ``jobs``, with ``tiles`` together, from ``began`` to ``ended``."""
+    """Ended attempts of a tenant: number of ``jobs``, their ``tiles`` together, from ``began`` to ``ended``."""
 
     tenant_id: str
     jobs: int
@@ -34,25 +34,25 @@ class UsagePeriod:
 
 
 class Shares:
-    """Shares of the tenants while a decision is made: each job that is admitted raises its tenant's."""
+    """Shares of the tenants during a decision; an admitted job raises its tenant's share."""
 
     def __init__(self, claims: Mapping[str, TenantShare], tiles: int, slots: int) -> None:
-        """Begin with no active job, on nodes of so many tiles and worker slots together."""
-        #: Tiles and worker slots that shares are parts of.
+        """Begin without active jobs; ``tiles`` and ``slots`` are those of all nodes."""
+        #: Tiles and worker slots of all nodes; shares are fractions of them.
         self.all_tiles, self.all_slots = max(tiles, 1), max(slots, 1)
-        #: Whether any tenant has tiles of its own; else nobody borrows.
+        #: Whether any tenant has a quota; otherwise no tenant borrows.
         self.has_quotas = False
-        #: Whether any tenant may have no more than so much.
+        #: Whether any tenant has a limit of tiles or jobs.
         self.has_limits = False
         self.change_claims(claims)
-        #: Active jobs of each tenant, their tiles, and those of them that are about to be given back.
+        #: Active jobs of each tenant, their tiles, and the tiles that they will release soon.
         self.jobs: Counter[str] = Counter()
         self.tiles: Counter[str] = Counter()
         self.leaving: Counter[str] = Counter()
         self._shares: dict[str, float] = {}
 
     def change_claims(self, claims: Mapping[str, TenantShare]) -> None:
-        """Go by other claims from now on."""
+        """Replace the tenants' claims."""
         self._claims = claims
         self._shares = {}
         self.has_quotas = any(claim.quota is not None for claim in claims.values())
@@ -65,8 +65,8 @@ class Shares:
         self._shares.pop(job.tenant_id, None)
 
     def add_all(self, active: Collection[ActiveJob]) -> None:
-        """Count jobs as active, of which some are about to give their tiles back."""
-        tiles = defaultdict[str, int](int)  # quicker than a Counter is
+        """Count jobs as active; some of them will release their tiles soon."""
+        tiles = defaultdict[str, int](int)  # faster than a Counter
         for job in active:
             tiles[job.tenant_id] += job.tiles
             if job.is_leaving:
@@ -76,39 +76,39 @@ class Shares:
         self._shares.clear()
 
     def remove(self, job: ActiveJob | QueuedJob) -> None:
-        """Count a job as active no more."""
+        """Stop counting a job as active."""
         self.jobs[job.tenant_id] -= 1
         self.tiles[job.tenant_id] -= job.tiles
         self._shares.pop(job.tenant_id, None)
 
     def count_tiles(self, tiles: int) -> None:
-        """Count shares of so many tiles from now on."""
+        """Set the number of tiles that shares are fractions of."""
         self.all_tiles = max(tiles, 1)
         self._shares.clear()
 
     def count_slots(self, slots: int) -> None:
-        """Count shares of so many worker slots from now on."""
+        """Set the number of worker slots that shares are fractions of."""
         self.all_slots = max(slots, 1)
         self._shares.clear()
 
     def claim(self, tenant_id: str) -> TenantShare:
-        """Return what a tenant may have."""
+        """Return a tenant's claim."""
         return self._claims.get(tenant_id, EQUAL_SHARE)
 
     def borrows(self, job: QueuedJob) -> bool:
-        """Return whether the tenant has more than its quota with this job; one without tiles counts as of one."""
+        """Return whether this job takes its tenant beyond its quota; a job without tiles counts as one tile."""
         if not self.has_quotas:
             return False
         return self._held(job.tenant_id) + max(job.tiles, 1) > (self.claim(job.tenant_id).quota or 0)
 
     def borrowed(self, tenant_id: str) -> int:
-        """Return how many tiles a tenant has beyond its quota, without those that it is about to give back."""
+        """Return the tiles that a tenant has beyond its quota, without those that it will release soon; negative below."""
         if not self.has_quotas:
             return 0
         return self._held(tenant_id) - self.leaving[tenant_id] - (self.claim(tenant_id).quota or 0)
 
     def of(self, tenant_id: str) -> float:
-        """Return the dominant share with its past, over the weight: who has the smallest is next."""
+        """Return the dominant share with past use, divided by the weight; the smallest is next."""
         if tenant_id not in self._shares:
             self._shares[tenant_id] = self._find(tenant_id)
         return self._shares[tenant_id]
@@ -128,12 +128,12 @@ Lines = Mapping[str, Sequence[QueuedJob]]
 
 
 def order_key(job: QueuedJob) -> tuple[int, float, str]:
-    """Return what a tenant's jobs go by among each other: priority, then age."""
+    """Return the sort key of a tenant's jobs: priority, then age."""
     return -job.priority, job.since, job.job_id
 
 
 def line_up(queued: Iterable[QueuedJob]) -> Lines:
-    """Line up the jobs of each tenant."""
+    """Group jobs by tenant, sorted by ``order_key``."""
     lines: dict[str, list[QueuedJob]] = defaultdict(list)
     for job in queued:
         lines[job.tenant_id].append(job)
@@ -143,7 +143,7 @@ def line_up(queued: Iterable[QueuedJob]) -> Lines:
 
 
 class SizeBound:
-    """Size from which on no job is to be looked at any more, while the queue is gone through."""
+    """Size from which on jobs are skipped during a pass over the queue."""
 
     __slots__ = ("tiles",)
 
@@ -158,12 +158,13 @@ _OVERDUE: Final = -1.0
 def in_turn(
     lines: Lines, shares: Shares, bound: SizeBound, scope: PriorityScope, is_overdue: Callable[[QueuedJob], bool]
 ) -> Iterator[tuple[QueuedJob, bool]]:
-    """Yield each job once: of all tenants' first jobs the overdue ones, then that of the smallest share *then*.
+    """Yield each job once: overdue first jobs of tenants, then the first job of the tenant with the smallest current
+    share.
 
-    With each job comes whether it is overdue.
+    The second value of each pair is whether the job is overdue.
 
     Args:
-        is_overdue: it may say so of fewer jobs the more have been yielded, not of more.
+        is_overdue: as jobs are yielded, it may turn false for a job, but not true.
     """
     rest = {tenant: iter(line) for tenant, line in lines.items()}
     has_quotas, has_priorities = shares.has_quotas, scope is PriorityScope.PLATFORM
@@ -175,7 +176,7 @@ def in_turn(
         )  # fmt: skip
 
     firsts = {tenant: first for tenant, line in rest.items() if (first := next(line, None)) is not None}
-    # The oldest are asked first: where one of them is not overdue, no later one is.
+    # The oldest are tested first: if one is not overdue, no later one is.
     oldest = sorted(firsts, key=lambda tenant: firsts[tenant].since)
     heads = [place(tenant, firsts[tenant]) for tenant in oldest]
     heapq.heapify(heads)
@@ -198,24 +199,24 @@ def in_turn(
 class PastUsage:
     """Usage of tenants in the past, fading by half in each half-life. With a half-life of 0 nothing is remembered.
 
-    It is a mean over all time, the weight of a second halved per half-life: who has always had half of the tiles has
-    the share 0.5.
+    Use is a mean over all time, in which the weight of a second halves per half-life. A tenant that always had half of
+    the tiles has the share 0.5.
     """
 
     def __init__(self, half_life_s: float) -> None:
         self._half_life_s = half_life_s
-        #: Each tenant's mean tiles and mean jobs, and when they were so.
+        #: Each tenant's mean tiles and mean jobs, and the time they refer to.
         self._means: dict[str, tuple[float, float, float]] = {}
 
     def add(self, period: UsagePeriod) -> None:
-        """Add what has ended; in any order."""
+        """Add ended attempts, in any order."""
         if self._half_life_s > 0:
             tiles, jobs, _ = self._as_of(period.tenant_id, period.ended)
             weight = 1.0 - 2.0 ** (-max(period.ended - period.began, 0.0) / self._half_life_s)
             self._means[period.tenant_id] = tiles + weight * period.tiles, jobs + weight * period.jobs, period.ended
 
     def shares(self, now: float, tiles: int, slots: int) -> dict[str, float]:
-        """Return the share of each tenant that used anything, of so many tiles and slots."""
+        """Return the share of each tenant with past use; ``tiles`` and ``slots`` are those of all nodes."""
         found = {}
         for tenant in self._means:
             used_tiles, used_slots, _ = self._as_of(tenant, now)

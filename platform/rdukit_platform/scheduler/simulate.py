@@ -1,10 +1,9 @@
-"""Simulation of the queue (pure): a trace and a number of nodes in, when each job starts and ends out.
+"""Simulation of the queue (pure): compute each job's start and end from a trace and a number of nodes.
 
-Time is counted, never waited for: whenever a job comes or ends, or a node is lost or back, the scheduler's own decision
-says what starts and what makes room, as it does in the platform. The ledger that it goes by is kept from one decision
-to the next. Nodes have RDUs and XRDUs, as far as a layout says so; then it is known which tiles each job has, and RDUs
-may break. A job that is longer than its run limit ends with it. A preempted one goes on where it was; one whose node or
-RDU is lost begins again.
+Time is simulated. When a job arrives or ends, or a node is lost or back, the scheduler's own decision starts and
+preempts jobs, as in the platform. The ledger is kept from one decision to the next. With a layout, nodes have RDUs and
+XRDUs, the positions of each job's tiles are known, and RDUs may break. A job ends at its run limit. A preempted job
+resumes where it was; one that loses its node or RDU begins again.
 """
 
 import heapq
@@ -39,17 +38,17 @@ from rdukit_platform.scheduler.permits import QueueRules
 from rdukit_platform.scheduler.shares import PastUsage, UsagePeriod, order_key
 from rdukit_platform.scheduler.traces import WHOLE, Outage, TraceJob, zone_labels
 
-#: A job that takes less is counted as so long where its slowdown is told.
+#: Shortest duration in seconds that slowdowns are computed with.
 SHORT_S: Final = 10.0
-#: How often it is summed up what tenants have used lately, as the platform does.
+#: Seconds between summaries of the tenants' recent use, as in the platform.
 USAGE_S: Final = 10.0
 _NEVER: Final = float("inf")
 
 
 class QueuePolicy(StrEnum):
-    """Order that a simulated queue goes by."""
+    """Order of a simulated queue."""
 
-    #: The scheduler's.
+    #: The scheduler's order.
     FAIR = "fair"
     #: Age only, for comparison: EASY backfill. Tenants, quotas and priorities make no difference.
     EASY = "easy"
@@ -57,35 +56,37 @@ class QueuePolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SimulatedSystem:
-    """Rules of a simulation: nodes of ``tiles`` each, where a job has tiles of one node, or a gang of several."""
+    """Rules of a simulation: nodes of ``tiles`` each, where a job has tiles of one node, and a gang possibly of
+    several.
+    """
 
     tiles: int
-    #: Jobs that run at once at most, on all nodes; 0: as many as there are tiles.
+    #: Largest number of running jobs on all nodes; 0: as many as tiles.
     slots: int = 0
     tenant_jobs: int = 0
     starve_s: float = 60.0
     half_life_s: float = 3600.0
     nodes: int = 1
-    #: What tenants have beside weight 1: quotas and limits.
+    #: Claims of tenants whose weight is not 1, or that have quotas or limits.
     claims: Mapping[str, TenantShare] = field(default_factory=dict)
     preemption: PreemptionRule = field(default_factory=PreemptionRule)
-    #: When nodes are in maintenance, which is known from the beginning.
+    #: Planned maintenance, known from the beginning.
     maintenance: tuple[Outage, ...] = ()
-    #: Each node has the label of one zone, in turn; 0: none has any.
+    #: Number of zones, which label the nodes cyclically; 0: no such labels.
     zones: int = 0
-    #: Racks that the nodes are in, one after the other; 0: none is in any.
+    #: Number of racks, each with consecutive nodes; 0: no racks.
     racks: int = 0
     #: Members of a job may be on several nodes.
     is_linked: bool = False
-    #: Tiles of an RDU and RDUs of an XRDU; 0 tiles: any tiles of a node are as good as others.
+    #: Tiles of an RDU and RDUs of an XRDU; 0 tiles: all tiles of a node are equivalent.
     layout: NodeLayout = NO_LAYOUT
-    #: Jobs with tiles that a node runs at once; 0: as many as it has tiles.
+    #: Largest number of jobs with tiles on a node; 0: as many as tiles.
     applications: int = 0
     priority_scope: PriorityScope = PriorityScope.TENANT
     policy: QueuePolicy = QueuePolicy.FAIR
 
     def capacity(self, node: str, broken: int = 0) -> NodeCapacity:
-        """Return what a node has when nothing runs there, without the tiles of a mask."""
+        """Return the capacity of an empty node, without the broken tiles."""
         windows = tuple((each.at, each.until, 0) for each in self.maintenance if each.node == node)
         mask, width = ((1 << self.tiles) - 1) & ~broken, self.layout.rdu_tiles
         rows = tuple(rows_of(mask, width)) if width else ()
@@ -96,13 +97,13 @@ class SimulatedSystem:
         )  # fmt: skip
 
     def as_granted(self, job: TraceJob) -> TraceJob:
-        """Return a job with the tiles that it gets: of more than an RDU has, whole RDUs."""
+        """Return a job with the tiles that it gets: whole RDUs if it needs more than one."""
         if job.tiles <= self.layout.rdu_tiles or not self.layout.rdu_tiles:
             return job
         return replace(job, tiles=whole_tiles(job.tiles // job.members, self.layout.rdu_tiles) * job.members)
 
     def could_have(self, job: TraceJob) -> bool:
-        """Return whether any node has what a job asks for, or several together."""
+        """Return whether one node, or several together, can ever hold a job."""
         used = min(self.zones, self.nodes)
         labels = {zone_labels(number, self.zones) for number in range(used)} | {NO_LABELS}
         if job.constraint not in labels:
@@ -115,7 +116,7 @@ class SimulatedSystem:
         return nodes * members_with_room(job.tiles // job.members, whole) >= job.members
 
     def rack_of(self, node: str) -> str | None:
-        """Return the rack of a node; ``None``: it is in none."""
+        """Return the rack of a node; ``None``: there are no racks."""
         return str(int(node) * self.racks // self.nodes) if self.racks else None
 
     def labels_of(self, number: int) -> Labels:
@@ -134,29 +135,29 @@ class SimulatedEnd(StrEnum):
 
     DONE = "done"
     PREEMPTED = "preempted"
-    #: With its node.
+    #: Its node was lost.
     LOST = "lost"
-    #: With an RDU of its node.
+    #: An RDU of its node broke.
     BROKEN = "broken"
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedJob:
-    """Attempt at a job with its times; of a job that is done, the last one."""
+    """Attempt at a job with its times; for a finished job, the last attempt."""
 
     job: TraceJob
     started: float
     ended: float
-    #: Of its first member.
+    #: Node of its first member.
     node: str = "0"
-    #: When it was queued for this attempt; none: when it came.
+    #: Time at which it was queued for this attempt; ``None``: its arrival.
     queued: float | None = None
     end: SimulatedEnd = SimulatedEnd.DONE
-    #: Seconds that the job waited for its earlier attempts.
+    #: Seconds that the job waited before its earlier attempts.
     waited_before_s: float = 0.0
-    #: As of ``ActiveJob``.
+    #: As in ``ActiveJob``.
     parts: tuple[JobPart, ...] = ()
-    #: Which tiles it had of which node, as of ``NodeCapacity.free_mask``; none where that is not known.
+    #: Nodes and masks of its tiles, as in ``NodeCapacity.free_mask``; empty if unknown.
     held: tuple[tuple[str, int], ...] = ()
 
     @property
@@ -169,13 +170,13 @@ class SimulatedJob:
 
     @property
     def slowdown(self) -> float:
-        """Time from the job's coming to its end, over the time that it takes alone; a short job's is bounded."""
+        """Return the time from arrival to end, divided by the job's duration alone (at least ``SHORT_S``)."""
         return max((self.ended - self.job.at) / max(self.job.alone_s, SHORT_S), 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRun:
-    """Result: jobs in the order of their ends, those that can never start, seconds of each decision."""
+    """Result: jobs in the order of their ends, jobs that can never start, and seconds of each decision."""
 
     jobs: tuple[SimulatedJob, ...]
     refused: tuple[TraceJob, ...]
@@ -195,8 +196,8 @@ def simulate(
 
     Args:
         timer: the clock by which decisions are timed; without one they take no time.
-        look: called with each decision and what it was made of.
-        outages: when nodes are lost, or RDUs of them; those of one node, and of one RDU, do not overlap.
+        look: called with each decision and its snapshot.
+        outages: losses of nodes or RDUs; those of one node, or of one RDU, do not overlap.
         progress: called with the number of jobs done, at each decision.
     """
     fits, nowhere = _sort_out(trace, system)
@@ -210,7 +211,7 @@ def simulate(
         at = changes[change][0] if change < len(changes) else _NEVER
         now = min(coming[place].at if place < len(coming) else _NEVER, state.next_end(), at)
         if now == _NEVER:
-            break  # what waits now is kept from starting by a limit of its tenant
+            break  # the waiting jobs are blocked by their tenants' limits
         state.end_until(now)
         while change < len(changes) and changes[change][0] <= now:
             _, is_lost, node, rdu = changes[change]
@@ -238,7 +239,7 @@ def simulate(
 
 
 def _sort_out(trace: Sequence[TraceJob], system: SimulatedSystem) -> tuple[list[TraceJob], list[TraceJob]]:
-    """Return the jobs that some node could have, with the tiles that they get, and the others."""
+    """Split a trace into jobs that can start, with the tiles that they get, and jobs that never can."""
     known: dict[Need, bool] = {}
     fits, nowhere = list[TraceJob](), list[TraceJob]()
     for job in trace:
@@ -251,7 +252,7 @@ def _sort_out(trace: Sequence[TraceJob], system: SimulatedSystem) -> tuple[list[
 
 @dataclass(slots=True)
 class _Running:
-    """Attempt under way: when it ends if nothing comes between, and how much of the job is left then."""
+    """Attempt under way: its end if it is not interrupted, and the work left then."""
 
     active: ActiveJob
     queued: float
@@ -260,11 +261,11 @@ class _Running:
 
 
 class _State:
-    """Queue and tiles at a moment."""
+    """Queue and tiles at a point in time."""
 
     def __init__(self, system: SimulatedSystem, tenants: int) -> None:
         self._system = system
-        # One more than there are tiles: then none is the last one, which is kept for other tenants.
+        # More slots than tiles, so that none is the last one, which is kept for other tenants.
         self._slots = system.slots or system.all_tiles + system.nodes
         share, rest = divmod(self._slots, system.nodes)
         maintained = {each.node for each in system.maintenance}
@@ -276,7 +277,7 @@ class _State:
             )
             for number in range(system.nodes)
         ]  # fmt: skip
-        #: By age only all jobs are one tenant's, and as many are looked at as there are.
+        #: Under EASY all jobs count as one tenant's, and all are examined.
         self._is_fair = system.policy is QueuePolicy.FAIR
         self._window = WINDOW if self._is_fair else None
         self._given: Mapping[str, TenantShare] = system.claims if self._is_fair else {}
@@ -287,15 +288,15 @@ class _State:
         )  # fmt: skip
         self._usage, self._usage_at = PastUsage(system.half_life_s), -_NEVER
         self._claims: Mapping[str, TenantShare] = self._given
-        #: Each tenant's queue by priority and age.
+        #: Each tenant's queue, by priority and age.
         self._lines: dict[str, list[QueuedJob]] = defaultdict(list)
         self._jobs: dict[str, TraceJob] = {}
-        #: Of jobs whose attempt was cut: how often by preemption, seconds waited, and seconds of work left.
+        #: Jobs with interrupted attempts: number of preemptions, seconds waited, and seconds of work left.
         self._past: dict[str, tuple[int, float, float]] = {}
-        #: When each waiting job was queued.
+        #: Waiting jobs, each with the time it was queued.
         self._queued: dict[str, tuple[QueuedJob, float]] = {}
         self._running: dict[str, _Running] = {}
-        #: How often each node is away: it may be lost while it is in maintenance.
+        #: Number of reasons why each node is away: it may be lost during maintenance.
         self._away: Counter[str] = Counter()
         #: Tiles of each node whose RDUs are broken.
         self._broken: Counter[str] = Counter()
@@ -315,7 +316,7 @@ class _State:
             running = self._running.get(job_id)
             if running is not None and running.active.began == began:
                 return at
-            heapq.heappop(self._ends)  # that attempt was cut
+            heapq.heappop(self._ends)  # that attempt was interrupted
         return _NEVER
 
     def end_until(self, now: float) -> None:
@@ -360,7 +361,7 @@ class _State:
         return decide_by(self._ledger, lines, self._rules, now, tells=tells)
 
     def snapshot(self, now: float) -> QueueSnapshot:
-        """Return what the decision is made of, for who looks at it."""
+        """Return the snapshot of a decision, for the callback ``look``."""
         self._update_claims(now)
         rules = self._rules
         nodes = []
@@ -384,7 +385,7 @@ class _State:
         )  # fmt: skip
 
     def start(self, job_id: str, node: str, parts: tuple[JobPart, ...], now: float) -> None:
-        """Note what the ledger has noted already."""
+        """Record the start of a job, which the ledger has recorded already."""
         queued, since = self._queued.pop(job_id)
         job, line = self._jobs[job_id], self._lines[queued.tenant_id]
         line.pop(bisect_left(line, order_key(queued), key=order_key))
@@ -416,7 +417,7 @@ class _State:
         self._cut(job_id, now, SimulatedEnd.PREEMPTED)
 
     def lose(self, node: str, rdu: int, now: float) -> None:
-        """Lose a node, or an RDU of it, with all that runs there."""
+        """Remove a node, or an RDU of it, with all attempts there."""
         room = self._ledger.rooms.named(node)
         if rdu != WHOLE:
             mask = self._mask_of(rdu)

@@ -1,7 +1,6 @@
 """Snapshot of the database for the scheduler: the front of each tenant's queue, the active jobs, the nodes.
 
-However many jobs a tenant has queued, a pass looks at its first ``WINDOW`` only. The others cannot be next, and cost
-nothing.
+A pass examines only the first ``WINDOW`` queued jobs of a tenant; the others cannot be next, and cost nothing.
 """
 
 from collections import defaultdict
@@ -42,13 +41,13 @@ from rdukit_platform.scheduler.shares import PastUsage, UsagePeriod
 from rdukit_platform.services import live_services
 from rdukit_platform.settings import SCHEDULER_TENANT_JOBS
 
-#: What was used longer ago than so many half-lives is forgotten; times are kept to so many parts of one.
+#: Number of half-lives after which use is forgotten, and number of time slices per half-life.
 _HALF_LIVES: Final = 5
 _SLICES: Final = 16
-#: Seconds that a transaction which ends an attempt takes at most.
+#: Longest duration in seconds of a transaction that ends an attempt.
 COMMIT_S: Final = 5.0
 
-#: The verb that goes on from a checkpoint where its attempt was ended.
+#: Verb that resumes from a checkpoint after its attempt was ended.
 KEEPING_VERB: Final = "train"
 #: Columns of an active job that a decision depends on.
 _OF_ACTIVE: Final = (
@@ -64,7 +63,7 @@ _OPEN: Final = [str(state) for state in JobState if state not in FINAL]
 
 
 def needs_pass(session: Session) -> bool:
-    """Return whether any job is on its way; without one a pass would only read."""
+    """Return whether any job is open; without one a pass would change nothing."""
     return session.scalars(select(JobRow.id).where(JobRow.state.in_(_OPEN)).limit(1)).first() is not None
 
 
@@ -92,7 +91,7 @@ def read_snapshot(session: Session, now: float, usage: PastUsage | None = None) 
         )
         for row in up
     )
-    # What each node told last: who held tiles then is in its free tiles already, and nobody else is.
+    # Holders of tiles in each node's last report: only their tiles are already missing from its free tiles.
     leased = {(row.name, job) for row in rows for job in row.leased}
     tenants = session.scalars(select(TenantRow)).all()
     tiles = sum(node.capacity.tiles for node in nodes if node.capacity)
@@ -154,7 +153,7 @@ def _show_active(
 
 def _read_front(session: Session, now: float) -> Iterator[QueuedJob]:
     """Yield the first ``WINDOW`` jobs of each tenant, by priority and age; each query follows an index."""
-    # A longer pause than queued jobs have began before the clock was set back.
+    # A pause longer than ``FREE_PAUSE_S`` began before the clock was set back.
     not_before = case((JobRow.not_before <= now + FREE_PAUSE_S, JobRow.not_before))
     columns = (
         JobRow.id,
@@ -193,18 +192,18 @@ def _read_front(session: Session, now: float) -> Iterator[QueuedJob]:
 
 
 class UsageReader:
-    """Reads what tenants used from their ended attempts: all that still counts at first, then what is new."""
+    """Reads the tenants' past use from ended attempts: first all that still counts, then only new ones."""
 
     def __init__(self, half_life_s: float) -> None:
         self._half_life_s = half_life_s
         self._usage = PastUsage(half_life_s)
-        #: Attempts that ended until then are in it.
+        #: End time up to which attempts are included.
         self._until = float("-inf")
 
     def read(self, session: Session, now: float) -> PastUsage:
-        """Return the usage until shortly before now; who ends an attempt may take a moment to commit it."""
+        """Return the usage until shortly before now, because ends of attempts may not be committed yet."""
         until = now - COMMIT_S
-        if until < self._until:  # the clock was set back: begin again, so that nothing counts twice
+        if until < self._until:  # the clock was set back: start over, so that nothing counts twice
             self._usage, self._until = PastUsage(self._half_life_s), float("-inf")
         if self._half_life_s > 0:
             since = max(self._until, until - _HALF_LIVES * self._half_life_s)
@@ -215,7 +214,7 @@ class UsageReader:
 
 
 def read_periods(session: Session, since: float, until: float, slice_s: float) -> Iterator[UsagePeriod]:
-    """Yield the attempts that ended in a time, those together that began and ended in the same slices of time."""
+    """Yield the attempts that ended in a period, grouped by the time slices of their begin and end."""
     began, ended = AttemptRow.claimed_at, AttemptRow.ended_at
     rows = session.execute(
         select(JobRow.tenant_id, func.count(), func.sum(_ALL_TILES), func.avg(began), func.avg(ended))
@@ -228,9 +227,9 @@ def read_periods(session: Session, since: float, until: float, slice_s: float) -
 
 
 def find_news(queued: Iterable[QueuedJob], waits: Mapping[str, Wait], now: float) -> dict[str, Wait]:
-    """Find the waits that say something else than the jobs were told before (pure).
+    """Find the waits that differ from those the jobs have (pure).
 
-    A start that moved by less than a twentieth of the time until then is no news.
+    A start that moved by less than a twentieth of the time until then does not differ.
     """
     return {job.job_id: waits[job.job_id] for job in queued if job.job_id in waits and _is_news(job, waits, now)}
 
@@ -245,7 +244,7 @@ def _is_news(job: QueuedJob, waits: Mapping[str, Wait], now: float) -> bool:
 
 
 def record_waits(session: Session, waits: Mapping[str, Wait]) -> None:
-    """Write down what jobs wait for, where they still do."""
+    """Store wait reasons of the jobs that are still queued."""
     if waits:
         statement = (
             update(JobRow)

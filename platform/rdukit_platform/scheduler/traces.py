@@ -1,4 +1,6 @@
-"""Traces of jobs to simulate: read from the Standard Workload Format, or drawn by seed (pure but ``read_trace``)."""
+"""Traces of jobs to simulate: read from the Standard Workload Format, or drawn from a seed (pure except
+``read_trace``).
+"""
 
 import math
 import random
@@ -14,17 +16,18 @@ from rdukit_platform.scheduler.model import NO_LABELS, Labels
 
 #: Fields of a line of the Standard Workload Format.
 SWF_FIELDS: Final = 18
-#: A drawn job's time: its logarithm's mean and deviation. Half of the jobs take three minutes at most, one in 50 hours.
+#: Mean and deviation of the logarithm of a drawn job's time. Half of the jobs take at most three minutes, one in 50
+#: takes hours.
 _LOG_MEAN: Final = math.log(180.0)
 _LOG_DEVIATION: Final = 1.5
 _SHORTEST_S: Final = 1.0
 _LONGEST_S: Final = 6 * 3600.0
-#: Part of the drawn jobs that have a run limit, and how many times the job's time it is at most.
+#: Fraction of drawn jobs with a run limit, and the largest ratio of run limit to job time.
 _LIMITED: Final = 0.8
 _MAX_OF_LIMIT: Final = 3.0
-#: Most members of a drawn gang.
+#: Largest number of members of a drawn gang.
 _MAX_MEMBERS: Final = 8
-#: Label that simulated nodes have where there are zones.
+#: Label of simulated nodes that names their zone.
 ZONE: Final = "zone"
 
 
@@ -37,9 +40,9 @@ _MAINTENANCE: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class TraceJob:
-    """A job of a trace: comes at ``at``, seconds since the trace's begin, and takes ``runs_s`` on ``tiles`` tiles.
+    """A job of a trace: arrives at ``at``, seconds since the trace's start, and takes ``runs_s`` on ``tiles`` tiles.
 
-    The tiles are those of all its members, which have equal parts of them; ``constraint`` are labels of its node.
+    ``tiles`` are those of all members, in equal parts; ``constraint`` are required labels of its node.
     """
 
     job_id: str
@@ -60,17 +63,17 @@ class TraceJob:
 
     @property
     def alone_s(self) -> float:
-        """Return how long it takes where nothing is in its way."""
+        """Return its duration on an idle system, at most its run limit."""
         return self.runs_s if self.run_limit_s is None else min(self.runs_s, self.run_limit_s)
 
 
-#: Instead of the number of an RDU: all of a node.
+#: Used instead of an RDU's number: the whole node.
 WHOLE: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A node, by its name, is lost at a time, or goes into maintenance, and is back at another; or an RDU of it."""
+    """Loss or maintenance of a node, by name, or of an RDU of it, from one time to another."""
 
     node: str
     at: float
@@ -81,10 +84,10 @@ class Outage:
 def draw_outages(
     nodes: int, span_s: float, every_s: float, repair_s: float, seed: int, rdus: int = 0
 ) -> list[Outage]:  # fmt: skip
-    """Draw when nodes are lost: each after an exponential time of mean ``every_s``, for one of mean ``repair_s``.
+    """Draw losses of nodes: exponential times of mean ``every_s`` between them, and of mean ``repair_s`` until repair.
 
     Args:
-        rdus: RDUs of a node, each of which breaks by itself; 0: nodes are lost as a whole.
+        rdus: RDUs per node, which break independently; 0: nodes are lost as a whole.
     """
     draw = random.Random(f"{'RDUs' if rdus else 'outages'} {seed}")
     outages = []
@@ -98,10 +101,10 @@ def draw_outages(
 
 
 def parse_maintenance(text: str, nodes: int) -> list[Outage]:
-    """Parse ``NODES@START+LENGTH`` such as ``0-3@12h+2h``: nodes by their numbers, times from the trace's begin (pure).
+    """Parse ``NODES@START+LENGTH`` such as ``0-3@12h+2h``: nodes by number, times from the trace's start (pure).
 
     Raises:
-        InvalidArgument: it is not that, or there is no such node.
+        InvalidArgument: the text has another form, or there is no such node.
     """
     found = _MAINTENANCE.fullmatch(text)
     if found is None:
@@ -118,7 +121,7 @@ def read_trace(path: Path) -> list[TraceJob]:
 
     Raises:
         NotFound: there is no such file.
-        InvalidArgument: as ``parse_swf``, and where no job is left.
+        InvalidArgument: as ``parse_swf``; also if no job is left.
     """
     try:
         jobs = parse_swf(path.read_text(encoding="utf-8", errors="replace").splitlines(), str(path))
@@ -135,7 +138,7 @@ def parse_swf(lines: Iterable[str], name: str = "trace") -> list[TraceJob]:
     A processor is a tile, a user a tenant, and the requested time the run limit.
 
     Raises:
-        InvalidArgument: a line is not that format; the message names it.
+        InvalidArgument: a line is not of that format; the message names it.
     Source:
         Chapin et al., "Benchmarks and Standards for the Evaluation of Parallel Job Schedulers" (JSSPP 1999).
     """
@@ -162,19 +165,19 @@ def parse_swf(lines: Iterable[str], name: str = "trace") -> list[TraceJob]:
 class TraceParts:
     """Parts of drawn jobs that differ from the others, each from 0 to 1."""
 
-    #: They have the highest priority, and the others are preemptible.
+    #: Fraction of jobs with the highest priority; the others are preemptible.
     urgent: float = 0.0
-    #: They have several members.
+    #: Fraction of jobs with several members.
     gangs: float = 0.0
-    #: Of the gangs, those that are as large as several nodes.
+    #: Fraction of gangs that are as large as several nodes.
     wide: float = 0.0
-    #: They ask for nodes of one of the zones.
+    #: Fraction of jobs that require nodes of one zone.
     constrained: float = 0.0
     zones: int = 0
 
 
 def zone_labels(number: int, zones: int) -> Labels:
-    """Return the labels of a zone, which are those of each ``zones``-th node (pure); none without zones."""
+    """Return the labels of the node ``number`` if zones label nodes cyclically (pure); empty without zones."""
     return frozenset({(ZONE, str(number % zones))}) if zones else NO_LABELS
 
 
@@ -183,15 +186,15 @@ def draw_trace(
 ) -> list[TraceJob]:
     """Draw a trace that asks for ``load`` times what ``nodes`` nodes of ``tiles`` tiles can do.
 
-    Times are log-normal, tiles powers of two up to a quarter of all and to what a node has, arrivals as of a Poisson
-    process; the n-th tenant's part of the jobs goes with 1/n. A gang has 2, 4 or 8 members, as many as its tiles, of
-    which it has 2 at least. Source: ours, as such traces usually look.
+    Times are log-normal, and arrivals form a Poisson process. Tiles are powers of two, at most a quarter of all and a
+    node's. The n-th tenant's share of jobs is proportional to 1/n. A gang has at least 2 tiles and 2, 4 or 8 members,
+    at most one per tile. Source: ours, after common traces.
     """
     draw = random.Random(seed)
     widest = max(min(nodes * tiles // 4, tiles), 1)
     sizes = [2**power for power in range(widest.bit_length())]
     shares = [1.0 / (number + 1) for number in range(tenants)]
-    # Each of its own, so that what is drawn besides stays the same.
+    # Separate generators, so that one choice does not change the others.
     gang, zone, wide = (random.Random(f"{what} {seed}") for what in ("gangs", "zones", "wide"))
     drawn = []
     for number in range(jobs):

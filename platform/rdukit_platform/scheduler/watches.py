@@ -1,31 +1,31 @@
-"""Watches of the scheduler (pure): who has been silent for too long, and how long it is since something began.
+"""Watches of the scheduler (pure): holders that are silent for too long, and times since a begin.
 
-Both count by the scheduler's own steady clock. The wall clocks of two machines are never compared, and one that is set
-ends nothing.
+Both use the scheduler's own monotonic clock. Wall clocks of two machines are never compared, and setting one ends no
+job.
 """
 
 from collections.abc import Mapping
 from typing import Final
 
-#: Of the longest silence, what one pause between two looks counts for at most.
+#: One pause between two looks counts at most the longest silence divided by this.
 _PART: Final = 4
 
 
 class SilenceWatch:
-    """Notes, look by look, how long each of those has been silent who should give signs of life.
+    """Records at each look how long each watched holder has been silent.
 
-    Who looks and stood still itself, on a host that is overloaded or was suspended, has not heard what there was to
-    hear: a pause between two looks counts for a quarter of ``lost_s`` at most.
+    A watcher that was frozen itself, on an overloaded or suspended host, has missed heartbeats. So a pause between two
+    looks counts at most a quarter of ``lost_s``.
     """
 
     def __init__(self, lost_s: float) -> None:
         self._lost_s = lost_s
         self._looked_at: float | None = None
-        #: Of each: its sign at the last look, and the seconds that it has not changed since.
+        #: Each holder's sign at the last look, and the seconds for which it has not changed.
         self._silences: dict[str, tuple[float, float]] = {}
 
     def look(self, signs: Mapping[str, float], at: float) -> frozenset[str]:
-        """Note the sign of each at ``at``, steady seconds; a living one's changes. Returns those that are lost."""
+        """Record the sign of each at ``at``, in monotonic seconds; a live holder's sign changes. Returns the lost ones."""
         before = at if self._looked_at is None else self._looked_at
         passed = min(max(at - before, 0.0), self._lost_s / _PART)
         self._looked_at = at
@@ -38,14 +38,14 @@ class SilenceWatch:
 
 
 class AgeWatch:
-    """Notes when things began, at the first look by the wall clock, and from then on by the steady one."""
+    """Records when things began: by the wall clock at the first look, then by the monotonic clock."""
 
     def __init__(self) -> None:
-        #: Of each: when it began by the wall clock, and by the steady one.
+        #: Begin of each, by the wall clock and by the monotonic clock.
         self._began: dict[str, tuple[float, float]] = {}
 
     def look(self, began: Mapping[str, float], at: float, now: float) -> dict[str, float]:
-        """Return the age of each in seconds; ``at`` is steady, ``now`` the wall clock."""
+        """Return the age of each in seconds; ``at`` is monotonic, ``now`` the wall clock."""
         known = self._began
         self._began = {
             name: known[name]

@@ -1,7 +1,8 @@
-"""Submission of pipelines at their due times: a thread of the scheduler, which may wait for the boxes' descriptions.
+"""Submission of pipelines at their due times, in a thread of the scheduler, because it may wait for the boxes'
+descriptions.
 
-A due time becomes a row and its pipeline in one transaction that holds the schedule: of several schedulers one writes
-it, and one that is killed has written both or nothing.
+One transaction, which locks the schedule, writes the run and its pipeline. So only one scheduler writes it, and a
+killed one has written both or nothing.
 """
 
 import logging
@@ -30,17 +31,17 @@ from rdukit_platform.settings import SCHEDULE_LATE_S
 logger = logging.getLogger(__name__)
 
 POLL_S: Final = 1.0
-#: Seconds that the scheduler's end waits for a look that is under way.
+#: Seconds that shutdown waits for a step that is under way.
 STOP_S: Final = 5.0
-#: A label by which the jobs of a schedule are found.
+#: Label of a schedule's jobs.
 LABEL: Final = "schedule"
 
-#: What a schedule submits now, or why that is not legal any more.
+#: Pipeline that a schedule submits now, or the error if it is no longer legal.
 _Prepared = PipelineRequest | RdukitError
 
 
 class ScheduleKeeper:
-    """Thread that submits what is due. Two at once do no harm."""
+    """Thread that submits due pipelines. Concurrent ones are harmless."""
 
     def __init__(
         self, database: Database, store: BlobStore, boxes: Callable[[], Boxes], clock: Clock, wake: Callable[[], object]
@@ -68,10 +69,10 @@ class ScheduleKeeper:
 
 
 def advance_schedules(database: Database, store: BlobStore, boxes: Callable[[], Boxes], now: float) -> int:
-    """Submit what is due, and what waited and need not any more. Returns how many pipelines were submitted.
+    """Submit due pipelines, and waiting ones whose time has come. Returns how many were submitted.
 
     Raises:
-        Unavailable: the boxes' descriptions cannot be read; what is due stays so.
+        Unavailable: the boxes' descriptions cannot be read; due pipelines stay due.
     """
     waits = select(ScheduledRunRow.schedule_id).where(ScheduledRunRow.state == str(RunState.WAITING))
     with database.read() as session:
@@ -81,13 +82,13 @@ def advance_schedules(database: Database, store: BlobStore, boxes: Callable[[], 
     for schedule_id in found:
         try:
             begun += _advance(database, store, boxes, schedule_id, now)
-        except (DataError, IntegrityError) as error:  # this one is at fault; others go on
+        except (DataError, IntegrityError) as error:  # the error belongs to this schedule; others continue
             logger.warning("schedule waits schedule=%s error=%s", schedule_id, error)
     return begun
 
 
 def _advance(database: Database, store: BlobStore, boxes: Callable[[], Boxes], schedule_id: str, now: float) -> int:
-    # What is read from the store is read before the transaction, which holds others up.
+    # The store is read before the transaction, which blocks others.
     with database.read() as session:
         row = session.get(ScheduleRow, schedule_id)
         is_due = row is not None and row.next_at is not None and row.next_at <= now
@@ -172,7 +173,7 @@ def _add_run(
 
 
 def _find_open(session: Session, schedule_id: str) -> str | None:
-    """Return a pipeline of the schedule that goes on; ``None``: none does."""
+    """Return an open pipeline of the schedule; ``None``: there is none."""
     begun = select(ScheduledRunRow.pipeline_id).where(
         ScheduledRunRow.schedule_id == schedule_id, ScheduledRunRow.pipeline_id.is_not(None)
     )
@@ -181,7 +182,7 @@ def _find_open(session: Session, schedule_id: str) -> str | None:
 
 
 def _forget_old(session: Session, schedule_id: str) -> None:
-    """Delete runs beyond those that are kept; the pipelines of some old ones that go on are no reason to wait."""
+    """Delete runs beyond the stored number, even if pipelines of old ones are still open."""
     kept = runs_of(session, schedule_id, KEPT_RUNS)
     if len(kept) == KEPT_RUNS:
         old = (ScheduledRunRow.schedule_id == schedule_id, ScheduledRunRow.due_at < kept[-1].due_at)

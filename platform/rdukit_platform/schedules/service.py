@@ -1,4 +1,4 @@
-"""Operations of a tenant on schedules: create, look, pause, resume, remove. Each runs in the caller's transaction."""
+"""Operations of a tenant on schedules: create, read, pause, resume, remove. Each runs in the caller's transaction."""
 
 from collections.abc import Sequence
 from typing import Annotated, Final
@@ -13,9 +13,9 @@ from rdukit_platform.db.rows import new_id, read_page
 from rdukit_platform.jobs.schemas import PipelineRequest, RequestBody
 from rdukit_platform.schedules.timing import Missed, Overlap, RunState, check_cron, explain_cron, find_next
 
-#: Schedules of one tenant.
+#: Largest number of schedules per tenant.
 MAX_SCHEDULES: Final = 100
-#: Runs that are shown, and kept, of one schedule.
+#: Number of runs shown and stored per schedule.
 SHOWN_RUNS: Final = 20
 KEPT_RUNS: Final = 500
 
@@ -40,7 +40,7 @@ class ScheduleRequest(RequestBody):
 
 
 class ScheduledRun(BaseModel):
-    """Run of a schedule: ``due_at``, what became of it, why, and its pipeline."""
+    """Run of a schedule: ``due_at``, its state and reason, and its pipeline."""
 
     due_at: float
     state: RunState
@@ -49,7 +49,7 @@ class ScheduledRun(BaseModel):
 
 
 class Schedule(BaseModel):
-    """A schedule. ``words`` say its expression; ``next_at`` is null while it is paused; ``runs`` are the newest."""
+    """A schedule. ``words`` explain its expression; ``next_at`` is null while it is paused; ``runs`` are the newest."""
 
     id: str
     name: str
@@ -73,13 +73,13 @@ class SchedulePage(BaseModel):
 
 
 class RemovedSchedule(BaseModel):
-    """Id of what was removed."""
+    """Id of a removed schedule."""
 
     id: str
 
 
 def check_schedule(request: ScheduleRequest) -> None:
-    """Refuse what no schedule can be, whatever its pipeline is (pure).
+    """Refuse an invalid schedule, without a look at its pipeline (pure).
 
     Raises:
         IllegalValue: the message says what would be legal.
@@ -95,10 +95,10 @@ def check_schedule(request: ScheduleRequest) -> None:
 def create_schedule(
     session: Session, tenant_id: str, request: ScheduleRequest, now: float, by: str | None = None
 ) -> ScheduleRow:  # fmt: skip
-    """Record a schedule of ``by``, or find that it is there already. The request has been checked, its pipeline too.
+    """Record a schedule that ``by`` creates, or return an identical one. The request and its pipeline were checked.
 
     Raises:
-        Conflict: another one has its name, or the tenant has as many as it may.
+        Conflict: another schedule has its name, or the tenant has reached its limit.
     """
     content = request.model_dump(mode="json")
     pipeline = content.pop("pipeline")
@@ -129,7 +129,7 @@ def find_schedule(session: Session, tenant_id: str, name: str) -> ScheduleRow | 
 
 
 def get_schedule(session: Session, tenant_id: str, named: str, *, is_locked: bool = False) -> ScheduleRow:
-    """Return one of the tenant's schedules, by name or id; only of those is any locked.
+    """Return one of the tenant's schedules, by name or id, locked if ``is_locked``.
 
     Raises:
         NotFound: the tenant has no such schedule.
@@ -159,18 +159,18 @@ def list_schedules(
 
 
 def pause_schedule(row: ScheduleRow, now: float) -> None:
-    """Start no run, also none that waits, until the schedule is resumed. Pausing twice is no error."""
+    """Pause a schedule: no run, not even a waiting one, starts until it is resumed. Pausing twice is no error."""
     row.paused_at, row.next_at = row.paused_at or now, None
 
 
 def resume_schedule(row: ScheduleRow, now: float) -> None:
-    """Go on with the next due time; those that passed meanwhile are none. Resuming twice is no error."""
+    """Resume a schedule at its next due time; those that passed are skipped. Resuming twice is no error."""
     if row.paused_at is not None:
         row.paused_at, row.next_at = None, find_next(row.cron, row.zone, now)
 
 
 def remove_schedule(session: Session, row: ScheduleRow) -> None:
-    """Remove a schedule with its runs, also those that wait; their pipelines go on."""
+    """Remove a schedule with its runs, also waiting ones; their pipelines continue."""
     session.execute(delete(ScheduledRunRow).where(ScheduledRunRow.schedule_id == row.id))
     session.delete(row)
     session.flush()

@@ -1,7 +1,7 @@
-"""Due times of a schedule, and what becomes of them (pure).
+"""Due times of a schedule, and the decision about each run (pure).
 
-Cron expressions are cronsim's: the five fields of cron as Debian has them. A time that a zone skips in spring is due
-when it would have come; one that it has twice in autumn is due once, unless the hour is a star.
+Cron expressions are cronsim's: the five fields of cron as Debian has them. A time that a zone skips in spring is due at
+the corresponding instant. A time that occurs twice in autumn is due once, unless the hour is a star.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from cronsim import CronSim, CronSimError
 
 from rdukit.errors import IllegalValue
 
-#: Runs that wait for the one before, of one schedule.
+#: Largest number of waiting runs of a schedule.
 MAX_WAITING: Final = 8
 _FIELDS: Final = 5
 
@@ -27,7 +27,7 @@ class Missed(StrEnum):
 
 
 class Overlap(StrEnum):
-    """Rule for a due time at which the run before has not ended."""
+    """Rule for a due time at which the previous run is still open."""
 
     SKIP = "skip"
     QUEUE = "queue"
@@ -38,7 +38,7 @@ class RunState(StrEnum):
 
     #: Its pipeline was submitted.
     STARTED = "started"
-    #: The run before has to end first.
+    #: The previous run must end first.
     WAITING = "waiting"
     SKIPPED = "skipped"
     MISSED = "missed"
@@ -48,16 +48,16 @@ class RunState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """Due times that have come: the latest, and whether there were earlier ones since the last look."""
+    """Due times that have passed: the latest, and whether there were earlier ones since the last look."""
 
     latest: float
     has_earlier: bool
-    #: The next one to come; ``None``: there is none.
+    #: Next due time; ``None``: there is none.
     next_at: float | None
 
 
 def check_cron(cron: str, zone: str) -> None:
-    """Refuse an expression or a zone that is none.
+    """Refuse an invalid expression or zone.
 
     Raises:
         IllegalValue: the message says what would be legal.
@@ -78,7 +78,7 @@ def read_zone(zone: str) -> ZoneInfo:
     """Return the time zone of a name.
 
     Raises:
-        IllegalValue: there is none of it.
+        IllegalValue: there is no such zone.
     """
     try:
         return ZoneInfo(zone)
@@ -93,10 +93,11 @@ def find_next(cron: str, zone: str, after: float) -> float | None:
 
 
 def find_due(cron: str, zone: str, next_at: float, now: float) -> Due | None:
-    """Return the due times from ``next_at`` on that have come; ``None``: none has."""
+    """Return the due times from ``next_at`` until now; ``None``: there are none."""
     if next_at > now:
         return None
-    # Looked for backwards: years of minutes may have passed. A second later, because what is looked for comes before.
+    # Searched backwards, because years of minutes may have passed; from a second later, because the search is
+    # exclusive.
     latest = _step(CronSim(cron, datetime.fromtimestamp(now + 1.0, read_zone(zone)), reverse=True))
     latest = next_at if latest is None or not next_at <= latest <= now else latest
     return Due(latest, latest > next_at, find_next(cron, zone, now))
@@ -105,13 +106,13 @@ def find_due(cron: str, zone: str, next_at: float, now: float) -> Due | None:
 def decide_run(
     late_s: float, max_s: float, missed: Missed, overlap: Overlap, before: str | None, waiting: int
 ) -> tuple[RunState, str | None]:
-    """Decide what becomes of a due time. Returns its state, and why where it is not started.
+    """Decide about the run of a due time. Returns its state, and the reason if it is not started.
 
     Args:
         late_s: seconds since it was due.
         max_s: seconds that it may be late without being missed.
-        before: a pipeline of an earlier run that goes on.
-        waiting: earlier runs that wait.
+        before: open pipeline of an earlier run.
+        waiting: number of waiting earlier runs.
     """
     if late_s > max_s and missed is Missed.SKIP:
         return RunState.MISSED, f"it was due {late_s:.0f} s before a scheduler was there"

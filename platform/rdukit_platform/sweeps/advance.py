@@ -1,7 +1,7 @@
-"""Advances sweeps: notes how trials ended, ends hopeless ones, begins the next. The scheduler calls it between passes.
+"""Advance sweeps: record ended trials, end hopeless ones, begin the next. The scheduler calls it between passes.
 
-What is done is decided by ``sweeps.decide`` from what the database has. Deciding takes no lock; who decided by a
-version of the sweep that is not the newest any more writes nothing.
+``sweeps.decide`` makes the decisions from the database, without a lock. A decision about an outdated version of the
+sweep is not written.
 """
 
 import logging
@@ -31,9 +31,9 @@ from rdukit_platform.sweeps.service import as_trial, end_sweep, lock_sweep, read
 
 logger = logging.getLogger(__name__)
 
-#: Points that are kept of a trial's curve.
+#: Largest number of points stored of a trial's curve.
 CURVE_POINTS: Final = 200
-#: A label by which the jobs of a sweep are found.
+#: Label of a sweep's jobs.
 LABEL: Final = "sweep"
 
 
@@ -49,7 +49,7 @@ class _Plan:
     """Next steps of a sweep, decided at a version of it."""
 
     version: int
-    #: Trials that have ended since the last time.
+    #: Trials that have ended since the last step.
     news: Sequence[Trial] = ()
     end: tuple[SweepState, str] | None = None
     stops: Sequence[Stop] = ()
@@ -90,13 +90,13 @@ def _plan(session: Session, row: SweepRow) -> _Plan:
             return _Plan(row.version, news, end)
         stops = find_stops(sweep.early_stopping, trials) if sweep.early_stopping else []
         return _Plan(row.version, news, None, stops, len(trials), next_trials(sweep, trials))
-    except (RdukitError, ValidationError) as error:  # the sweep is at fault; others go on
+    except (RdukitError, ValidationError) as error:  # the error belongs to this sweep; others continue
         logger.warning("sweep failed sweep=%s error=%s", row.id, error)
         return _Plan(row.version, end=(SweepState.FAILED, str(error)))
 
 
 def _read_trials(session: Session, sweep: SweepRequest, sweep_id: str) -> tuple[list[Trial], list[Trial]]:
-    """Return all trials, and those that have ended since the last time."""
+    """Return all trials, and those that have ended since the last step."""
     metric = None if sweep.early_stopping is None else sweep.early_stopping.metric
     found, news = [], []
     for row, job in trials_of(session, sweep_id):
@@ -113,7 +113,7 @@ def _read_trials(session: Session, sweep: SweepRequest, sweep_id: str) -> tuple[
 
 
 def objective_of(result: dict[str, object] | None, progress: dict[str, object] | None, metric: str) -> float | None:
-    """Return what a metric is: of the result, else of the last progress; ``None``: no finite number (pure)."""
+    """Return a metric's value from the result, else from the last progress; ``None``: no finite number (pure)."""
     for values in (result, progress):
         value = find_number((values or {}).get(metric))
         if value is not None:

@@ -1,7 +1,6 @@
-"""Which trials of a sweep are next, which are hopeless, and whether it is over (pure).
+"""Decisions of a sweep (pure): its next trials, its hopeless trials, and its end.
 
-All that a choice depends on is the sweep and its trials so far, as the database has them: a scheduler that is killed
-and comes back makes the same one.
+A decision depends only on the sweep and its trials in the database, so a restarted scheduler makes the same one.
 """
 
 import math
@@ -30,7 +29,7 @@ DEFAULT_TRIALS: Final = 20
 
 
 def next_trials(sweep: SweepRequest, results: Sequence[Trial]) -> list[dict[str, object]]:
-    """Return the parameters of the trials to begin now; those of the sweep are numbered from 0 in turn.
+    """Return the parameters of the trials to begin now; trials are numbered from 0.
 
     Raises:
         Unavailable: the algorithm's library is not installed.
@@ -50,7 +49,7 @@ def next_trials(sweep: SweepRequest, results: Sequence[Trial]) -> list[dict[str,
 
 
 def count_trials(sweep: SweepRequest) -> int:
-    """Return how many trials the sweep has at most."""
+    """Return the largest number of trials of a sweep."""
     if sweep.algorithm is not Algorithm.GRID:
         return sweep.max_trials or DEFAULT_TRIALS
     size = count_grid(sweep.space)
@@ -83,13 +82,13 @@ def check_space(sweep: SweepRequest) -> None:
 
 
 def probes(space: Mapping[str, Values | Range]) -> list[tuple[str, dict[str, object]]]:
-    """Return points of the space by which its legality is checked: each value and end once, with whose it is."""
+    """Return points that test the space: each value and end once, with the parameter's name."""
     first = {name: _ends(each)[0] for name, each in space.items()}
     return [(name, {**first, name: value}) for name, each in space.items() for value in _ends(each)]
 
 
 def grid_point(space: Mapping[str, Values | Range], number: int) -> dict[str, object]:
-    """Return one point of a grid; the last parameter goes fastest."""
+    """Return one point of a grid; the last parameter varies fastest."""
     found: dict[str, object] = {}
     for name, each in reversed(list(space.items())):
         assert isinstance(each, Values)
@@ -105,9 +104,9 @@ def random_point(space: Mapping[str, Values | Range], seed: int, number: int) ->
 
 
 def find_stops(rule: EarlyStopping, trials: Sequence[Trial]) -> list[Stop]:
-    """Return the open trials whose best value so far is worse than the median of the others' averages at their step.
+    """Return the open trials to stop: their best value is worse than the median of the others' averages at their step.
 
-    The others are those that have succeeded and had come as far as that step tells.
+    The others are succeeded trials, averaged up to that step.
 
     Source: Golovin et al., Google Vizier (KDD 2017), "Median Automated Stopping Rule".
     """
@@ -129,7 +128,7 @@ def find_stops(rule: EarlyStopping, trials: Sequence[Trial]) -> list[Stop]:
 
 
 def find_end(sweep: SweepRequest, trials: Sequence[Trial]) -> tuple[SweepState, str] | None:
-    """Return the final state of a sweep and why; ``None``: it goes on."""
+    """Return the final state of a sweep and the reason; ``None``: it continues."""
     failed = sum(trial.state is JobState.FAILED for trial in trials)
     has_success = any(trial.state is JobState.SUCCEEDED for trial in trials)
     if failed >= sweep.max_failures and not has_success:
@@ -170,7 +169,7 @@ def _choose(sweep: SweepRequest, begun: Sequence[Trial], number: int) -> dict[st
 def _draw(each: Values | Range, draw: random.Random) -> object:
     if isinstance(each, Values):
         return draw.choice(each.values)
-    # An integer's interval is a half wider at both ends, so that all are as likely.
+    # An integer's interval is wider by a half at both ends, so that all values are equally likely.
     margin = 0.5 if each.integer else 0.0
     low, high = each.low - margin, each.high + margin
     value = math.exp(draw.uniform(math.log(low), math.log(high))) if each.log else draw.uniform(low, high)

@@ -1,4 +1,4 @@
-"""Sweeps as values (pure): what is tried, what is sought, and how far each trial is."""
+"""Sweeps as values (pure): space, objective and trials."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from pydantic import Field, JsonValue, model_validator
 from rdukit_platform.jobs.schemas import JobRequest, Key, Name, RequestBody
 from rdukit_platform.jobs.states import JobState
 
-#: Trials of one sweep, and those at once.
+#: Largest numbers of trials of a sweep, and of concurrent ones.
 MAX_TRIALS: Final = 1000
 MAX_PARALLEL: Final = 64
 
@@ -49,7 +49,7 @@ class Values(RequestBody):
 
 
 class Range(RequestBody):
-    """A number between two, both legal; with ``log`` evenly by its logarithm."""
+    """A number in a closed interval; with ``log`` uniform in its logarithm."""
 
     low: Finite
     high: Finite
@@ -71,19 +71,19 @@ GOAL: Final = "By default what the box says is better of the metric; minimize wh
 
 
 class Objective(RequestBody):
-    """Figure by which a trial is judged: one of its result, or else the last value of a metric of its progress."""
+    """Figure by which a trial is judged: from its result, or else the last value in its progress."""
 
     metric: MetricName
     goal: Goal | None = Field(default=None, strict=False, description=GOAL)
 
     @property
     def direction(self) -> Goal:
-        """Return the goal, which a sweep has that was checked."""
+        """Return the goal; a checked sweep always has one."""
         return self.goal or Goal.MINIMIZE
 
 
 class EarlyStopping(RequestBody):
-    """The median rule: a trial that is worse than half of the others were at its step is ended."""
+    """The median rule: a trial is ended if it is worse than half of the others at its step."""
 
     metric: MetricName = Field(default="loss", description="A metric of the progress.")
     goal: Goal | None = Field(default=None, strict=False, description=GOAL)
@@ -92,12 +92,12 @@ class EarlyStopping(RequestBody):
 
     @property
     def direction(self) -> Goal:
-        """Return the goal, which a sweep has that was checked."""
+        """Return the goal; a checked sweep always has one."""
         return self.goal or Goal.MINIMIZE
 
 
 class SweepRequest(RequestBody):
-    """Body of ``POST /v1/sweeps``, and a sweep file. ``job`` is what all trials have in common."""
+    """Body of ``POST /v1/sweeps``, and a sweep file. ``job`` has the common part of all trials."""
 
     name: Name | None = None
     job: JobRequest
@@ -118,20 +118,20 @@ class SweepRequest(RequestBody):
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A trial, and what is known of it."""
+    """A trial, with its results so far."""
 
     number: int
     parameters: Mapping[str, object]
     state: JobState
-    #: What the objective is, once the trial has succeeded and told it.
+    #: Value of the objective, once the trial has succeeded with one.
     value: float | None = None
-    #: (step, value) of the metric that early stopping looks at.
+    #: Points (step, value) of the metric for early stopping.
     curve: Sequence[tuple[float, float]] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A trial that is to be ended, and why in words."""
+    """A trial to end, with the reason."""
 
     number: int
     why: str

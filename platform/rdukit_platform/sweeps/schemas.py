@@ -14,7 +14,9 @@ from rdukit_platform.sweeps.service import read_request
 
 
 class TrialShown(BaseModel):
-    """A trial of a sweep: a job with parameters of its own. ``value`` is the objective, ``why`` what was wrong."""
+    """A trial of a sweep: a job with parameters of its own. ``value`` is its objective, ``why`` the reason of a
+    failure.
+    """
 
     number: int
     job: str
@@ -29,7 +31,7 @@ class TrialShown(BaseModel):
 
 
 class Sweep(BaseModel):
-    """A sweep. ``counts`` are its trials by state; ``trials`` is given where one sweep is asked for."""
+    """A sweep. ``counts`` are its trials by state; ``trials`` is present only if a single sweep is requested."""
 
     id: str
     name: str
@@ -77,7 +79,7 @@ def show_sweep(row: SweepRow, rows: Iterable[tuple[TrialRow, JobRow]], *, with_t
 
 
 def show_trial(row: TrialRow, job: JobRow, metric: str) -> TrialShown:
-    """Return a trial; the value of one that has just succeeded is read off its job."""
+    """Return a trial; the value of a newly succeeded one is read from its job."""
     value = row.value
     if row.curve is None and job.state == JobState.SUCCEEDED:
         value = objective_of(job.result, job.progress, metric)
@@ -95,12 +97,12 @@ def show_trial(row: TrialRow, job: JobRow, metric: str) -> TrialShown:
 
 
 def varied(trials: Sequence[TrialShown]) -> list[str]:
-    """Return the names of the parameters that trials have of their own, in their order (pure)."""
+    """Return the names of the parameters that trials set, in their order (pure)."""
     return list(dict.fromkeys(name for trial in trials for name in trial.parameters))
 
 
 def count_open(counts: dict[str, int]) -> int:
-    """Return how many of the trials counted have not ended (pure)."""
+    """Return the number of open trials from counts by state (pure)."""
     return sum(count for state, count in counts.items() if JobState(state) not in FINAL)
 
 

@@ -57,7 +57,7 @@ def check_sweep(session: Session, boxes: Boxes, tenant_id: str, request: SweepRe
 
 
 def goal_of(verb: BoxVerb, metric: str) -> Goal:
-    """Return what is better of a metric, as the box says; where it says nothing, less is (pure)."""
+    """Return the goal of a metric from the box's declaration; by default less is better (pure)."""
     is_more = any(each.name == metric and each.better == "higher" for each in verb.metrics)
     return Goal.MAXIMIZE if is_more else Goal.MINIMIZE
 
@@ -142,10 +142,10 @@ def as_trial(row: TrialRow, job: JobRow, curve: Sequence[tuple[float, float]] = 
 
 
 def cancel_sweep(session: Session, row: SweepRow, now: float) -> SweepRow:
-    """End a sweep, which the caller has locked, and its trials that go on. Cancelling twice is no error.
+    """Cancel a sweep, which the caller has locked, and its open trials. Cancelling twice is no error.
 
     Raises:
-        InvalidTransition: it has ended in another way.
+        InvalidTransition: it has ended otherwise.
     """
     if row.state == SweepState.CANCELLED:
         return row
@@ -156,7 +156,7 @@ def cancel_sweep(session: Session, row: SweepRow, now: float) -> SweepRow:
 
 
 def end_sweep(session: Session, row: SweepRow, state: SweepState, reason: str, now: float) -> None:
-    """Write a sweep's end, and cancel its trials that go on. The caller has locked it."""
+    """Record a sweep's end, and cancel its open trials. The caller has locked it."""
     row.state, row.reason, row.ended_at, row.version = str(state), reason, now, row.version + 1
     for _, job in trials_of(session, row.id):
         if JobState(job.state) not in FINAL:

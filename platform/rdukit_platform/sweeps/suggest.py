@@ -1,6 +1,6 @@
 """Optuna's choice of the next trial, from the trials so far (pure; needs the extra ``optuna``).
 
-A study is made anew for each question, so that nothing is kept but what the database has.
+Each call builds a new study, so the database has the only state.
 """
 
 import importlib
@@ -27,9 +27,9 @@ def check_optuna() -> None:
 
 
 def suggest(sweep: SweepRequest, begun: Sequence[Trial], number: int) -> dict[str, object]:
-    """Return the parameters that Optuna's TPE sampler asks for, told of all trials so far.
+    """Return the parameters that Optuna's TPE sampler suggests, given all trials so far.
 
-    Trials that are open count as bad ones nearby (constant liar), so that those at once differ.
+    Open trials count as bad results (constant liar), so that concurrent trials differ.
 
     Raises:
         Unavailable: Optuna is not installed.
@@ -55,7 +55,7 @@ def _distribution(optuna: Any, each: Values | Range) -> Any:
 
 def _tell(optuna: Any, sweep: SweepRequest, trial: Trial, spaces: dict[str, Any]) -> Any:
     states = optuna.trial.TrialState
-    # What early stopping looks at says something of the objective only where it is the same.
+    # The early-stopping curve is usable only if its metric is the objective.
     rule = sweep.early_stopping
     is_same = rule is not None and (rule.metric, rule.direction) == (sweep.objective.metric, sweep.objective.direction)
     curve = {int(step): value for step, value in trial.curve} if is_same else {}

@@ -48,7 +48,7 @@ def get_organisation(session: Session, name_or_id: str) -> OrganisationRow:
     """Return the organisation with this id or name.
 
     Raises:
-        NotFound: there is none.
+        NotFound: there is no such organisation.
     """
     is_it = (OrganisationRow.id == name_or_id) | (OrganisationRow.name == name_or_id)
     row = session.scalars(select(OrganisationRow).where(is_it)).one_or_none()
@@ -58,7 +58,7 @@ def get_organisation(session: Session, name_or_id: str) -> OrganisationRow:
 
 
 def read_organisation(session: Session, row: OrganisationRow) -> Organisation:
-    """Return an organisation with what belongs to it."""
+    """Return an organisation with its tenants and administrators."""
     tenants = select(TenantRow).where(TenantRow.organisation_id == row.id).order_by(TenantRow.name)
     admins = select(UserRow).join(OrganisationAdminRow, OrganisationAdminRow.user_id == UserRow.id)
     chosen = admins.where(OrganisationAdminRow.organisation_id == row.id).order_by(UserRow.email)
@@ -66,7 +66,7 @@ def read_organisation(session: Session, row: OrganisationRow) -> Organisation:
 
 
 def move_tenant(session: Session, tenant: TenantRow, organisation: OrganisationRow | None, now: float) -> None:
-    """Put a tenant into an organisation, or into none. Who entered it as an administrator of the old one is out."""
+    """Move a tenant to an organisation, or to none. Administrators of the old one lose access."""
     old = tenant.organisation_id
     tenant.organisation_id = None if organisation is None else organisation.id
     session.flush()
@@ -80,8 +80,8 @@ def add_admin(session: Session, organisation: OrganisationRow, email: str, now: 
     """Make the user with an e-mail address an administrator of an organisation, from its first login on.
 
     Raises:
-        InvalidArgument: the address is none.
-        Conflict: it is one already.
+        InvalidArgument: the address is invalid.
+        Conflict: the user is an administrator already.
     """
     user = find_or_add_user(session, read_email(email), now)
     if session.get(OrganisationAdminRow, (organisation.id, user.id)) is not None:
@@ -92,10 +92,11 @@ def add_admin(session: Session, organisation: OrganisationRow, email: str, now: 
 
 
 def remove_admin(session: Session, organisation: OrganisationRow, user: str, now: float) -> UserRow:
-    """End that a user (id or e-mail) is an administrator of an organisation, and its tokens where it is no member.
+    """Remove a user (id or e-mail) as administrator of an organisation, with its tokens in tenants where it is no
+    member.
 
     Raises:
-        NotFound: it is none.
+        NotFound: the user is no administrator of it.
     """
     found = get_user(session, user)
     row = session.get(OrganisationAdminRow, (organisation.id, found.id))

@@ -25,18 +25,18 @@ from rdukit_platform.tenants.scopes import (
     name_scopes,
 )
 
-#: The role of who manages members; administrators of an organisation have it in each of its tenants.
+#: Role that manages members; administrators of an organisation have it in each of its tenants.
 TENANT_ADMIN: Final = "tenant-admin"
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """A role: what its holder may do, as scopes and in a sentence."""
+    """A role: its scopes, and its purpose in a sentence."""
 
     name: str
     title: str
     scopes: tuple[str, ...]
-    #: What the stack's documents, or we, say that it is for.
+    #: Purpose of the role, from the stack's documents or ours.
     purpose: str
 
 
@@ -69,7 +69,7 @@ def get_role(name: str) -> Role:
     """Return the role of this name.
 
     Raises:
-        InvalidArgument: there is none.
+        InvalidArgument: there is no such role.
     """
     if name not in ROLES:
         raise InvalidArgument(f"there is no role {name[:64]!r}; legal: {', '.join(ROLES)}", legal=list(ROLES))
@@ -77,9 +77,9 @@ def get_role(name: str) -> Role:
 
 
 def lacks_scope(scopes: Iterable[str], needed: str, alternatives: Iterable[Iterable[str]] = ()) -> PermissionDenied:
-    """Return the error of a token with ``scopes`` that asks for what needs another; it names the roles that have it.
+    """Return the error for a token that lacks the scope ``needed``; it names the roles that have it.
 
-    ``alternatives``: sets of scopes, each of which is enough; without them ``needed`` is one scope.
+    ``alternatives``: sets of scopes, each of which suffices; without them ``needed`` is one scope.
     """
     enough = [frozenset(each) for each in alternatives] or [frozenset({needed})]
     roles = [

@@ -1,4 +1,4 @@
-"""Scopes and lives of tokens (pure): what a token allows, who may give which, and until when it is valid."""
+"""Scopes and lifetimes of tokens (pure)."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -21,7 +21,7 @@ TOKENS: Final = "tokens"
 MEMBERS: Final = "members"
 METRICS: Final = "metrics"
 
-#: Each scope and what it lets its holder do; the manual shows these lines.
+#: Meaning of each scope; the manual shows these lines.
 MEANINGS: Final[Mapping[str, str]] = {
     READ: "see everything of the tenant: jobs, artifacts, boxes, experts, endpoints, nodes, audit log",
     WRITE: "submit and cancel jobs, add, pin and delete artifacts, install boxes, promote experts, run and call "
@@ -56,24 +56,24 @@ def all_of(scopes: Iterable[str]) -> frozenset[str]:
 
 
 def allows(scopes: Iterable[str], needed: str) -> bool:
-    """Return whether a token with ``scopes`` may do what needs the scope ``needed``."""
+    """Return whether ``scopes`` include the scope ``needed``."""
     return needed in all_of(scopes)
 
 
 def name_scopes(scopes: Iterable[str]) -> str:
-    """Return ``scopes`` for a sentence: in order, without those that another one includes."""
+    """Return ``scopes`` as text: in order, without those that another includes."""
     own = frozenset(scopes)
     included = frozenset().union(*(_INCLUDED[scope] - {scope} for scope in own if scope in _INCLUDED))
     return ", ".join(scope for scope in SCOPES if scope in own - included) or "none"
 
 
 def restrict(scopes: Iterable[str], bound: Iterable[str]) -> frozenset[str]:
-    """Return what a token with ``scopes`` allows where no more than ``bound`` is allowed."""
+    """Return the scopes in both ``scopes`` and ``bound``."""
     return all_of(scopes) & all_of(bound)
 
 
 def may_give(own: Iterable[str], wanted: Iterable[str]) -> bool:
-    """Return whether a token with ``own`` may give ``wanted``: none gives more than it has."""
+    """Return whether a token with ``own`` may grant ``wanted``, which needs all of them."""
     return all_of(wanted) <= all_of(own)
 
 
@@ -81,13 +81,13 @@ DAY_S: Final = 86400.0
 
 
 def choose_end(now: float, asked_s: float | None, makers_end: float | None, max_s: float) -> float | None:
-    """Choose when a new token ends: as asked, else with its maker and within the longest life that there is.
+    """Choose the end of a new token: as requested, otherwise its maker's end within the longest lifetime.
 
-    ``makers_end``: what it may not outlive. ``max_s``: the longest life; 0: there is none.
+    ``makers_end``: latest permitted end. ``max_s``: longest lifetime; 0: no limit.
 
     Raises:
-        InvalidArgument: it was asked to live longer than tokens may.
-        PermissionDenied: it was asked to outlive its maker.
+        InvalidArgument: the requested lifetime exceeds ``max_s``.
+        PermissionDenied: it would outlive its maker.
     """
     if asked_s is None:
         ends = [end for end in (makers_end, now + max_s if max_s else None) if end is not None]
@@ -102,18 +102,18 @@ def choose_end(now: float, asked_s: float | None, makers_end: float | None, max_
 
 
 def choose_next_end(now: float, created_at: float, expires_at: float | None, max_s: float) -> float | None:
-    """Choose when the token ends that replaces one: it gets the same life again, within the longest that there is."""
+    """Choose the end of a rotated token: the same lifetime again, at most ``max_s``."""
     lives = [life for life in (expires_at and expires_at - created_at, max_s) if life]
     return now + min(lives) if lives else None
 
 
 def end_of_old(now: float, expires_at: float | None, grace_s: float) -> float:
-    """Choose when a token ends that was replaced."""
+    """Choose the end of a token that was rotated."""
     return now + grace_s if expires_at is None else min(expires_at, now + grace_s)
 
 
 def is_over(now: float, revoked_at: float | None, expires_at: float | None, blocked_at: float | None = None) -> str:
-    """Say why a token is not valid now; empty: it is."""
+    """Return why a token is not valid now; empty: it is valid."""
     if revoked_at is not None:
         return "was revoked"
     if blocked_at is not None:

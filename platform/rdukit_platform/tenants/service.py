@@ -1,4 +1,4 @@
-"""Tenants, and who a token belongs to. A token is shown once; only its SHA-256 is kept."""
+"""Tenants, and authentication by tokens. A token is shown once; only its SHA-256 is stored."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ from rdukit_platform.tenants.scopes import is_over, restrict
 from rdukit_platform.tenants.standing import find_standing
 
 DEFAULT_TENANT: Final = "default"
-#: Asked in each request, and made once.
+#: Built once, because each request uses it.
 _OWNER: Final = (
     select(TokenRow, TenantRow)
     .join(TenantRow, TenantRow.id == TokenRow.tenant_id)
@@ -30,7 +30,7 @@ _HINT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Caller: a tenant and what its token allows."""
+    """Authenticated caller: a tenant, and the scopes of its token."""
 
     tenant_id: str
     tenant_name: str
@@ -39,19 +39,19 @@ class Caller:
     token_id: str
     #: When the token ends; ``None``: never.
     expires_at: float | None = None
-    #: The user whose own the token is; ``None``: it is the tenant's.
+    #: User that owns the token; ``None``: the tenant owns it.
     user_id: str | None = None
     #: Whether it is a session of the console.
     is_session: bool = False
 
     @property
     def submitter(self) -> str:
-        """Id of the user, or else of the tenant's token."""
+        """Return the user's id, or that of the tenant's token."""
         return self.user_id or self.token_id
 
 
 class TokenEnded(Exception):
-    """The cause of ``Unauthenticated`` where the token was valid once. ``caller``: whose it was."""
+    """Cause of ``Unauthenticated`` if the token was once valid. ``caller``: its former owner."""
 
     def __init__(self, caller: Caller) -> None:
         super().__init__(caller.token_id)
@@ -83,9 +83,9 @@ def authenticate_digest(session: Session, sha256: str, now: float) -> Caller:
 
 
 def read_validity(session: Session, row: TokenRow, now: float) -> tuple[frozenset[str], str]:
-    """Return what a token allows now, and why it is not valid any more; empty: it is.
+    """Return a token's present scopes, and the reason why it is no longer valid (empty: it is).
 
-    A user's token allows no more than its user may at this moment, and a session just that.
+    A user's token is limited to the user's present scopes; a session has exactly these.
     """
     if why := is_over(now, row.revoked_at, row.expires_at, row.blocked_at):
         return frozenset(), why
@@ -98,15 +98,15 @@ def read_validity(session: Session, row: TokenRow, now: float) -> tuple[frozense
 
 
 def is_token_valid(session: Session, token_id: str, now: float) -> bool:
-    """Return whether a token that was valid still is."""
+    """Return whether a token is still valid."""
     row = session.get(TokenRow, token_id)
     return row is not None and not read_validity(session, row, now)[1]
 
 
 def find_withdrawn(session: Session, token_ids: Iterable[str], now: float) -> set[str]:
-    """Return those of tokens that were blocked or revoked, or whose user may not enter the tenant any more.
+    """Return the tokens that were blocked or revoked, or whose user has lost access to the tenant.
 
-    One that has only expired is none of them.
+    Expired tokens are not included.
     """
     return {each for each in token_ids if _is_withdrawn(session, session.get(TokenRow, each), now)}
 
@@ -118,15 +118,15 @@ def _is_withdrawn(session: Session, row: TokenRow | None, now: float) -> bool:
 
 
 def hash_token(token: str) -> str:
-    """Hash a token, as it is kept: it is random enough that a plain hash cannot be reversed."""
+    """Hash a token for storage: tokens are random enough that a plain hash cannot be reversed."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 def check_may_add(session: Session, now: float) -> None:
-    """Refuse a second tenant where boxes of jobs are not kept apart.
+    """Refuse a second tenant if job boxes are not isolated.
 
     Raises:
-        NotFenced: the message says on which worker, and why.
+        NotFenced: the message names the worker and the reason.
     """
     if count_tenants(session) == 0:
         return

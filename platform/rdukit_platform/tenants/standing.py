@@ -1,4 +1,4 @@
-"""What a user may do in a tenant now. Each request of a user's token or session asks this again."""
+"""Present role of a user in a tenant, looked up in each request of a user's token or session."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from rdukit_platform.db.models import MembershipRow, OrganisationAdminRow, Tenan
 from rdukit_platform.tenants.roles import ROLES, TENANT_ADMIN
 from rdukit_platform.tenants.scopes import ADMIN
 
-#: What is said as the role of an administrator of the platform.
+#: Name shown as the role of platform administrators.
 ADMIN_ROLE: Final = "admin"
 
 
@@ -24,10 +24,10 @@ class Standing:
 
 
 def choose_standing(*, is_admin: bool, administers: bool, role: str | None) -> Standing | None:
-    """Choose what a user is in a tenant (pure); ``None``: nobody.
+    """Choose a user's role in a tenant (pure); ``None``: it has none.
 
     ``administers``: whether it is an administrator of the tenant's organisation. ``role``: that of its membership.
-    A role that there is no more allows nothing.
+    A role that no longer exists allows nothing.
     """
     if is_admin:
         return Standing(ADMIN_ROLE, frozenset({ADMIN}))
@@ -37,7 +37,7 @@ def choose_standing(*, is_admin: bool, administers: bool, role: str | None) -> S
 
 
 def find_standing(session: Session, user_id: str, tenant_id: str) -> Standing | None:
-    """Return what a user is in a tenant; ``None``: it is no member, or disabled, or there is no such user."""
+    """Return a user's role in a tenant; ``None``: no member, disabled, or unknown."""
     user = session.get(UserRow, user_id)
     tenant = session.get(TenantRow, tenant_id)
     if user is None or tenant is None or user.disabled_at is not None:

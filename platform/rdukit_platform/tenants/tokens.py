@@ -1,7 +1,7 @@
-"""Tokens: made, listed, rotated, revoked. What a caller may do here follows from its own token.
+"""Create, list, rotate and revoke tokens; the caller's own token limits its rights here.
 
-Every change looks again, in its own transaction, whether the caller's token is still valid: one that is being revoked
-makes nothing that outlives it.
+Every change checks again, in its own transaction, that the caller's token is valid: a token being revoked creates
+nothing that outlives it.
 """
 
 import getpass
@@ -44,15 +44,15 @@ from rdukit_platform.tenants.service import (
     read_validity,
 )
 
-#: Who made a token where no token did: a user of the host.
+#: Maker of tokens that a user of the host created.
 HOST: Final = "host"
-#: The same, of a break-glass token.
+#: Maker of break-glass tokens.
 GLASS: Final = "break-glass"
 #: Scopes of the first token; as administrator's it includes the others.
 FIRST_SCOPES: Final = (READ, WRITE, ADMIN)
-#: Valid tokens that a tenant may have at once.
+#: Largest number of valid tokens of a tenant.
 MAX_TOKENS: Final = 1000
-#: Life of a break-glass token, and the longest.
+#: Default and longest lifetime of a break-glass token, in seconds.
 BREAK_GLASS_S: Final = 900.0
 BREAK_GLASS_MAX_S: Final = 3600.0
 _PREFIX: Final = "rdk_"
@@ -69,12 +69,12 @@ def create_token(
     role: str | None = None,
     user_id: str | None = None,
 ) -> tuple[TokenRow, str]:
-    """Add a token, a user's own where one is named. Returns its row and its text, which is not kept.
+    """Add a token of the tenant, or of ``user_id``. Returns its row and its text, which is not stored.
 
     Raises:
         NotFound: no such tenant.
         InvalidArgument: unknown scope.
-        Conflict: the tenant has as many tokens as it may.
+        Conflict: the tenant has reached its limit of tokens.
     """
     if session.get(TenantRow, tenant_id) is None:
         raise NotFound(f"there is no tenant {tenant_id!r}; list them with: rdukit tenant list")
@@ -113,10 +113,10 @@ def give_token(
     life_s: float | None,
     role: str | None = None,
 ) -> tuple[TokenRow, str]:
-    """Create a token as ``caller`` may: of its own tenant, with its own scopes, no longer than it lives itself.
+    """Create a token within the caller's rights: of its own tenant, with its own scopes, and ending no later.
 
-    An administrator may for all tenants, and beyond its own end. What a user's token makes is that user's own, too; a
-    session's end is not that of what it makes, which ends with its user. Raises as ``create_token``, and:
+    Administrators may create tokens for all tenants, beyond their own end. Tokens made by a user's token belong to that
+    user. Tokens made by a session outlive it, but end with its user. Raises as ``create_token``, and:
         PermissionDenied: it is more than the caller has.
     """
     check_still_valid(session, caller, now)
@@ -133,12 +133,12 @@ def give_token(
 
 
 def check_still_valid(session: Session, caller: Caller, now: float) -> None:
-    """Look again, in a transaction that changes something, whether the caller's token is still valid.
+    """Check again, in a changing transaction, that the caller's token is still valid.
 
-    Its row is locked: what the transaction makes is there before the token can be revoked, or is not made.
+    Its row is locked, so the token cannot be revoked before the transaction has ended.
 
     Raises:
-        Unauthenticated: it is not.
+        Unauthenticated: the token is no longer valid.
     """
     row = session.get(TokenRow, caller.token_id, with_for_update=True)
     if row is None or read_validity(session, row, now)[1]:
@@ -148,9 +148,9 @@ def check_still_valid(session: Session, caller: Caller, now: float) -> None:
 def list_tokens(
     session: Session, tenant_id: str, limit: int = 50, cursor: str | None = None
 ) -> tuple[list[TokenRow], str | None]:
-    """Return the tenant's tokens, newest first, those that have ended too, and the cursor of the next page.
+    """Return the tenant's tokens, newest first and with ended ones, and the cursor of the next page.
 
-    Sessions of the console are not among them.
+    Console sessions are not included.
     """
     query = select(TokenRow).where(TokenRow.tenant_id == tenant_id, TokenRow.is_session.is_(False))
     return read_page(session, query, TokenRow.created_at, TokenRow.id, limit, cursor)
@@ -196,7 +196,7 @@ def rotate_token(
 def revoke_tokens(
     session: Session, caller: Caller, token_id: str, now: float, *, with_made: bool = False
 ) -> list[TokenRow]:
-    """End a token now, and ``with_made`` those that it made, and those that they made. Returns those that ended.
+    """Revoke a token, and ``with_made`` all tokens created from it, directly or indirectly. Returns those that ended.
 
     Raises:
         NotFound: the caller's tenant has no such token.
@@ -218,7 +218,7 @@ def revoke_tokens(
 
 
 def block_token(session: Session, caller: Caller, token_id: str, now: float, *, is_blocked: bool) -> TokenRow:
-    """Let a token in no more, from now on, or again. Doing so twice is no error. Returns its row.
+    """Block a token, or unblock it; repeating that is no error. Returns its row.
 
     Raises:
         NotFound: there is no such token.
@@ -235,7 +235,7 @@ def block_token(session: Session, caller: Caller, token_id: str, now: float, *, 
 
 
 def ensure_first_token(database: Database, home: Home, now: float) -> None:
-    """Make the default tenant, and an admin token for it in ``token`` (0600) unless a valid one is there."""
+    """Create the default tenant, and write an admin token to ``token`` (0600) unless a valid one is there."""
     with database.write() as session:
         tenant = find_tenant(session, DEFAULT_TENANT) or create_tenant(session, DEFAULT_TENANT, now)
         try:
@@ -245,15 +245,15 @@ def ensure_first_token(database: Database, home: Home, now: float) -> None:
             row, text = create_token(session, tenant.id, "first", FIRST_SCOPES, now)
             detail = f"the first token, in {home.token_file.name} of the home folder"
             record(session, AuditRecord(now, Act.CREATE_TOKEN, tenant_id=tenant.id, target=row.id, detail=detail))
-            # Written before the commit: a token that is not in the database is replaced at the next start.
+            # Written before the commit: a token missing in the database is replaced at the next start.
             write_atomic(home.token_file, text.encode() + b"\n", mode=0o600)
 
 
 def break_glass(database: Database, now: float, life_s: float, reason: str) -> tuple[TokenRow, str]:
-    """Return an administrator's token for whoever can write the database, for a short while, when no other is at hand.
+    """Create a short-lived administrator's token for operators with access to the database.
 
     Raises:
-        InvalidArgument: it was asked to live too long, or no reason was given.
+        InvalidArgument: the lifetime is too long, or no reason is given.
     """
     if not 0 < life_s <= BREAK_GLASS_MAX_S:
         raise InvalidArgument(f"a break-glass token was asked to live {life_s:g} s; legal: up to {BREAK_GLASS_MAX_S:g}")

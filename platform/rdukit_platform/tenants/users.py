@@ -1,7 +1,7 @@
-"""Users and their memberships: invited, changed, removed, disabled. Nobody gives more than they have.
+"""Users and their memberships: invite, change, remove, disable. Callers cannot grant more than they have.
 
-A user's tokens and sessions allow what the user may at each moment (``standing``). Those of a tenant that the user has
-left are revoked, too, so that they stay ended when the user comes back.
+A user's tokens and sessions allow what the user may at each moment (``standing``). Those of a tenant that the user
+leaves are revoked, too, and stay so if the user returns.
 """
 
 import re
@@ -29,7 +29,7 @@ MAX_MEMBERS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A user in a tenant: by a membership, or ``None`` as an administrator of its organisation."""
+    """A user in a tenant: its membership, or ``None`` for an administrator of the organisation."""
 
     user: UserRow
     membership: MembershipRow | None
@@ -39,7 +39,7 @@ def read_email(text: str) -> str:
     """Return an e-mail address in lower case.
 
     Raises:
-        InvalidArgument: it is none.
+        InvalidArgument: the text is no e-mail address.
     """
     email = text.strip().lower()
     if len(email) > _MAX_EMAIL or not _EMAIL.fullmatch(email):
@@ -53,8 +53,8 @@ def choose_managed_tenant(session: Session, caller: Caller, asked: str | None) -
     Administrators manage those of all tenants, administrators of an organisation those of its tenants.
 
     Raises:
-        NotFound: there is no such tenant, or it is not the caller's to manage.
-        PermissionDenied: it is the caller's own, and its token lacks the scope members.
+        NotFound: there is no such tenant, or the caller does not manage it.
+        PermissionDenied: the caller's token lacks the scope members.
     """
     own = asked is None or asked in (caller.tenant_id, caller.tenant_name)
     tenant = session.get_one(TenantRow, caller.tenant_id) if own else find_tenant(session, asked or "")
@@ -74,7 +74,7 @@ def choose_managed_tenant(session: Session, caller: Caller, asked: str | None) -
 
 
 def list_members(session: Session, tenant: TenantRow) -> list[Member]:
-    """List a tenant's members by e-mail, administrators of its organisation among them."""
+    """List a tenant's members by e-mail, with the administrators of its organisation."""
     query = select(UserRow, MembershipRow).join(MembershipRow, MembershipRow.user_id == UserRow.id)
     found = {
         user.id: Member(user, membership)
@@ -96,9 +96,9 @@ def invite(session: Session, caller: Caller, tenant: TenantRow, email: str, role
     """Make the user with this e-mail address a member, from its first login on if it has not logged in yet.
 
     Raises:
-        InvalidArgument: the address or the role is none.
+        InvalidArgument: the address or the role is invalid.
         PermissionDenied: the role has scopes that the caller lacks.
-        Conflict: it is a member already, is disabled, or the tenant has as many as it may.
+        Conflict: the user is a member already, is disabled, or the tenant has reached its limit of members.
     """
     check_still_valid(session, caller, now)
     _check_gives(caller, role)
@@ -116,12 +116,12 @@ def invite(session: Session, caller: Caller, tenant: TenantRow, email: str, role
 
 
 def change_role(session: Session, caller: Caller, tenant: TenantRow, user: str, role: str, now: float) -> Member:
-    """Change the role of a member (id or e-mail). Its tokens and sessions allow no more than that from now on.
+    """Change the role of a member (id or e-mail). Its tokens and sessions are limited to it at once.
 
     Raises:
         NotFound: the tenant has no such member.
         PermissionDenied: the old role or the new one has scopes that the caller lacks.
-        Conflict: the issuer's claims say the role.
+        Conflict: the issuer's claims determine the role.
     """
     check_still_valid(session, caller, now)
     member = get_member(session, tenant, user)
@@ -150,7 +150,7 @@ def remove(session: Session, caller: Caller, tenant: TenantRow, user: str, now: 
 
 
 def disable(session: Session, user: UserRow, now: float) -> None:
-    """Keep a user out of the platform, and end all of its tokens and sessions."""
+    """Disable a user, and end all of its tokens and sessions."""
     user.disabled_at = user.disabled_at or now
     end_tokens(session, user.id, now)
 
@@ -160,7 +160,7 @@ def end_tokens(session: Session, user_id: str, now: float, tenant_id: str | None
     own = (TokenRow.user_id == user_id) & TokenRow.revoked_at.is_(None)
     if tenant_id is not None:
         own &= TokenRow.tenant_id == tenant_id
-    # Locked first: a token that one of them is making at this moment is there for the second statement.
+    # Locked first, so that the second statement sees tokens that these are just creating.
     session.execute(select(TokenRow.id).where(own).with_for_update()).all()
     session.execute(update(TokenRow).where(own).values(revoked_at=now))
 
@@ -169,7 +169,7 @@ def get_member(session: Session, tenant: TenantRow, user: str) -> Member:
     """Return a tenant's member by id or e-mail.
 
     Raises:
-        NotFound: there is none.
+        NotFound: there is no such member.
         InvalidArgument: several have this e-mail.
     """
     return _only([m for m in list_members(session, tenant) if user.lower() in (m.user.id, m.user.email)], user)
@@ -182,7 +182,7 @@ def get_user(session: Session, user: str) -> UserRow:
 
 
 def find_or_add_user(session: Session, email: str, now: float) -> UserRow:
-    """Return the user with an e-mail address: who logged in last with it, else who is invited, else a new one."""
+    """Return the user with an e-mail address: the last to log in with it, else an invited one, else a new one."""
     found = session.scalars(select(UserRow).where(UserRow.email == email)).all()
     if found:
         return max(found, key=lambda user: (user.disabled_at is None, user.last_login_at or 0.0))
@@ -196,7 +196,7 @@ def find_or_add_user(session: Session, email: str, now: float) -> UserRow:
 
 
 def emails_of_tokens(session: Session, token_ids: Sequence[str]) -> dict[str, str]:
-    """Return whose own each of these tokens is: the user's e-mail, or its id where it has none."""
+    """Return the owner of each token: the user's e-mail, or its id without one."""
     query = select(TokenRow.id, UserRow.email, UserRow.id).join(UserRow, UserRow.id == TokenRow.user_id)
     return {token: email or user for token, email, user in session.execute(query.where(TokenRow.id.in_(token_ids)))}
 

@@ -31,11 +31,11 @@ from rdukit_platform.up.supervisor import Supervisor, list_node_children
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks whether the node has left.
+#: Seconds between checks whether the node has left.
 LOOK_S: Final = 1.0
 #: Seconds in which database and broker must answer: they may start at the same time.
 ANSWER_S: Final = 30.0
-#: Artifacts that are looked for: one may be removed meanwhile.
+#: Number of artifacts looked for, since one may be removed meanwhile.
 LOOKED_AT: Final = 8
 
 
@@ -58,7 +58,7 @@ def run_node(
     Returns the node's name if it has left, ``None`` if it was stopped.
 
     Args:
-        variables: of the environment, which name the platform.
+        variables: environment variables that name the platform.
 
     Raises:
         InvalidArgument: neither these nor the settings name the platform's database and broker.
@@ -94,7 +94,7 @@ def open_platform(home: Home, clock: Clock) -> Database:
         Unavailable: database or broker have not answered for ``ANSWER_S``.
     """
     file = home.database_file()
-    if file is not None and not file.is_file():  # to open it would make it
+    if file is not None and not file.is_file():  # opening it would create it
         raise NotFound(f"there is no database {file}; name the one of a platform, which rdukit up or its gateway makes")
     try:
         notifier = Notifier(home.broker_url())
@@ -122,7 +122,7 @@ def open_platform(home: Home, clock: Clock) -> Database:
 
 
 def check_artifacts(database: Database, store: BlobStore) -> None:
-    """Refuse a store that has none of the platform's newest artifacts: what jobs made here would be lost to the others.
+    """Refuse a store without any of the platform's newest artifacts, because other nodes would miss outputs made here.
 
     Raises:
         NotFound: it is another folder or bucket than the platform's.
@@ -190,7 +190,7 @@ def _run(home: Home, database: Database, began: float, announce: Callable[[Joine
 
 
 class _Watcher:
-    """Looks how the platform sees this node, now and then."""
+    """Reads periodically how the platform sees this node."""
 
     def __init__(self, database: Database, name: str, home_id: str, since: float) -> None:
         self._database, self._name, self._home_id, self._since = database, name, home_id, since
@@ -210,7 +210,7 @@ class _Watcher:
         return self._state
 
     def let_go(self) -> bool:
-        """Let the node be nobody's if it has left, so that it cannot rejoin. Returns whether it had left."""
+        """Release the node if it has left, so that it cannot rejoin. Returns whether it had left."""
         try:
             with self._database.write() as session:
                 return let_go(session, self._name, self._home_id)

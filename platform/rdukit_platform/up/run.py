@@ -50,7 +50,7 @@ def run_platform(home: Home, host: str, port: int, announce: Callable[[Running],
 
     Raises:
         Conflict: another ``rdukit up`` has this home, or the port is taken.
-        Unavailable: a part does not come up; the message has its last words.
+        Unavailable: a part does not start; the message has its last output.
     """
     began = time.monotonic()
     name_service("up")
@@ -98,7 +98,7 @@ def run_platform(home: Home, host: str, port: int, announce: Callable[[Running],
 
 
 def take_lock(home: Home) -> int:
-    """Lock the home folder for this process, by the descriptor that is returned.
+    """Lock the home folder for this process while the returned descriptor is open.
 
     Raises:
         Conflict: another process has it.
@@ -127,7 +127,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def gateway_url(host: str, port: int) -> str:
-    """Return where a gateway that listens there is reached from this machine."""
+    """Return the URL of a gateway that listens there, for this machine."""
     scheme = "https" if resolve(GATEWAY_TLS_CERTIFICATE) else "http"
     return f"{scheme}://{'127.0.0.1' if host in {'0.0.0.0', '::'} else host}:{port}"
 
@@ -137,7 +137,7 @@ def _is_ready(url: str) -> bool:
 
 
 def read_health(url: str) -> dict[str, object]:
-    """Return what the gateway there says of its parts, also while some are away; empty if none answers."""
+    """Return the gateway's report on its parts, even if some are unreachable; empty if no gateway answers."""
     context = client_context() if url.startswith("https://") else None
     body: object = None
     with suppress(OSError, ValueError, http.client.HTTPException):

@@ -1,7 +1,8 @@
-"""``python -m rdukit_platform.up.services``: imports once what the platform's services are made of, and forks them.
+"""``python -m rdukit_platform.up.services``: imports the modules of the platform's services once, and forks the
+services.
 
-Most of a service's start is imports, which gateway, scheduler and worker have in common. Forked, they share that memory
-too, and one that ended is back in milliseconds.
+Most of a service's start is imports, which gateway, scheduler and worker have in common. Forked services share that
+memory, too, and restart in milliseconds.
 """
 
 import os
@@ -13,7 +14,7 @@ from rdukit.fence.kernel import set_process_name
 from rdukit.system.forks import ForkRequest, import_for_forks, serve_forks
 from rdukit.system.process import die_with_parent
 
-#: The services, and what they import while they start.
+#: The services, and the modules that they import at start.
 MODULES: Final = (
     "rdukit_platform.gateway.__main__",
     "rdukit_platform.scheduler.__main__",
@@ -27,7 +28,7 @@ MODULES: Final = (
 
 
 def prepare_services() -> None:
-    """Import what services are made of, and prepare the gateway's routes, before the first fork."""
+    """Import the services' modules, and prepare the gateway's routes, before the first fork."""
     import_for_forks(MODULES)
     from rdukit_platform.gateway.app import prepare_routes
 
@@ -35,7 +36,7 @@ def prepare_services() -> None:
 
 
 def has_imported_services() -> bool:
-    """Return whether this process could fork services itself: who forked it has imported what they are made of."""
+    """Return whether this process can fork services itself, because its parent has imported their modules."""
     return all(name in sys.modules for name in MODULES)
 
 
@@ -43,7 +44,7 @@ def run_service(request: ForkRequest) -> int:
     """Run the service that a fork is to become, until it ends.
 
     Raises:
-        SystemExit: it ended otherwise than well.
+        SystemExit: it failed.
     """
     die_with_parent(request.server, signal.SIGTERM)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

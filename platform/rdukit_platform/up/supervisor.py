@@ -1,4 +1,4 @@
-"""Processes of the platform as data, and their supervisor: starts them, starts them again, and stops them backwards."""
+"""Processes of the platform as data, and their supervisor: starts them, restarts them, and stops them in reverse order."""
 
 import contextlib
 import logging
@@ -27,8 +27,8 @@ from rdukit_platform.up.valkey import ValkeyLines, valkey_command
 class ServiceProcess:
     """Process of the platform. ``pass_fds``: descriptors that it inherits. ``stop_s``: how long it may take to end.
 
-    ``lines``: makes what turns its output into lines of the log; none: it writes them itself. ``is_forked``: it is
-    forked from ``services``, and started by its command only where that does not start.
+    ``lines``: factory of the converter from its output to log lines; ``None``: it writes the log itself. ``is_forked``:
+    it is forked from ``services``, or started by its command if that fails.
     """
 
     name: str
@@ -41,7 +41,7 @@ class ServiceProcess:
 
 
 def list_children(home: Home, listener_fd: int) -> list[ServiceProcess]:
-    """List what ``rdukit up`` starts, in order; a broker or node daemon that the settings name is not started."""
+    """List the processes of ``rdukit up``, in order, without a broker or node daemon that the settings name."""
     children = []
     if not resolve(BROKER_URL):
         lines = ValkeyLines if resolve(LOG_FORMAT) == JSON else None
@@ -59,7 +59,7 @@ def list_children(home: Home, listener_fd: int) -> list[ServiceProcess]:
 
 
 def list_node_children(home: Home) -> list[ServiceProcess]:
-    """List what makes this machine a node, in order: the node daemon, if the settings name no other, and a worker."""
+    """List the processes of a node, in order: the node daemon, unless the settings name one, and a worker."""
     command = [sys.executable, "-m", "rdukit_platform.worker"]
     worker = ServiceProcess("worker", command, stop_s=15.0, is_forked=has_imported_services())
     if not resolve(UP_NODE) or resolve(SND_SOCKET):
@@ -83,25 +83,25 @@ logger = logging.getLogger(__name__)
 
 POLL_S: Final = 0.05
 FIRST_BACKOFF_S: Final = 0.5
-#: Who waits for a part hangs so long at worst.
+#: Longest pause in seconds before a restart.
 MAX_BACKOFF_S: Final = 5.0
-#: A child that has run for so long starts again with the first pause.
+#: Seconds of uptime after which the pause before a restart is reset.
 STABLE_S: Final = 30.0
 
 
 @dataclass(slots=True)
 class _Running:
-    """A child and what has become of it."""
+    """A child and its state."""
 
     child: ServiceProcess
     #: None while it waits for its restart.
     process: subprocess.Popen[bytes] | ForkedProcess | None = None
-    #: What it writes, where that is not its log itself.
+    #: Its output, if it does not write the log itself.
     output: IO[bytes] | None = None
     started_at: float = 0.0
     failures: int = 0
     due_at: float = 0.0
-    #: With which it ended last.
+    #: Last exit status.
     status: int = 0
     history: list[str] = field(default_factory=list)
     lines: ValkeyLines | None = None
@@ -115,11 +115,11 @@ class Supervisor:
         self._all = [_Running(child) for child in children]
         #: None: nothing is forked, or no server would start.
         self._forks: ForkServer | None = None
-        #: It has forked something, so it can.
+        #: Whether a fork has succeeded before.
         self._has_forked = False
 
     def start(self) -> None:
-        """Start all of them at once; each waits for what it needs. Forks come as soon as their server is ready."""
+        """Start all children at once; each waits for its dependencies. Forks follow when their server is ready."""
         make_folder(self._logs)
         if any(running.child.is_forked for running in self._all):
             self._start_forks()
@@ -127,7 +127,7 @@ class Supervisor:
             self._start(running)
 
     def watch(self, until: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Restart what ends, until ``until`` holds. Returns whether it did in time."""
+        """Restart ended children until ``until`` holds. Returns whether it held in time."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not until():
             if deadline is not None and time.monotonic() > deadline:
@@ -137,22 +137,22 @@ class Supervisor:
         return True
 
     def pids(self) -> dict[str, int]:
-        """Process id of each child that runs, and of ``services``, from which some are forked."""
+        """Return the process id of each running child, and of ``services``, from which some are forked."""
         forks = {} if self._forks is None else {"services": self._forks.pid}
         return forks | {
             r.child.name: r.process.pid for r in self._all if r.process is not None and r.process.poll() is None
         }
 
     def last_words(self) -> str:
-        """Return what the children that ended by themselves wrote last."""
+        """Return the last output of children that have failed."""
         return "\n".join(line for running in self._all for line in running.history)
 
     def last_words_of(self, status: int) -> str:
-        """Return what a child wrote last that ended by itself with a status; ``""``: none did."""
+        """Return the last output of a child that ended with a status; ``""``: none did."""
         return "\n".join(line for running in self._all if running.status == status for line in running.history)
 
     def stop(self) -> None:
-        """Stop the services at once, then what they need, the last one first; each the hard way after its time."""
+        """Stop the services together, then their dependencies in reverse order; each is killed after its time limit."""
         for running in self._all:
             if running.child.is_forked and running.process is not None:
                 running.process.terminate()
@@ -197,11 +197,11 @@ class Supervisor:
         self._has_forked = False
 
     def _replace_forks(self, ended: ForkServer) -> None:
-        """Start another fork server. Where one ends before it is ready, services are started by their commands."""
+        """Start another fork server. If one ends before it is ready, services are started by their commands."""
         ended.close()
         self._forks = None
         for running in self._all:
-            if isinstance(running.process, ForkedProcess):  # what was forked goes with it
+            if isinstance(running.process, ForkedProcess):  # its forks end with it
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(running.process.pid, signal.SIGKILL)
         if self._has_forked:
@@ -213,7 +213,7 @@ class Supervisor:
     def _start(self, running: _Running) -> None:
         child = running.child
         if child.is_forked and self._forks is not None and not self._forks.is_ready():
-            return  # it imports; asked again at the next look
+            return  # it is still importing; checked again at the next step
         running.lines = None if child.lines is None else child.lines()
         environment = {**self._environment, **child.environment}
         with (self._logs / f"{child.name}.log").open("ab") as log:
@@ -222,7 +222,7 @@ class Supervisor:
                 try:
                     running.process = self._forks.fork(body, log.fileno(), others=child.pass_fds)
                 except Unavailable:
-                    return  # it has just ended, which the next look sees
+                    return  # it has just ended, which the next step notices
                 self._has_forked = True
             else:
                 out, err = (log, log) if running.lines is None else (subprocess.PIPE, subprocess.STDOUT)
@@ -234,7 +234,7 @@ class Supervisor:
         logger.info("child started name=%s pid=%d", child.name, running.process.pid)
 
     def _copy(self, running: _Running) -> None:
-        """Append to a child's log, as lines of ours, what it has written since the last time."""
+        """Append a child's new output to its log, converted to rdukit's lines."""
         if running.process is None or running.output is None or running.lines is None:
             return
         stream, now = running.output, time.time()

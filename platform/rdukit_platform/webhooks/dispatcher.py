@@ -1,6 +1,6 @@
-"""Delivery of webhooks: a thread of the scheduler that posts what the outbox has, of each tenant a few at a time.
+"""Delivery of webhooks: a thread of the scheduler that posts the outbox's messages, a few per tenant at a time.
 
-Several dispatchers share the work: who takes a message first moves the time on at which it is due.
+Several dispatchers share the work: taking a message postpones its due time.
 """
 
 import asyncio
@@ -24,20 +24,20 @@ from rdukit_platform.webhooks.settings import WEBHOOK_KEEP_DAYS, WEBHOOK_NETWORK
 
 logger = logging.getLogger(__name__)
 
-#: Posts at one time, of one tenant and of all: a slow receiver holds up its own tenant only.
+#: Concurrent posts per tenant and in total: a slow receiver delays its own tenant only.
 TENANT_POSTS: Final = 4
 ALL_POSTS: Final = 256
 POLL_S: Final = 0.5
 PRUNE_S: Final = 3600.0
 DAY_S: Final = 86400.0
-#: Seconds beyond a post's time within which its outcome is written.
+#: Seconds beyond a post's timeout within which its outcome is written.
 MARGIN_S: Final = 30.0
-#: Seconds that posts have when the dispatcher stops; what is not told by then is told again later.
+#: Seconds that open posts have at shutdown; unfinished ones are sent again later.
 STOP_S: Final = 1.0
 
 
 class WebhookSender:
-    """Dispatcher of a platform's webhooks."""
+    """Sender of a platform's webhook messages."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database, self._clock = database, clock
@@ -53,7 +53,7 @@ class WebhookSender:
         self._thread.start()
 
     def close(self) -> None:
-        """End, after a moment for posts that are under way."""
+        """Stop, after a short wait for open posts."""
         self._stop.set()
         self._thread.join(STOP_S + POLL_S + 1.0)
 

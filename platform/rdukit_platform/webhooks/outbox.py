@@ -1,4 +1,4 @@
-"""Outbox: messages to webhooks, written with what they tell, then taken, tried and ended one by one."""
+"""Outbox: messages to webhooks are written with the change they report, then taken and sent."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from rdukit_platform.db.rows import new_id
 from rdukit_platform.webhooks.settings import WEBHOOK_FAILING_HOURS, WEBHOOK_MAX_FAILURES, WEBHOOK_RETRY_S
 from rdukit_platform.webhooks.states import DeliveryState, FailureLimit, pause_s, why_disabled
 
-#: Event of a name, and what gives its data, which is asked only if a webhook wants it.
+#: Name of an event, and a function for its data, called only if a webhook wants the event.
 Message = tuple[str, Callable[[], Mapping[str, object]]]
 
 _WEBHOOKS: Final = table_of(WebhookRow).c
@@ -25,13 +25,13 @@ _TOLD: Final = select(_WEBHOOKS.id, _WEBHOOKS.events).where(
 )
 #: Ended deliveries that one transaction deletes.
 PRUNED_AT_ONCE: Final = 1000
-#: What a message says that a disabled webhook was not told.
+#: Error of a message that a disabled webhook did not get.
 NOT_TOLD: Final = "the webhook is disabled"
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A message that is to be tried now, and what it is signed with."""
+    """A message to send now, with its secrets."""
 
     id: str
     tenant_id: str
@@ -42,7 +42,7 @@ class Taken:
 
 
 def tell(session: Session, tenant_id: str, messages: Iterable[Message], now: float) -> None:
-    """Write messages to those of the tenant's webhooks that want such events."""
+    """Write messages to the tenant's webhooks that want these events."""
     webhooks = session.connection().execute(_TOLD, {"tenant_id": tenant_id}).all()
     if not webhooks:
         return
@@ -54,7 +54,7 @@ def tell(session: Session, tenant_id: str, messages: Iterable[Message], now: flo
 
 
 def new_delivery(webhook_id: str, tenant_id: str, event: str, data: Mapping[str, object], now: float) -> DeliveryRow:
-    """Make the row of a message that is due now."""
+    """Return a new message that is due now."""
     body = {"type": event, "timestamp": datetime.fromtimestamp(now, UTC).isoformat(), "data": dict(data)}
     return DeliveryRow(
         id=new_id("msg"), webhook_id=webhook_id, tenant_id=tenant_id, event=event, body=body,
@@ -64,7 +64,7 @@ def new_delivery(webhook_id: str, tenant_id: str, event: str, data: Mapping[str,
 
 
 def find_due_tenants(session: Session, now: float) -> Sequence[str]:
-    """Return the tenants that have a message which is due."""
+    """Return the tenants with due messages."""
     query = select(DeliveryRow.tenant_id).distinct()
     return session.scalars(
         query.where(DeliveryRow.state == str(DeliveryState.PENDING), DeliveryRow.due_at <= now)
@@ -72,9 +72,9 @@ def find_due_tenants(session: Session, now: float) -> Sequence[str]:
 
 
 def take_due(session: Session, tenant_id: str, most: int, now: float, hold_s: float) -> list[Taken]:
-    """Take up to ``most`` of the tenant's messages, those that are due longest first.
+    """Take up to ``most`` of the tenant's due messages, the longest due first.
 
-    What is taken is due again after ``hold_s``: whoever took it has told the outcome by then, or has died.
+    Taken messages are due again after ``hold_s``, in case their taker dies before it records the outcome.
     """
     query = select(DeliveryRow).where(
         DeliveryRow.state == str(DeliveryState.PENDING), DeliveryRow.tenant_id == tenant_id, DeliveryRow.due_at <= now
@@ -87,7 +87,7 @@ def take_due(session: Session, tenant_id: str, most: int, now: float, hold_s: fl
         if webhook is None or webhook.deleted_at is not None:
             session.execute(delete(DeliveryRow).where(DeliveryRow.id == row.id))
             continue
-        if webhook.disabled_at is not None:  # written by a change that did not see it yet
+        if webhook.disabled_at is not None:  # written by a change that had not seen the disabling yet
             row.state, row.ended_at, row.error = str(DeliveryState.DEAD), now, NOT_TOLD
             continue
         found.append(Taken(row.id, tenant_id, webhook.id, webhook.url, valid_secrets(webhook, now), row.body))
@@ -95,7 +95,7 @@ def take_due(session: Session, tenant_id: str, most: int, now: float, hold_s: fl
 
 
 def record_try(session: Session, delivery_id: str, status: int, error: str, now: float, chance: float) -> DeliveryState:
-    """Record how a try of a pending message ended: it is delivered, due again, or given up. Returns its state."""
+    """Record the outcome of an attempt: the message is delivered, due again, or dead. Returns its state."""
     row = session.get(DeliveryRow, delivery_id)
     if row is None or row.state != DeliveryState.PENDING:
         return DeliveryState.DEAD if row is None else DeliveryState(row.state)
@@ -114,7 +114,7 @@ def record_try(session: Session, delivery_id: str, status: int, error: str, now:
 
 
 def disable(session: Session, webhook: WebhookRow, reason: str, now: float) -> None:
-    """Tell a webhook nothing more until it is enabled; what it was to be told is given up."""
+    """Disable a webhook until it is enabled again; its pending messages become dead."""
     webhook.disabled_at, webhook.disabled_reason = now, reason
     session.flush()
     pending = update(DeliveryRow).where(
@@ -126,13 +126,13 @@ def disable(session: Session, webhook: WebhookRow, reason: str, now: float) -> N
 
 
 def enable(session: Session, webhook: WebhookRow) -> None:
-    """Tell a webhook what happens from now on, and count its failures anew."""
+    """Enable a webhook for events from now on, and reset its count of failures."""
     webhook.disabled_at, webhook.disabled_reason, webhook.failures, webhook.failing_since = None, None, 0, None
     session.flush()
 
 
 def prune(session: Session, before: float) -> int:
-    """Delete some deliveries that ended before a time, and what is left of webhooks removed by then."""
+    """Delete some deliveries that ended before a time, and removed webhooks without deliveries."""
     gone = select(WebhookRow.id).where(WebhookRow.deleted_at < before)
     session.execute(delete(DeliveryRow).where(DeliveryRow.webhook_id.in_(gone)))
     session.execute(delete(WebhookRow).where(WebhookRow.deleted_at < before))
@@ -143,7 +143,7 @@ def prune(session: Session, before: float) -> int:
 
 
 def valid_secrets(webhook: WebhookRow, now: float) -> tuple[str, ...]:
-    """Return what a message is signed with now: the secret, and for a while the one that it replaced."""
+    """Return the secrets that sign messages now: the newest, and for a while the one before."""
     is_old_valid = webhook.old_secret is not None and webhook.old_until is not None and webhook.old_until > now
     return (webhook.secret, webhook.old_secret) if is_old_valid and webhook.old_secret else (webhook.secret,)
 
@@ -154,7 +154,7 @@ def _forget_failures(session: Session, webhook_id: str) -> None:
 
 
 def _count_failure(session: Session, row: DeliveryRow, now: float) -> None:
-    """Count a try that failed; disable its webhook if that was one too many."""
+    """Count a failed attempt; disable its webhook if the limit is reached."""
     one_more = update(WebhookRow).where(WebhookRow.id == row.webhook_id)
     session.execute(  # in the database: several dispatchers may count at once
         one_more.values(

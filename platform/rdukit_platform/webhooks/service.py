@@ -16,9 +16,9 @@ from rdukit_platform.webhooks.outbox import disable, enable, new_delivery
 from rdukit_platform.webhooks.settings import WEBHOOK_RETRY_S
 from rdukit_platform.webhooks.states import EVENTS, TEST_EVENT, USUAL_EVENTS, DeliveryState
 
-#: Webhooks of one tenant.
+#: Largest number of webhooks per tenant.
 MAX_WEBHOOKS: Final = 20
-#: Seconds that an old secret stays valid beside the new one, unless asked otherwise.
+#: Default seconds for which the old secret stays valid after a rotation.
 ROTATION_S: Final = 86400.0
 
 Grace = Annotated[float, Field(ge=0, le=30 * 86400, allow_inf_nan=False)]
@@ -31,18 +31,18 @@ class WebhookView(BaseModel):
     url: str
     events: list[str]
     created_at: float
-    #: Until when messages are signed with the secret before the last rotation too.
+    #: Time until which the previous secret signs messages, too.
     old_until: float | None
-    #: Since when it is told nothing, and why; null: it is told.
+    #: Time and reason of its disabling; null: it is enabled.
     disabled_at: float | None
     disabled_reason: str | None
-    #: Tries that failed one after another, and since when.
+    #: Number of successive failed attempts, and time of the first.
     failures: int
     failing_since: float | None
 
 
 class NewWebhook(WebhookView):
-    """A webhook with its secret, which is shown this once."""
+    """A webhook with its secret, which is shown only once."""
 
     secret: str
 
@@ -55,7 +55,7 @@ class WebhookPage(BaseModel):
 
 
 class DeliveryView(BaseModel):
-    """A message to a webhook and how its last try ended; ``status`` 0: without an answer."""
+    """A message to a webhook and its last attempt; ``status`` 0: no answer."""
 
     id: str
     event: str
@@ -63,7 +63,7 @@ class DeliveryView(BaseModel):
     attempts: int
     status: int | None
     error: str | None
-    #: When it is tried next; of a message that has ended it means nothing.
+    #: Time of the next attempt; meaningless for an ended message.
     due_at: float
     created_at: float
     ended_at: float | None
@@ -78,11 +78,11 @@ class DeliveryPage(BaseModel):
 
 
 def create_webhook(session: Session, tenant_id: str, url: str, events: Sequence[str], now: float) -> WebhookRow:
-    """Add a webhook; without ``events`` it is told of jobs' ends.
+    """Add a webhook; by default it is notified about ends of jobs.
 
     Raises:
         InvalidArgument: the URL or an event is not legal.
-        Conflict: the tenant has as many as it may.
+        Conflict: the tenant has reached its limit of webhooks.
     """
     check_url(url, "url")
     for event in events:
@@ -132,21 +132,21 @@ def rotate_secret(session: Session, webhook: WebhookRow, grace_s: float, now: fl
 
 
 def disable_webhook(session: Session, webhook: WebhookRow, reason: str, now: float) -> WebhookRow:
-    """Tell a webhook nothing more until it is enabled; one that is disabled stays so, for the reason that it is."""
+    """Disable a webhook; one that is already disabled keeps its reason."""
     if webhook.disabled_at is None:
         disable(session, webhook, reason or "somebody disabled it", now)
     return webhook
 
 
 def enable_webhook(session: Session, webhook: WebhookRow) -> WebhookRow:
-    """Tell a webhook what happens from now on; what was given up meanwhile comes by ``redeliver`` only."""
+    """Enable a webhook for events from now on; dead messages need ``redeliver``."""
     if webhook.disabled_at is not None:
         enable(session, webhook)
     return webhook
 
 
 def check_enabled(webhook: WebhookRow) -> WebhookRow:
-    """Return a webhook that may be sent a message.
+    """Return the webhook if it is enabled.
 
     Raises:
         Conflict: it is disabled.
@@ -160,13 +160,13 @@ def check_enabled(webhook: WebhookRow) -> WebhookRow:
 
 
 def remove_webhook(session: Session, webhook: WebhookRow, now: float) -> None:
-    """Remove a webhook; what it has not been told, it is not told any more."""
+    """Delete a webhook; its pending messages are not sent."""
     webhook.deleted_at, webhook.secret, webhook.old_secret, webhook.old_until = now, "", None, None
     session.flush()
 
 
 def add_test(session: Session, webhook: WebhookRow, now: float) -> DeliveryRow:
-    """Write a message that only tries the webhook, whatever events it names.
+    """Write a test message to a webhook, whatever its events.
 
     Raises:
         Conflict: it is disabled.
@@ -207,7 +207,7 @@ def get_delivery(session: Session, webhook: WebhookRow, delivery_id: str) -> Del
 
 
 def redeliver(session: Session, webhook: WebhookRow, delivery: DeliveryRow, now: float) -> DeliveryRow:
-    """Try a message again, from now on for as long as a new one, whether it was delivered or given up.
+    """Send a delivered or dead message again, with the attempts of a new one.
 
     Raises:
         Conflict: its webhook is disabled.

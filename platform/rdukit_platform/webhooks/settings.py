@@ -1,4 +1,4 @@
-"""Settings of webhooks: how long messages are tried and kept, where they go, and when a webhook is disabled."""
+"""Settings of webhooks: attempts and storage of messages, permitted targets, and automatic disabling."""
 
 from typing import Final
 

@@ -1,1 +1,1 @@
-"""Runs one attempt of a job in a ModelBox process; Celery only carries the call."""
+"""Worker: runs attempts of jobs in ModelBoxes. Celery only carries the messages."""

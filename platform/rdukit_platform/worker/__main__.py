@@ -10,7 +10,7 @@ from rdukit_platform.worker.serve import serve
 def main() -> None:
     """Run attempts until SIGTERM."""
     configure_logging()
-    # No umask: what it hands to boxes, which may run as another user, lies in folders that only it passes through.
+    # No umask: boxes may run as another user and must read their files, which lie in folders closed to others.
     with exit_on_error():
         configure_telemetry("worker")
         serve(checked_home())

@@ -1,9 +1,8 @@
 """Attempt from its message to its end: claim, tiles, box, verb, events, artifacts, verdict.
 
-The worker holds the node's lease on its own connection, so that the tiles are free as soon as the worker or this
-attempt is gone. A job's folder outlives its attempts, so that the next one finds the checkpoint. Two things keep two
-boxes of one job out of it: a file lock, which a box that is a process inherits, and the look for boxes of earlier
-attempts, which every backend has.
+The worker holds the node's lease on its own connection, so the tiles are freed as soon as the worker or this attempt
+ends. A job's folder outlives its attempts, so that the next one finds the checkpoint. Two boxes of one job cannot use
+it at once: a box that is a process inherits its file lock, and every backend finds and ends boxes of earlier attempts.
 """
 
 import logging
@@ -78,47 +77,47 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Progress is written at most this often; the last one always is.
+#: Shortest time in seconds between two writes of progress; the last progress is always written.
 PROGRESS_S: Final = 0.25
 STOP_S: Final = 8.0
-#: Seconds for which a box that broke its connection may still be dying.
+#: Seconds to wait for the end of a box that broke its connection.
 DYING_S: Final = 2.0
-#: Of an attempt's log that its box tells, what the database keeps: a box may say the same for ever.
+#: Largest number of log lines stored per attempt: a box may write without end.
 MAX_LOG_LINES: Final = 10_000
 MAX_LOG_CHARACTERS: Final = 4_000
 
 
 class AttemptRun:
-    """Attempt that this worker may get to run."""
+    """Attempt that this worker tries to claim and run."""
 
     def __init__(self, context: WorkerContext, fencing: FencingToken, is_stopping: threading.Event) -> None:
         self._context, self._fencing = context, fencing
         #: The worker is shutting down.
         self._is_stopping = is_stopping
-        #: The attempt is to end: lost, cancelled or interrupted.
+        #: Set when the attempt must end: lost, cancelled or interrupted.
         self._stop = threading.Event()
-        #: It has nothing left to do: nobody is to end its box, which is somebody else's next.
+        #: Set when the attempt is done: its pooled box may already serve another job, and must not be ended.
         self._is_done = threading.Event()
         self._box: RunningBox | None = None
-        #: It is this one of the pool, which outlives the attempt.
+        #: Pooled box in use, if any; it survives the attempt.
         self._pooled: PooledBox | None = None
-        #: It was ended for filling more of the disk than it may.
+        #: The box was ended because it exceeded its disk limit.
         self._has_hit_wall = False
-        #: Of each member.
+        #: Leases of tiles, one per member.
         self._leases: list[dict[str, Any]] = []
         #: Begun when the attempt is claimed.
         self._trace: AttemptTrace
         self._owner = BoxOwner(fencing.job_id, 0)
         self._folder = context.home.work / fencing.job_id
-        #: What the box writes; a further part has nothing to keep.
+        #: The box's output folder; a further part keeps no outputs.
         self._output = self._folder / ("part" if fencing.part else "out")
-        #: What else the box writes lies in there, too.
+        #: Folder with everything that the box writes.
         self._scope = self._folder
-        #: Known when it is claimed.
+        #: Set when the attempt is claimed.
         self._part: AttemptPart
 
     def run(self) -> None:
-        """Run it to its end. Does nothing if somebody else has it."""
+        """Run the attempt to its end. Does nothing if it cannot be claimed."""
         context, job = self._context, self._claim()
         if job is None:
             logger.info("message dropped job=%s attempt=%s", self._fencing.job_id, self._fencing.attempt_id)
@@ -149,13 +148,13 @@ class AttemptRun:
         return job
 
     def abort(self) -> None:
-        """End it from outside, unless it has succeeded; safe in any thread, and returns at once."""
+        """End the attempt from outside, unless it has succeeded. Thread-safe; returns at once."""
         if self._is_done.is_set():
             return
         self._stop.set()
         box = self._box
         if box is not None:
-            # An engine may be slow to answer, and the caller has other attempts to look after.
+            # A thread of its own: a container engine may be slow, and the caller has other attempts.
             threading.Thread(target=box_ends.terminate, args=(box,), name="terminate", daemon=True).start()
 
     def _run_claimed(self, job: JobRow) -> None:
@@ -177,7 +176,7 @@ class AttemptRun:
         except Exception as error:
             lack = error if isinstance(error, BackendUnavailable | NoResources) else find_lack(error)
             if lack is not None:
-                # Nobody's failure: the attempt is made again when there is what it needs.
+                # Not counted as a failure: another attempt follows when the resources are there.
                 self._fail(AttemptOutcome.NO_RESOURCES, AttemptFailure(AttemptOutcome.NO_RESOURCES, lack).error)
                 return
             logger.exception("attempt broke job=%s", self._fencing.job_id)
@@ -210,7 +209,7 @@ class AttemptRun:
             logger.warning("end not written down, the lease runs out job=%s why=%s", self._fencing.job_id, full.message)
 
     def _leave(self, lost: LeaseLost) -> None:
-        # Whoever ended the attempt has written why. A job that has ended has no use for its folder.
+        # The reason is already written. An ended job no longer needs its folder.
         logger.info("attempt ends, not ours any more job=%s why=%s", self._fencing.job_id, lost.message)
         with self._context.database.read() as session:
             job = session.get(JobRow, self._fencing.job_id)
@@ -229,7 +228,7 @@ class AttemptRun:
         make_folder(self._folder)
         self._owner = BoxOwner(job.id, job.attempt)
         with ExitStack() as stack:
-            # A box of an earlier attempt may hold the lock; and what held the lock may have left a box.
+            # A box of an earlier attempt may hold the lock, and a former holder of the lock may have left a box.
             end_earlier(self._context.backend, self._owner)
             lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             stack.callback(os.close, lock)
@@ -292,11 +291,11 @@ class AttemptRun:
         if self._box is None:
             return
         if self._stop.is_set() or isinstance(error, LeaseLost):
-            box_ends.terminate(self._box)  # not ended by itself; it was asked already, perhaps just now
+            box_ends.terminate(self._box)  # still alive; it may have been asked to end just now
         try:
             self._box.stop(STOP_S)
         except Unavailable as error:
-            # The attempt ends now; then its box is one that was left behind, and is ended as soon as that can be.
+            # The attempt ends now. Its box then counts as orphaned, and the reaper ends it.
             logger.warning("box not stopped job=%s id=%s error=%s", self._owner.id, self._box.id, error)
 
     def _lease_tiles(self, stack: ExitStack, job: JobRow) -> list[LeasedTiles]:
@@ -360,10 +359,10 @@ class AttemptRun:
 
     @contextmanager
     def _judging(self) -> Iterator[None]:
-        """Tell whose doing it is that a box gives no answer in the block.
+        """Map a failed call of the box inside the block to an attempt outcome.
 
         Raises:
-            AttemptFailure: it gave none.
+            AttemptFailure: the call failed.
         """
         try:
             yield
@@ -378,7 +377,7 @@ class AttemptRun:
             if box_ends.has_filled_disk(error, self._box):
                 self._has_hit_wall = True
                 limit = self._context.fences.limits.disk_bytes
-                full = DiskFull(f"the box filled more of the disk than it may ({BOX_DISK.name} is {limit})")
+                full = DiskFull(f"the box exceeded its disk limit ({BOX_DISK.name} is {limit})")
                 raise AttemptFailure(AttemptOutcome.BOX_FAILED, full) from error
             if self._stop.is_set():
                 raise AttemptFailure(AttemptOutcome.INTERRUPTED, error) from error
@@ -386,7 +385,7 @@ class AttemptRun:
             raise AttemptFailure(outcome, box_ends.with_its_end(error, self._box)) from error
 
     def _patiently(self, action: Callable[[], T]) -> T:
-        """Do what needs disk or bucket; where one is lacking, the job tells that it waits for that."""
+        """Do an action that needs disk or bucket; while one is lacking, the job's wait reason says so."""
         return patiently(action, self._stop, tell=lambda why: self._say_wait({}, why, why and WaitCode.RESOURCES))
 
     def _say_wait(self, box: Mapping[str, object], why: str, code: str) -> None:
@@ -429,13 +428,13 @@ class AttemptRun:
             self._note(lambda session: execution.record_logs(session, self._fencing, lines, self._context.clock.now()))
 
     def _note(self, change: Callable[[Session], None]) -> None:
-        """Write how the attempt goes, which is nothing to a machine that was off: its attempts are over."""
+        """Write the attempt's progress. Not durable: attempts do not survive a power loss."""
         self._write(change, is_durable=False)
 
     def _write(
         self, change: Callable[[Session], T], *, is_durable: bool = True, on_commit: Callable[[], object] = lambda: None
     ) -> T:  # fmt: skip
-        """Write to the database, as soon as there is room for that."""
+        """Write to the database; wait while its disk is full."""
 
         def write() -> T:
             with self._context.database.write(is_durable=is_durable, on_commit=on_commit) as session:
@@ -447,7 +446,7 @@ class AttemptRun:
         context = self._context
         assert self._box is not None
         if self._pooled is None:
-            # It has said and written all that it had to, so it need not put its things in order.
+            # The box has delivered everything, so it needs no time to shut down.
             self._box.stop(0.0)
         with ExitStack() as hold:
             add = partial(add_outputs, context, hold, self._output, named_outputs(operation))

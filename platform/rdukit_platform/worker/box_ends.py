@@ -1,4 +1,4 @@
-"""Ends of boxes that gave no answer: whether one only is slow, has ended, or was killed, and whose doing that is."""
+"""Ends of boxes that gave no answer: slow, ended or killed, and the outcome for the attempt."""
 
 import logging
 import threading
@@ -19,7 +19,7 @@ from rdukit_platform.worker.patience import has_room, is_low
 logger = logging.getLogger(__name__)
 
 LOG_TAIL_LINES: Final = 20
-#: Ends of boxes that are their backend's doing.
+#: Ends of boxes that the backend causes.
 TAKEN: Final = frozenset({BoxEnd.WITHDRAWN, BoxEnd.PREEMPTED, BoxEnd.TIMED_OUT})
 OUTCOMES: Final[Mapping[str, AttemptOutcome]] = {
     BoxEnd.LATE: AttemptOutcome.BOX_SLOW,
@@ -31,12 +31,12 @@ OUTCOMES: Final[Mapping[str, AttemptOutcome]] = {
 
 
 def is_timeout(error: RdukitError) -> bool:
-    """Return whether a box kept its connection and gave no answer in time: it is slow, and does not die."""
+    """Return whether a box kept its connection but did not answer in time: it is slow, not dying."""
     return isinstance(error.__cause__, urllib3.exceptions.ReadTimeoutError)
 
 
 def await_end(box: RunningBox, seconds: float, stop: threading.Event) -> None:
-    """Wait until a box has ended, for so long at most: the connections of a process that dies close before it is gone.
+    """Wait up to ``seconds`` until a box has ended: a dying process closes its connections first.
 
     ``stop`` ends the wait.
     """
@@ -46,19 +46,19 @@ def await_end(box: RunningBox, seconds: float, stop: threading.Event) -> None:
 
 
 def tail_of(box: RunningBox | None) -> list[str]:
-    """Return the last lines of a box's log, as far as there are any."""
+    """Return the last lines of a box's log; empty without a box or an answer."""
     with suppress(Unavailable):
         return [] if box is None else box.logs(LOG_TAIL_LINES).splitlines()
     return []
 
 
 def has_filled_disk(error: RdukitError, box: RunningBox | None) -> bool:
-    """Return whether a box was ended for filling more of the disk than it may."""
+    """Return whether a box was ended because it exceeded its disk limit."""
     return BoxEnd.DISK_FULL in ([error.detail.get("end")] if box is None else [event.end for event in box.events()])
 
 
 def with_its_end(error: RdukitError, box: RunningBox | None) -> RdukitError:
-    """Return the error with what is known of a box's end; where its place was taken, that only."""
+    """Return the error with details of the box's end; if the backend took the box's place, only that."""
     if (taken := find_taken(box)) is not None:
         return Unavailable(taken[1])
     ended = list[str]()
@@ -70,33 +70,33 @@ def with_its_end(error: RdukitError, box: RunningBox | None) -> RdukitError:
 
 
 def outcome_of_error(code: str, detail: Mapping[str, object], folder: Path) -> AttemptOutcome:
-    """Derive whose doing an error is that a box told; ``folder`` is its job's."""
+    """Derive the outcome of an error that a box reported; ``folder`` is its job's."""
     if code == ChildDied.code and detail.get("end") == BoxEnd.KILLED:
-        return AttemptOutcome.BOX_KILLED  # its process was killed from outside, as the whole box may be
+        return AttemptOutcome.BOX_KILLED  # the verb's process was killed from outside
     if code == DiskFull.code and is_below(str(detail.get("path") or folder), folder) and is_low(folder):
         return AttemptOutcome.DISK_FULL
     return AttemptOutcome.NODE_FAILED if code in NODE_CODES else AttemptOutcome.BOX_FAILED
 
 
 def is_below(path: str, folder: Path) -> bool:
-    """Return whether a box means something in its job's folder (pure): what else it sees is of its own limits."""
+    """Return whether a path of a box lies in its job's folder (pure); other paths are below its own limits."""
     return not Path(path).is_absolute() or folder in (Path(path), *Path(path).parents)
 
 
 def outcome_of(error: RdukitError, box: RunningBox | None, folder: Path) -> AttemptOutcome:
-    """Derive whose doing it is that a box, if there is one yet, gave no answer; ``folder`` is its job's."""
+    """Derive the outcome when a box, if it exists yet, gave no answer; ``folder`` is its job's."""
     if not has_room(folder):
         return AttemptOutcome.DISK_FULL
     if box is None:
         end = error.detail.get("end")
     else:
-        # What runs boxes may have taken one's place, which then is still ending.
+        # The backend may have taken the box's place while the box is still ending.
         end = _end_of(box) or (BoxEnd.LATE if box.is_alive() else _end_of(box))
     return OUTCOMES.get(str(end), AttemptOutcome.BOX_LOST)
 
 
 def terminate(box: RunningBox) -> None:
-    """Ask a box to end; one that cannot be asked is ended with its attempt."""
+    """Ask a box to end; an unreachable one is ended with its attempt."""
     try:
         box.terminate()
     except Unavailable as error:
@@ -104,7 +104,7 @@ def terminate(box: RunningBox) -> None:
 
 
 def find_taken(box: RunningBox | None) -> tuple[AttemptOutcome, str] | None:
-    """Return the outcome where what runs boxes took a box's place, and its words: then no failure is the box's own."""
+    """Return outcome and message if the backend took the box's place; the box then has not failed itself."""
     if box is None:
         return None
     with suppress(Unavailable):

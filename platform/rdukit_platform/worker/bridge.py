@@ -1,6 +1,6 @@
 """Bridge of a worker: joins the box of a part of an attempt to those of the other parts; see ``rdukit.box.links``.
 
-A UNIX socket is for its box, which connects there and nowhere else, and a TCP port for the workers of the other parts.
+The box connects to a UNIX socket only; the workers of the other parts connect to a TCP port.
 """
 
 import asyncio
@@ -28,14 +28,15 @@ from rdukit.errors import PermissionDenied, RdukitError, Unauthenticated
 
 logger = logging.getLogger(__name__)
 
-#: Told of who was refused, by address (of a box there is none), and why; called in the bridge's thread, not to wait.
+#: Called for each refused peer with its address (empty for a box) and the reason, in the bridge's thread; must not
+#: block.
 Refusals = Callable[[str, RdukitError], None]
 
-#: Streams that one bridge carries at once, from its box and to it together: a box is not trusted to need them.
+#: Largest number of streams of one bridge, in both directions together, which limits hostile boxes.
 MAX_STREAMS: Final = 1024
-#: Connections that its box may keep waiting.
+#: Largest number of waiting connections of its box.
 MAX_WAITING: Final = 64
-#: Seconds that a stream waits for a connection of the box that waits for one.
+#: Seconds that a stream waits for a connection of the box to serve it.
 BOX_S: Final = 60.0
 STOP_S: Final = 10.0
 
@@ -44,20 +45,22 @@ class Bridge:
     """Bridge of one part of an attempt."""
 
     def __init__(self, key: bytes, part: int, socket: Path, host: str, refused: Refusals) -> None:
-        """``socket``: made for the box; ``host``: where the other workers reach this one."""
+        """``socket``: path of the box's socket, which is created; ``host``: address at which other workers reach this
+        one.
+        """
         self._key, self._part, self._socket, self._host, self._refused = key, part, socket, host, refused
-        #: ``host:port`` of the other parts' bridges, once all are known.
+        #: ``host:port`` of the other parts' bridges, set by ``meet``.
         self._peers: dict[int, tuple[str, int]] = {}
         self._are_met = asyncio.Event()
         #: Connections of the box that wait for a stream.
         self._waiting: asyncio.Queue[Stream] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
-        #: Where it answers, once it is started.
+        #: Address of this bridge; empty until it is started.
         self.address = ""
 
     async def start(self, mode: int) -> None:
-        """Listen; ``mode`` is of the UNIX socket. Raises: OSError: it cannot."""
+        """Listen; ``mode`` is the UNIX socket's. Raises OSError if it cannot."""
         self._servers.append(await asyncio.start_unix_server(self._serve_box, str(self._socket)))
         self._socket.chmod(mode)
         server = await asyncio.start_server(self._serve_worker, self._host, 0)
@@ -121,7 +124,7 @@ class Bridge:
         part, port = await asyncio.wait_for(read_target(stream[0]), HELLO_S)
         await self._are_met.wait()
         if part == self._part or part not in self._peers or not is_port_of(part, port):
-            raise PermissionDenied(f"port {port} of part {part} is not to be reached by the box of part {self._part}")
+            raise PermissionDenied(f"port {port} of part {part} is closed to the box of part {self._part}")
         other = await asyncio.open_connection(*self._peers[part])
         try:
             await asyncio.wait_for(greet(*other, self._key, self._part, part, port), HELLO_S)
@@ -131,7 +134,7 @@ class Bridge:
         return False
 
     async def _from_worker(self, stream: Stream) -> bool:
-        """Serve a connection of another worker. Returns whether it is kept open, which it is not."""
+        """Serve a connection of another worker. Returns false: it is not kept open afterwards."""
         _, port = await asyncio.wait_for(be_greeted(*stream, self._key, self._part), HELLO_S)
         box = await asyncio.wait_for(self._waiting.get(), BOX_S)
         box[1].write(pack_port(port))
@@ -155,10 +158,10 @@ class BridgeThread:
 def bridging(
     key: bytes, part: int, socket: Path, host: str, mode: int = 0o600, refused: Refusals = lambda *_: None
 ) -> Iterator[BridgeThread]:  # fmt: skip
-    """Have a bridge while the block lasts.
+    """Run a bridge while the block lasts.
 
     Args:
-        refused: told of each that has not the key, or asks for what it may not reach.
+        refused: called for each peer without the key, or with a request for a closed port.
 
     Raises:
         Unavailable: it cannot listen.

@@ -1,8 +1,7 @@
-"""Work that a job carries from node to node: what its box has made so far, by way of the store of artifacts.
+"""Partial outputs that a job carries from node to node, through the store of artifacts.
 
-A job's folder stays on the node that it ran on. Where there are several nodes, an attempt that ends while its job goes
-on leaves what is in the folder of outputs, such as a training's checkpoint, in the store; an attempt on another node
-begins with it.
+A job's folder stays on the node that it ran on. With several nodes, an attempt whose job continues stores its output
+folder, such as a training's checkpoint. An attempt on another node begins with it.
 """
 
 import logging
@@ -22,24 +21,24 @@ from rdukit_platform.worker.context import WorkerContext
 
 logger = logging.getLogger(__name__)
 
-#: Earlier attempts that are looked at.
+#: Largest number of earlier attempts examined.
 MAX_EARLIER: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
 class EarlierAttempt:
-    """Attempt before: where it ran, and what it left in the store."""
+    """Earlier attempt: its node, and the digest of the content it stored."""
 
     node: str | None
     kept: str | None
 
 
 def choose_work(earlier: Iterable[EarlierAttempt], here: str, *, has_folder: bool = True) -> str | None:
-    """Choose the content that an attempt begins with (pure); ``None``: with what is in the folder here.
+    """Choose the stored content that an attempt begins with (pure); ``None``: the local folder.
 
     Args:
-        earlier: the newest first. The newest that ran here or left something has the most work in it.
-        has_folder: there is a folder of outputs here; without one no attempt got as far as to run here.
+        earlier: newest first. The newest that ran here or stored content has the most progress.
+        has_folder: an output folder exists here; without one no attempt has run here.
     """
     for attempt in earlier:
         if has_folder and attempt.node in (here, None):
@@ -51,9 +50,9 @@ def choose_work(earlier: Iterable[EarlierAttempt], here: str, *, has_folder: boo
 
 @contextmanager
 def keeping_work(context: WorkerContext, output: Path) -> Iterator[str | None]:
-    """Keep the folder of outputs while the block writes down that it is kept. Yields its digest.
+    """Store the output folder, and hold it while the block records its digest. Yields the digest.
 
-    ``None``: there is nothing in it, there is no other node, or it cannot be kept.
+    ``None``: the folder is empty, there is no other node, or storing failed.
     """
     if not output.is_dir() or not any(output.iterdir()) or not _has_others(context):
         yield None
@@ -64,13 +63,13 @@ def keeping_work(context: WorkerContext, output: Path) -> Iterator[str | None]:
             held.enter_context(context.store.holding())
             digest = context.store.add_path(output).digest
         except (InvalidArgument, NotFound, StoreUnavailable, OSError) as error:
-            # A box may have left anything there, or there is no place for it; the next attempt goes without.
+            # A box may have left unusable files, or the store is full; the next attempt begins without them.
             logger.warning("work not kept folder=%s error=%s", output, error)
         yield digest
 
 
 def bring_work(context: WorkerContext, job: JobRow, output: Path) -> None:
-    """Put what an earlier attempt made on another node into the folder of outputs, all of it or nothing."""
+    """Fetch the partial outputs of an attempt on another node into the output folder, all or nothing."""
     if job.attempt == 1:
         return
     earlier = (AttemptRow.job_id == job.id, AttemptRow.number < job.attempt)

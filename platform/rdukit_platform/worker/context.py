@@ -1,4 +1,4 @@
-"""Context that everything in a worker shares, and how the box of a tenant's own is fetched."""
+"""Context that all parts of a worker share, and the fetching of tenants' own boxes."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,18 +36,18 @@ class WorkerContext:
     backend: BoxBackend
     rules: BoxRules
     fences: TenantFences
-    #: Of what does not wait for the database.
+    #: Audit entries that are written in the background.
     audit: AuditWriter
     box_start_s: float
     backoff_s: float
-    #: ``None``: each job has a box of its own.
+    #: Pool of boxes; ``None``: each job has a box of its own.
     pool: BoxPool | None = None
-    #: Where it answers workers of other nodes; ``None``: it joins no boxes.
+    #: Address for workers of other nodes; ``None``: it takes no part in jobs on several nodes.
     link_host: str | None = None
 
 
 def bring_own_box(context: WorkerContext, tenant_id: str, box: Selector, target: Path) -> OwnBox:
-    """Fetch what a version of a box that the tenant installed runs from, to the folder ``target`` if it is one.
+    """Fetch a version of a box that the tenant installed; a folder is copied to ``target``.
 
     Raises:
         PermissionDenied: the tenant may not run boxes of its own here.
@@ -58,7 +58,7 @@ def bring_own_box(context: WorkerContext, tenant_id: str, box: Selector, target:
     assert box.version is not None
     try:
         with context.database.read() as session:
-            # Again: what was allowed when it was asked for may not be any more, and here the code begins to run.
+            # Checked again: the permission may have been revoked since the submission, and the code runs from here on.
             check_may_own(session, tenant_id, context.fences.walls.kind is WallKind.FENCE)
             row = find_version(session, tenant_id, box.name, box.version)
         if row is None:

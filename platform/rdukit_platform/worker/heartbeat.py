@@ -1,4 +1,4 @@
-"""The worker's heartbeat: extends the leases of its attempts, and notices those that are no longer its own."""
+"""The worker's heartbeat: extends the leases of its attempts, and ends those that it has lost."""
 
 import logging
 import threading
@@ -15,7 +15,7 @@ from rdukit_platform.services import beat_service, end_service
 
 logger = logging.getLogger(__name__)
 
-#: Cancellations are noticed at this pace.
+#: Seconds between heartbeats, and so the delay until a cancellation is noticed.
 BEAT_S: Final = 0.5
 SERVICE_BEAT_S: Final = 2.0
 
@@ -34,35 +34,35 @@ class LeaseHeartbeat:
         walls: str = "",
         node: str = "",
     ) -> None:
-        """``walls``: what is round the boxes of the worker's jobs, and ``node`` its node, for others to know."""
+        """``walls`` (how this worker isolates job boxes) and ``node`` are published with the heartbeat."""
         self._heartbeat_file, self._walls, self._node = heartbeat_file, walls, node
         self._database, self._clock, self._name, self._slots = database, clock, name, slots
         self.lease_s = lease_s
         self._lock = threading.Lock()
-        #: Attempts that run here, each with what to call once when it is lost, or is to end.
+        #: Attempts that run here, each with a callback for when it is lost or must end.
         self._held: dict[FencingToken, Callable[[], None]] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Begin to beat."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End; attempts that are still held expire."""
+        """Stop the thread; the leases of attempts still held run out."""
         self._stop.set()
         self._thread.join(5.0)
 
     def hold(self, fencing: FencingToken, on_lost: Callable[[], None]) -> None:
-        """Extend the lease from now on, until ``drop``.
+        """Extend the lease of an attempt until ``drop``.
 
-        ``on_lost`` is called once, in the heart's thread, when it is not ours any more or is asked to end.
+        ``on_lost`` is called once, in the heartbeat's thread, when the attempt is lost or asked to end.
         """
         with self._lock:
             self._held[fencing] = on_lost
 
     def drop(self, fencing: FencingToken) -> None:
-        """Extend no more."""
+        """Stop extending the lease of an attempt."""
         with self._lock:
             self._held.pop(fencing, None)
 

@@ -1,4 +1,4 @@
-"""What an attempt needs and leaves: fence, inputs and own box, tiles for its PEF; its outputs, or its failure."""
+"""Inputs and results of an attempt: fence, inputs, own box, check of tiles; outputs or failure."""
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -42,7 +42,7 @@ from rdukit_platform.worker.walls import WallKind, check_walls
 
 
 class AttemptFailure(Exception):
-    """Outcome that an attempt ends with, raised inside it."""
+    """Raised inside an attempt to end it with an outcome."""
 
     def __init__(self, outcome: AttemptOutcome, error: RdukitError) -> None:
         super().__init__(error.message)
@@ -51,10 +51,10 @@ class AttemptFailure(Exception):
 
 
 def check_fenced(context: WorkerContext) -> None:
-    """Refuse to run a box without walls where there are several tenants.
+    """Refuse to run boxes without isolation if there are several tenants.
 
     Raises:
-        AttemptFailure: there are.
+        AttemptFailure: the boxes are not isolated, and there are several tenants.
     """
     if context.fences.walls.kind is not WallKind.NOTHING:
         return
@@ -70,7 +70,7 @@ def find_fence(context: WorkerContext, job: JobRow) -> BoxFence | None:
     """Return the fence of a job's box; ``None``: it has none.
 
     Raises:
-        AttemptFailure: there are no users left for it.
+        AttemptFailure: no user is left for the tenant.
     """
     try:
         return context.fences.of(job.tenant_id)
@@ -79,10 +79,10 @@ def find_fence(context: WorkerContext, job: JobRow) -> BoxFence | None:
 
 
 def bring_inputs(context: WorkerContext, job: JobRow, incoming: Path) -> dict[str, str]:
-    """Put the job's inputs into a new folder. Returns the path of each slot.
+    """Copy the job's inputs into a new folder. Returns the path of each slot.
 
     Raises:
-        AttemptFailure: the content of one is not in the store.
+        AttemptFailure: an input's content is not in the store.
     """
     remove_tree(incoming)
     incoming.mkdir()
@@ -107,10 +107,10 @@ def bring_inputs(context: WorkerContext, job: JobRow, incoming: Path) -> dict[st
 
 
 def bring_box(context: WorkerContext, job: JobRow, folder: Path) -> OwnBox | None:
-    """Fetch what a box that the job's tenant installed runs from; ``None``: the box comes with rdukit.
+    """Fetch the box if the job's tenant installed it; ``None``: the box comes with rdukit.
 
     Raises:
-        AttemptFailure: it is not allowed any more, or lost.
+        AttemptFailure: it is no longer allowed, or its content is lost.
     """
     if job.box_version is None:
         return None
@@ -123,10 +123,11 @@ def bring_box(context: WorkerContext, job: JobRow, folder: Path) -> OwnBox | Non
 
 
 def check_tiles(job: JobRow, inputs: Mapping[str, str]) -> None:
-    """Refuse what no number of attempts mends: an earlier step's PEF that needs more tiles, or is of one process only.
+    """Refuse a PEF of an earlier step that needs more tiles than the job has, or supports one process only. Further
+    attempts would fail, too.
 
     Raises:
-        AttemptFailure: it does.
+        AttemptFailure: the PEF does not fit the job.
     """
     path = Path(inputs.get(PEF, ""))
     if job.tiles and path.is_file():
@@ -135,16 +136,16 @@ def check_tiles(job: JobRow, inputs: Mapping[str, str]) -> None:
             check_pef(job.tiles, pef.tiles)
             check_averages(job.members, pef)
         except Overloaded:
-            return  # the box finds out
+            return  # the box reports it
         except RdukitError as refused:
             raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
 
 
 def named_outputs(operation: Mapping[str, Any]) -> Mapping[object, object]:
-    """Return the paths that a box gives its outputs by, by their slots (pure).
+    """Return the paths of a box's outputs by slot (pure).
 
     Raises:
-        AttemptFailure: it gives none of that kind.
+        AttemptFailure: the box's answer is not an object.
     """
     named = operation.get("outputs") or {}
     if not isinstance(named, dict):
@@ -154,12 +155,12 @@ def named_outputs(operation: Mapping[str, Any]) -> Mapping[object, object]:
 
 
 def add_outputs(context: WorkerContext, hold: ExitStack, folder: Path, named: Mapping[object, object]) -> list[Output]:
-    """Keep what a box says that it made in the store: the slots and paths in its folder of outputs.
+    """Store the outputs that a box names: slots, and paths in its output folder.
 
     Args:
-        hold: closed first, as it may be begun again. It keeps all from being collected until it is closed then.
+        hold: closed first, because the call may be repeated. Until it is closed again, the content cannot be collected.
     Raises:
-        AttemptFailure: one is none of what an output may be.
+        AttemptFailure: an output is not a permitted file or folder.
     """
     hold.close()
     hold.enter_context(context.store.holding())
@@ -198,7 +199,7 @@ def _add_one(added: PendingContent, folder: Path, path: Path, limits: OutputLimi
 def failure_of(
     operation: Mapping[str, Any], box: RunningBox | None, folder: Path, was_withdrawn: Callable[[], bool]
 ) -> AttemptFailure:
-    """Return what an operation that has failed means for its attempt; ``folder`` has all that its box writes.
+    """Derive the attempt's failure from a failed operation; ``folder`` holds everything that its box writes.
 
     Args:
         was_withdrawn: whether the attempt's tiles were taken.
@@ -217,7 +218,7 @@ def failure_of(
 
 
 def hide_places(error: Mapping[str, object], folder: Path, home: Path) -> dict[str, object]:
-    """Return an error without places of the host (pure): a tenant sees what lies in its job's ``folder`` from there."""
+    """Return an error without paths of the host (pure): paths in the job's ``folder`` become relative to it."""
 
     def told(value: object) -> object:
         if isinstance(value, str):
@@ -230,7 +231,7 @@ def hide_places(error: Mapping[str, object], folder: Path, home: Path) -> dict[s
 
 
 def record_refusal(session: Session, job_id: str, error: Mapping[str, object], now: float) -> None:
-    """Keep in the audit log that an attempt ended for what its box may not do."""
+    """Record in the audit log that an attempt ended because its box did something forbidden."""
     job = session.get(JobRow, job_id)
     if job is not None:
         code, message = str(error["code"]), str(error.get("message"))

@@ -1,4 +1,4 @@
-"""Keeper of a worker's replicas: claims what is wanted, beats for what it has, and notices what is not wanted more."""
+"""Controller of a worker's replicas: claims wanted ones, sends heartbeats for its own, and drains unwanted ones."""
 
 import logging
 import threading
@@ -15,18 +15,18 @@ from rdukit_platform.worker.replica import ReplicaRun
 logger = logging.getLogger(__name__)
 
 BEAT_S: Final = 0.5
-#: Seconds that replicas have to end when the worker stops.
+#: Seconds that replicas have for shutdown when the worker stops.
 STOP_S: Final = 15.0
 
 
 class ReplicaKeeper:
-    """Thread of a worker process; each replica has a thread of its own besides."""
+    """Thread of a worker process that controls its replicas; each replica has a thread of its own, too."""
 
     def __init__(self, context: WorkerContext, slots: int, may_claim: Callable[[], bool]) -> None:
-        """``slots``: replicas at once; ``may_claim``: whether there may be more of them here now."""
+        """``slots``: largest number of replicas; ``may_claim``: returns whether this node accepts more now."""
         self._context, self._slots, self._may_claim = context, slots, may_claim
         self._lock = threading.Lock()
-        #: Replicas that run here, each with its thread.
+        #: Replicas that run here, with their threads.
         self._held: dict[ReplicaToken, tuple[ReplicaRun, threading.Thread]] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="replicas", daemon=True)
@@ -36,7 +36,7 @@ class ReplicaKeeper:
         self._thread.start()
 
     def stop(self) -> None:
-        """End all replicas and return when they have ended; the scheduler has others started elsewhere."""
+        """End all replicas, and return when they have ended. The scheduler starts others elsewhere."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(STOP_S)

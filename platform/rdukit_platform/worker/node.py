@@ -1,4 +1,4 @@
-"""The worker's part in its node: beats for it, tells the platform what its daemon tells, and takes orders to it."""
+"""The worker's duties for its node: send heartbeats, report the daemon's state, and carry out orders."""
 
 import logging
 import threading
@@ -17,7 +17,7 @@ from rdukit_platform.worker.context import WorkerContext
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two beats, and between two looks at the daemon; what is news is told at once.
+#: Seconds between heartbeats, and between looks at the daemon; changes are reported at once.
 BEAT_S: Final = 1.0
 LOOK_S: Final = 0.5
 STOP_S: Final = 5.0
@@ -30,23 +30,23 @@ class NodeAgent:
         self._context, self._identity = context, identity
         self._told: NodeLook | None = None
         self._beaten_at = float("-inf")
-        #: The node takes more, as far as was heard.
+        #: The node accepts further jobs, by the last answer of the platform.
         self.is_up = True
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="node", daemon=True)
 
     def start(self) -> None:
-        """Join the platform, and begin.
+        """Join the platform, and start the thread.
 
         Raises:
-            Conflict: another node of this name is there.
+            Conflict: another node has this name.
         """
         with self._context.database.write() as session:
             registry.join(session, self._identity, self._context.clock.now())
         self._thread.start()
 
     def stop(self) -> None:
-        """End; the last worker of a node leaves for it."""
+        """Stop the thread; the last worker of a node makes the node leave."""
         self._stop.set()
         self._thread.join(STOP_S)
         context = self._context
@@ -101,7 +101,7 @@ class NodeAgent:
             except RdukitError as error:
                 answer = error
             logger.info("order taken node=%s operation=%s by=%s", name, order.operation, order.ordered_by)
-            # Whoever has the answer sees what has become of the node.
+            # A caller with the answer must see the node's new state.
             look = look_at_node(context.home.snd_socket, name)
             self._beat(look)
             self._told = look
@@ -111,7 +111,7 @@ class NodeAgent:
 
 
 def _is_same(one: NodeLook, other: NodeLook) -> bool:
-    """Return whether two looks show the same, but for how long the daemon has been up."""
+    """Return whether two looks are equal, apart from the daemon's uptime."""
     return _timeless(one) == _timeless(other)
 
 

@@ -1,7 +1,7 @@
-"""Boxes and folders that outlived their attempts: found by what they were made for, and ended or removed.
+"""Orphans: boxes and folders that outlived their attempts are found by their owner, and ended or removed.
 
-The database says which attempt of a job is under way; a box of any other attempt has nobody who waits for it. So a box
-that a killed worker left is ended by whichever worker looks next, and the box of a living attempt never is.
+The database names the open attempts of a job; boxes of other attempts are terminated. So the next worker that looks
+ends the box that a killed worker left, and boxes of live attempts are kept.
 """
 
 import fcntl
@@ -30,18 +30,18 @@ logger = logging.getLogger(__name__)
 
 SWEEP_S: Final = 5.0
 GONE_S: Final = 10.0
-#: Seconds that an attempt waits for the one before to let go of the job's folder.
+#: Seconds that an attempt waits until an earlier one releases the job's folder.
 LOCK_WAIT_S: Final = 3.0
-#: Seconds after the end of a replica for which its folder is its worker's.
+#: Seconds after a replica's end during which only its worker removes its folder.
 FOLDER_S: Final = 30.0
 
 
 def choose_orphans(boxes: Iterable[OwnedBox], open_attempts: Mapping[str, Collection[int]]) -> list[OwnedBox]:
-    """Boxes whose attempt is over (pure).
+    """Choose the boxes whose attempt is over (pure).
 
     Args:
-        open_attempts: of each job that the platform knows the numbers of the attempts that have not ended. Boxes of
-            other jobs are not ours. To be read after ``boxes``, since attempts begin before their boxes.
+        open_attempts: numbers of the open attempts of each known job. Boxes of other jobs are not ours. Read it after
+            ``boxes``, since attempts begin before their boxes.
     """
     return [
         box
@@ -51,7 +51,7 @@ def choose_orphans(boxes: Iterable[OwnedBox], open_attempts: Mapping[str, Collec
 
 
 def read_open_attempts(database: Database, job_ids: Collection[str]) -> dict[str, list[int]]:
-    """Read, for each of the jobs that there is, the numbers of its attempts that have not ended."""
+    """Read the numbers of the open attempts of each job that exists."""
     with database.read() as session:
         found: dict[str, list[int]] = {
             id: [] for id in session.scalars(select(JobRow.id).where(JobRow.id.in_(job_ids)))
@@ -63,7 +63,7 @@ def read_open_attempts(database: Database, job_ids: Collection[str]) -> dict[str
         )
         for job_id, number in rows:
             found[job_id].append(number)
-        # A replica has one box in its life.
+        # A replica has one box only, so one attempt.
         columns = (EndpointReplicaRow.id, EndpointReplicaRow.state)
         for replica_id, state in session.execute(select(*columns).where(EndpointReplicaRow.id.in_(job_ids))):
             found[replica_id] = [] if state == ReplicaState.ENDED else [1]
@@ -93,7 +93,7 @@ def clear_folders(work: Path, database: Database) -> int:
     states = [str(state) for state in FINAL]
     with database.read() as session:
         ended = list(session.scalars(select(JobRow.id).where(JobRow.id.in_(folders), JobRow.state.in_(states))))
-        # Its worker, if it lives, has some seconds to end the box and remove the folder itself.
+        # A live worker has some seconds to end the box and remove the folder itself.
         is_over = EndpointReplicaRow.ended_at < time.time() - FOLDER_S
         ended += session.scalars(select(EndpointReplicaRow.id).where(EndpointReplicaRow.id.in_(folders), is_over))
     for name in ended:
@@ -102,10 +102,10 @@ def clear_folders(work: Path, database: Database) -> int:
 
 
 def reap_earlier(backend: BoxBackend, owner: BoxOwner, wait_s: float = GONE_S) -> None:
-    """End the boxes of a job's earlier attempts, so that this one is alone in the job's folder.
+    """End the boxes of a job's earlier attempts, so that no other box uses the job's folder.
 
     Args:
-        wait_s: seconds that they may take to go once they were ended: the orphan_reaper may be at one just now.
+        wait_s: seconds to wait for their end: the orphan reaper may be ending one at the same time.
 
     Raises:
         Unavailable: the backend does not answer, or one of them does not end.
@@ -121,7 +121,7 @@ def reap_earlier(backend: BoxBackend, owner: BoxOwner, wait_s: float = GONE_S) -
 
 
 def reap(backend: BoxBackend, box: OwnedBox) -> None:
-    """End one, and say so."""
+    """Terminate a box, and log it."""
     logger.warning("box left behind job=%s attempt=%d box=%s id=%s", box.owner.id, box.owner.epoch, box.box, box.id)
     backend.reap(box)
 
@@ -144,10 +144,10 @@ def end_earlier(backend: BoxBackend, owner: BoxOwner) -> None:
 
 
 def lock_folder(lock: int, job_id: str, stop: threading.Event) -> None:
-    """Lock the folder of a job by the open file in it that its boxes inherit.
+    """Lock the folder of a job with an open file in it, which its boxes inherit.
 
     Raises:
-        AttemptFailure: the attempt before still works there.
+        AttemptFailure: an earlier attempt still uses it.
     """
     deadline = time.monotonic() + LOCK_WAIT_S
     while True:
@@ -156,13 +156,13 @@ def lock_folder(lock: int, job_id: str, stop: threading.Event) -> None:
             return
         except BlockingIOError as cause:
             if time.monotonic() > deadline or stop.is_set():
-                error = Unavailable(f"the attempt before still works in the folder of job {job_id}")
+                error = Unavailable(f"an earlier attempt still uses the folder of job {job_id}")
                 raise AttemptFailure(AttemptOutcome.FOLDER_BUSY, error) from cause
         time.sleep(0.05)
 
 
 class OrphanReaper:
-    """Looks at the start of a worker and then every ``SWEEP_S`` seconds, in a thread of its own."""
+    """Thread that removes orphans at the start of a worker, and then every ``SWEEP_S`` seconds."""
 
     def __init__(self, backend: BoxBackend, database: Database, work: Path, pools: Path) -> None:
         self._backend, self._database, self._work, self._pools = backend, database, work, pools
@@ -174,7 +174,7 @@ class OrphanReaper:
         self._thread.start()
 
     def stop(self) -> None:
-        """End; a box that is just being ended is waited for."""
+        """Stop the thread; waits for a termination that is under way."""
         self._stop.set()
         self._thread.join(15.0)
 

@@ -1,7 +1,7 @@
-"""Parts of an attempt whose members are on several nodes: this worker's one, its link to the others, and who tells why.
+"""Parts of an attempt on several nodes: this worker's part, its links to the others, and the reason of an end.
 
-The first part's worker does all that an attempt's does. The others have a box of their own, whose success is nothing
-but the end of their members; they hold on until the attempt ends.
+The first part's worker does everything that the worker of a single attempt does. Each further part has a box of its
+own, whose success only means the end of its members; its worker waits until the attempt ends.
 """
 
 import os
@@ -35,39 +35,39 @@ from rdukit_platform.worker.context import WorkerContext
 from rdukit_platform.worker.inputs import AttemptFailure
 from rdukit_platform.worker.walls import WallKind, Walls
 
-#: Seconds for which a part waits for others that nobody has claimed: then its tiles are of use to somebody else.
+#: Seconds that a part waits for unclaimed parts, before it releases its tiles.
 CLAIM_S: Final = 60.0
 POLL_S: Final = 0.1
-#: Seconds beyond a lease for which a part whose box lost another waits for that one's worker to say why.
+#: Seconds beyond a lease that a part, whose box lost a peer, waits for the peer's worker to report the reason.
 TELL_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptPart:
-    """Part of an attempt that a worker has; of an attempt on one node that is all of it."""
+    """Part of an attempt that a worker has; on one node, the whole attempt."""
 
     number: int
     parts: int
-    #: Rank of its first member, how many it has, and how many all parts have.
+    #: Rank of its first member, number of its members, and number of all parts' members.
     first_rank: int
     members: int
     world: int
-    #: Of the links between the parts.
+    #: Key of the links between the parts.
     key: bytes = b""
 
     @property
     def is_first(self) -> bool:
-        """Return whether it has the outputs, the progress and the answer of the whole."""
+        """Return whether it delivers the attempt's outputs, progress and result."""
         return self.number == 0
 
     @property
     def is_spread(self) -> bool:
-        """Return whether there are others."""
+        """Return whether the attempt has further parts."""
         return self.parts > 1
 
 
 def part_of(places: Sequence[PartPlace], number: int, key: bytes = b"") -> AttemptPart:
-    """Return a part of those at some places, in the order of its members' ranks (pure)."""
+    """Return part ``number`` of the parts at ``places``, which are in the order of ranks (pure)."""
     firsts = [0, *accumulate(place.members for place in places)]
     return AttemptPart(number, len(places), firsts[number], places[number].members, firsts[-1], key)
 
@@ -78,8 +78,8 @@ def alone() -> AttemptPart:
 
 
 def read_own_part(session: Session, job: JobRow, fencing: FencingToken) -> AttemptPart:
-    """Return the part that was claimed with a token, in the transaction that claimed it."""
-    if job.members == 1:  # of most jobs nothing need be read
+    """Return the part that a token has claimed; call it in the claiming transaction."""
+    if job.members == 1:  # most jobs need no query
         return alone()
     attempt = session.get_one(AttemptRow, fencing.attempt_id)
     return part_of(list_places(session, attempt, job.members), fencing.part, link_key(attempt.id, attempt.token))
@@ -89,29 +89,30 @@ def read_own_part(session: Session, job: JobRow, fencing: FencingToken) -> Attem
 def linked(
     context: WorkerContext, fencing: FencingToken, job: JobRow, part: AttemptPart, folder: Path, stop: threading.Event
 ) -> Iterator[LinkedPart | None]:
-    """Have a bridge to the other parts while the block lasts, which begins when all are ready. Yields the box's place.
+    """Run a bridge to the other parts while the block lasts. The block begins when all are ready. Yields the box's
+    place.
 
-    ``None``: there are no others.
+    ``None``: there are no other parts.
 
     Args:
         folder: the job's own.
 
     Raises:
-        AttemptFailure: not all parts were claimed, this worker joins no boxes any more, or ``stop`` was set.
+        AttemptFailure: a part was not claimed, this worker no longer joins boxes, or ``stop`` was set.
     """
     if not part.is_spread:
         yield None
         return
     if context.link_host is None:
         raise AttemptFailure(
-            AttemptOutcome.NO_RESOURCES, NoResources(f"{NODE_LINK_HOST.name} is not set any more on {context.node}")
+            AttemptOutcome.NO_RESOURCES, NoResources(f"{NODE_LINK_HOST.name} is no longer set on {context.node}")
         )
-    # Alone in its folder, of which its box sees all.
+    # Alone in its folder, because the box sees everything there.
     socket = folder / "link" / "s"
     remove_tree(socket.parent)
     make_folder(socket.parent)
-    socket.parent.chmod(0o755)  # inside of one that is this worker's only
-    mode = 0o666 if os.geteuid() == 0 else 0o600  # a worker that is root runs its boxes as somebody else
+    socket.parent.chmod(0o755)  # inside a folder that only this worker can enter
+    mode = 0o666 if os.geteuid() == 0 else 0o600  # a worker that is root runs its boxes as other users
     refused = partial(_record_refusal, context, job, part)
     with bridging(part.key, part.number, socket, context.link_host, mode, refused) as bridge:
         with context.database.write(is_durable=False) as session:
@@ -139,7 +140,7 @@ def _read_places(context: WorkerContext, fencing: FencingToken, job: JobRow) -> 
 
 
 def _await_all(read: Callable[[], Sequence[PartPlace]], stop: threading.Event) -> list[str]:
-    """Return where all parts' bridges answer, once each does: a claimed one that never does loses its lease."""
+    """Return the addresses of all parts' bridges, once all are known. A part that never answers loses its lease."""
     until = time.monotonic() + CLAIM_S
     while not stop.is_set():
         places = read()
@@ -148,16 +149,16 @@ def _await_all(read: Callable[[], Sequence[PartPlace]], stop: threading.Event) -
             return addresses
         late = [str(place.node) for place in places if not place.is_claimed]
         if late and time.monotonic() > until:
-            error = NoResources(f"no worker of {', '.join(late)} took the members there within {CLAIM_S:g} s")
+            error = NoResources(f"no worker of {', '.join(late)} claimed the members there within {CLAIM_S:g} s")
             raise AttemptFailure(AttemptOutcome.NO_RESOURCES, error)
         stop.wait(POLL_S)
     raise AttemptFailure(AttemptOutcome.INTERRUPTED, Cancelled("the attempt was stopped before its box"))
 
 
 def await_reason(part: AttemptPart, code: object, lease_s: float, stop: threading.Event) -> None:
-    """Let others tell first why they ended, whom this part's box only missed; returns early when the attempt ends.
+    """Let the lost part's worker report its reason first; returns early when the attempt ends.
 
-    What a first member cancels, its worker writes down in its own time.
+    A cancellation by the first part is recorded by that part's worker.
     """
     if part.is_spread and code == PeerLost.code:
         stop.wait(lease_s + TELL_S)
@@ -166,10 +167,10 @@ def await_reason(part: AttemptPart, code: object, lease_s: float, stop: threadin
 
 
 def hold_on(box: RunningBox | None, stop: threading.Event) -> NoReturn:
-    """Wait, with members that have done their work, until the first part ends the attempt.
+    """Stop the box of finished members, and wait until the first part ends the attempt.
 
     Raises:
-        AttemptFailure: it has.
+        AttemptFailure: the first part has ended the attempt.
     """
     if box is not None:
         box.stop(0.0)
@@ -178,10 +179,10 @@ def hold_on(box: RunningBox | None, stop: threading.Event) -> NoReturn:
 
 
 def choose_link_host(host: str, backend: str, walls: Walls) -> str | None:
-    """Return where a worker answers those of other nodes; ``None``: nowhere, it takes no part in jobs on several.
+    """Return the address for workers of other nodes; ``None``: this worker takes no part in jobs on several nodes.
 
     Raises:
-        InvalidArgument: ``host`` is set, and its boxes cannot be joined.
+        InvalidArgument: ``host`` is set, but boxes here cannot be linked.
     """
     if not host:
         return None

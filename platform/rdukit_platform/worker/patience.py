@@ -1,7 +1,7 @@
-"""Waiting for what no job is at fault for: a bucket that does not answer, a disk without room.
+"""Waiting for causes outside of a job: an unreachable bucket, a full disk.
 
-An attempt that needs either waits, and then ends as if it had not been, so that its job is queued again and another
-node may have what this one lacks. What a box has made is not made again for that: it waits until it can be kept.
+An attempt that lacks either waits for a while, and then ends uncounted. Its job is queued again, perhaps for a better
+node. Finished outputs are not lost: the attempt waits until they can be stored.
 """
 
 import logging
@@ -22,30 +22,30 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Seconds that an attempt waits which has nothing yet that would be lost.
+#: Seconds that an attempt waits if it has no results to lose.
 PATIENCE_S: Final = 60.0
 FIRST_PAUSE_S: Final = 0.5
 MAX_PAUSE_S: Final = 10.0
-#: What a job waits for, as its tenant may know it.
-NO_ROOM: Final = "the disk of its node is full; it begins when an operator has made room"
+#: Wait reasons, in the tenant's terms.
+NO_ROOM: Final = "the disk of its node is full; it begins when an operator has freed space"
 NO_STORE: Final = "the store of artifacts does not answer; it begins when it does"
-#: Free bytes of the disk of jobs' folders below which none begins, and below which what a box could not write is not
-#: its fault.
+#: Free bytes of the jobs' disk below which no job begins, and free bytes below which a failed write is not the box's
+#: fault.
 MIN_FREE_BYTES: Final = FULL_BYTES
 LOW_BYTES: Final = 1 << 30
 
 
 def check_free(folder: Path) -> None:
-    """Refuse to begin what needs room on a disk that has none.
+    """Refuse to begin a job if the disk is full.
 
     Raises:
-        DiskFull: the message says how much there is.
+        DiskFull: the message says how much is free.
     """
     if not has_room(folder):
         _, free = _bytes_of(folder)
         raise DiskFull(
-            f"the disk of {folder} has {format_bytes(free)} free; make room: below {format_bytes(MIN_FREE_BYTES)} its "
-            "jobs wait"
+            f"the disk of {folder} has {format_bytes(free)} free; free more space: below "
+            f"{format_bytes(MIN_FREE_BYTES)} its jobs wait"
         )
 
 
@@ -56,7 +56,7 @@ def has_room(folder: Path) -> bool:
 
 
 def is_low(folder: Path) -> bool:
-    """Return whether the disk of a folder has so little room that whoever could not write there is not at fault."""
+    """Return whether the disk of a folder is so full that a failed write is not the writer's fault."""
     total, free = _bytes_of(folder)
     return free < max(LOW_BYTES, total // 20)
 
@@ -64,7 +64,7 @@ def is_low(folder: Path) -> bool:
 def _bytes_of(folder: Path) -> tuple[int, int]:
     """Return the size and the free bytes of the disk that a folder is on, or will be.
 
-    A job's folder may not be made yet, or be removed meanwhile.
+    A job's folder may not exist yet, or may have been removed.
     """
     try:
         usage = shutil.disk_usage(folder)
@@ -74,7 +74,7 @@ def _bytes_of(folder: Path) -> tuple[int, int]:
 
 
 def find_lack(error: Exception) -> RdukitError | None:
-    """Return what an error says is lacking here, and comes back: disk or bucket; ``None``: it is something else."""
+    """Return the error for a full disk or an unreachable bucket; ``None``: the cause is another."""
     if isinstance(error, StoreUnavailable):
         return error
     cause = error.orig if isinstance(error, DBAPIError) and isinstance(error.orig, Exception) else error
@@ -86,14 +86,14 @@ def patiently(
     action: Callable[[], T], stop: threading.Event, patience_s: float = PATIENCE_S,
     tell: Callable[[str], None] = lambda why: None,
 ) -> T:  # fmt: skip
-    """Do something; as long as disk or bucket are lacking for it, do it again after a while.
+    """Do an action; while disk or bucket are lacking, repeat it with back-off.
 
     Args:
-        action: what can be begun anew.
+        action: a repeatable action.
         stop: ends the waiting.
-        tell: is called with what is lacking when the waiting begins, and with ``""`` when it is over.
+        tell: called with the wait reason when the waiting begins, and with ``""`` when it is over.
     Raises:
-        StoreUnavailable, DiskFull: it is lacking for as long, or nobody wants to wait any more.
+        StoreUnavailable, DiskFull: it was lacking for ``patience_s``, or ``stop`` was set.
     """
     deadline, pause = time.monotonic() + patience_s, FIRST_PAUSE_S
     told = False

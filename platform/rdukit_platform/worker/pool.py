@@ -1,6 +1,6 @@
-"""Boxes that stay for the next job of their tenant, so that most jobs wait for none and none is made for them.
+"""Pool of boxes that stay for the next job of their tenant, so that most jobs need not wait for a new box.
 
-A box of the pool is one tenant's for its whole life, and one job's at a time. It sees two folders for jobs, ``in`` and
+A box of the pool belongs to one tenant for its life, and to one job at a time. It sees two folders for jobs, ``in`` and
 ``out``, in which each job has one that is removed with it. It takes jobs whose box comes with rdukit, which lease no
 tiles and have nothing that a next attempt goes on with: what their box is started with is the same for all of them. It
 ends with its worker, after a job that did not succeed, a number of jobs or some idle seconds, when it has grown, and
@@ -40,16 +40,16 @@ logger = logging.getLogger(__name__)
 
 SPANS: Final = "spans.jsonl"
 LOCK: Final = ".lock"
-#: How owners are called that are pools; the others are jobs and replicas.
+#: Prefix of owners that are pools; other owners are jobs and replicas.
 POOL: Final = "pool-"
-#: Jobs of one box at most: its journal and its log keep something of each.
+#: Largest number of jobs of one box: its journal and its log grow with each.
 MAX_JOBS: Final = 200
-#: A process is weighed after its first job and then each so many, and ends when it has grown by more than it may.
+#: A process is measured after its first job and then after every so many. It is ended when its growth exceeds the
+#: limit.
 WEIGH_JOBS: Final = 20
 MAX_GROWTH_BYTES: Final = 512 << 20
 SWEEP_S: Final = 1.0
-#: Seconds that a box has to answer, and bytes of an answer or event at most: it is not trusted to say only what there
-#: is to say.
+#: Seconds that a box has for an answer, and largest answer or event in bytes, since boxes are not trusted.
 ANSWER_S: Final = 30.0
 MAX_ANSWER_BYTES: Final = 4 << 20
 
@@ -58,21 +58,21 @@ Key = tuple[str, str]
 
 @dataclass(slots=True)
 class PooledBox:
-    """A box of the pool, and what its jobs have there."""
+    """A box of the pool, and its jobs' folders."""
 
     key: Key
     folder: Path
     box: RunningBox
     client: BoxClient
     fence: BoxFence | None
-    #: Its user, where that is another one than the worker's.
+    #: Its user, if that differs from the worker's.
     uid: int | None = None
     jobs: int = 0
-    #: When it was given back, on the monotonic clock.
+    #: Time of its return to the pool, by the monotonic clock.
     idle_since: float = 0.0
-    #: After its first job.
+    #: Its memory after its first job.
     first_bytes: int | None = None
-    #: Where its jobs have what they get and what they make.
+    #: Folders of its jobs' inputs and outputs.
     incoming: Path = field(init=False)
     outputs: Path = field(init=False)
     #: Spans of its present job.
@@ -83,14 +83,14 @@ class PooledBox:
         self.spans = spans_of(self.folder, self.fence)
 
     def make_room(self, name: str) -> tuple[Path, Path]:
-        """Make the folders of a job: what it gets, which does not exist yet, and what it makes."""
+        """Create a job's output folder. Returns the paths of its inputs, which does not exist yet, and of its outputs."""
         self.spans.unlink(missing_ok=True)
         output = self.outputs / name
         make_given_folder(output, self.uid)
         return self.incoming / name, output
 
     def show(self, incoming: Path) -> None:
-        """Let it read what a job gets."""
+        """Let the box read a job's inputs."""
         if self.fence is not None or self.uid is not None:
             open_to_read(incoming)
 
@@ -101,7 +101,7 @@ class PooledBox:
 
 
 def may_stay(jobs: int, first_bytes: int | None, now_bytes: int | None) -> bool:
-    """Return whether a box that has done so many jobs takes another one (pure); ``None``: it was not weighed."""
+    """Return whether a box may do another job (pure); bytes of ``None`` were not measured."""
     if jobs >= MAX_JOBS:
         return False
     return first_bytes is None or now_bytes is None or now_bytes - first_bytes <= MAX_GROWTH_BYTES
@@ -109,27 +109,27 @@ def may_stay(jobs: int, first_bytes: int | None, now_bytes: int | None) -> bool:
 
 @dataclass(slots=True)
 class BoxShelf:
-    """Boxes that wait for a job, by tenant and box, those that waited longest first."""
+    """Idle boxes by tenant and box, longest idle first."""
 
     boxes: dict[Key, list[PooledBox]] = field(default_factory=dict)
 
     def take(self, key: Key) -> PooledBox | None:
-        """Take the one that was used last."""
+        """Take the box that was used last; ``None``: there is none."""
         found = self.boxes.get(key)
         return found.pop() if found else None
 
     def put(self, box: PooledBox) -> None:
-        """Put one there."""
+        """Add an idle box."""
         self.boxes.setdefault(box.key, []).append(box)
 
     def waiting(self) -> list[PooledBox]:
-        """Return all, those that waited longest first."""
+        """Return all idle boxes, longest idle first."""
         return sorted((box for boxes in self.boxes.values() for box in boxes), key=lambda box: box.idle_since)
 
     def take_old(self, before: float, most: int, ended: Set[int] = frozenset()) -> list[PooledBox]:
-        """Take those that wait since before a time, and of more than ``most`` those that waited longest.
+        """Take the boxes idle since before a time, and the longest idle ones beyond ``most``.
 
-        ``ended``: the ``id`` of objects that are taken, too.
+        ``ended``: ``id()`` of boxes that are taken, too.
         """
         waiting = self.waiting()
         old = [
@@ -144,50 +144,50 @@ class BoxShelf:
 
 
 class BoxPool(Closable):
-    """The boxes of one worker that stay. Safe in any thread."""
+    """Pool of one worker's boxes. Thread-safe."""
 
     def __init__(
         self, backend: BoxBackend, rules: BoxRules, pools: Path, clock: Clock, idle_s: float, most: int
     ) -> None:  # fmt: skip
         """
         Args:
-            pools: folder for the pools of all workers of this home.
-            idle_s: seconds that a box waits for a job; 0: none stays.
-            most: boxes that wait at most.
+            pools: folder of all workers' pools in this home.
+            idle_s: seconds that a box stays idle; 0: the pool is off.
+            most: largest number of idle boxes.
         """
         self._backend, self._rules, self._clock, self._idle_s, self._most = backend, rules, clock, idle_s, most
         self._folder = pools / f"{POOL}{secrets.token_hex(6)}"
         self._numbers, self._lock, self._shelf = count(1), threading.Lock(), BoxShelf()
-        #: Boxes that nobody has and that could not be ended yet.
+        #: Boxes out of use that could not be ended yet.
         self._left: list[PooledBox] = []
         self._held = ExitStack()
         self._stop = threading.Event()
         self._sweeper = threading.Thread(target=self._sweep, name="pool", daemon=True)
         if self.is_open:
-            # Nobody removes the folder: it is made after the lock.
+            # The folder is created after the lock, so no other worker removes it.
             self._held.enter_context(sole_lock(lock_of(self._folder)))
             make_folder(self._folder)
             self._sweeper.start()
 
     @property
     def is_open(self) -> bool:
-        """Return whether any box may stay."""
-        # In Slurm a box that waits would keep others from its place.
+        """Return whether the pool is on."""
+        # In Slurm an idle box would occupy an allocation.
         return self._idle_s > 0 and self._backend.name != SLURM
 
     def takes(self, job: JobRow) -> bool:
-        """Return whether a box of the pool does a job."""
+        """Return whether a pooled box can do a job."""
         is_plain = job.box_version is None and job.tiles == 0 and job.members == 1
         return self.is_open and is_plain and job.verb in HOST_VERBS
 
     def lend(
         self, tenant_id: str, box: str, fence: BoxFence | None, start_s: float, stop: threading.Event
     ) -> PooledBox:  # fmt: skip
-        """Return a box for a job of a tenant: one that waits, or a new one.
+        """Return a box for a tenant's job: an idle one, or a new one.
 
         Args:
-            fence: of the tenant.
-            start_s, stop: as of ``BoxBackend.start``, which also says what is raised.
+            fence: the tenant's fence.
+            start_s, stop: as for ``BoxBackend.start``, which documents the errors.
         """
         while True:
             with self._lock:
@@ -204,7 +204,7 @@ class BoxPool(Closable):
             self.end(found)
 
     def give_back(self, lent: PooledBox) -> None:
-        """Keep a box whose job has succeeded, or end it."""
+        """Return a box whose job has succeeded to the pool, or end it."""
         lent.jobs, now_bytes = lent.jobs + 1, None
         if self._is_process and lent.jobs % WEIGH_JOBS == 1:
             with suppress(Unavailable):
@@ -219,13 +219,14 @@ class BoxPool(Closable):
             self._end_idle(float("inf"))
 
     def end(self, lent: PooledBox, grace_s: float = 0.0) -> None:
-        """End a box, which nobody else has. One whose backend does not answer is ended by the sweeper, or as a dead
-        worker's are."""
+        """End a box that no job uses. If its backend does not answer, the sweeper retries, or it is cleared like a dead
+        worker's.
+        """
         lent.client.close()
         try:
             lent.box.stop(grace_s)
         except Unavailable as error:
-            make_folder(lent.folder)  # by which it is found
+            make_folder(lent.folder)  # the box is found by its folder
             with self._lock:
                 self._left.append(lent)
             logger.warning("box of the pool not ended yet box=%s error=%s", lent.key[1], error)
@@ -234,7 +235,7 @@ class BoxPool(Closable):
         logger.info("box of the pool ends tenant=%s box=%s jobs=%d", *lent.key, lent.jobs)
 
     def close(self) -> None:
-        """End those that wait; those that are lent end when they are given back."""
+        """End the idle boxes; boxes in use end when they are returned."""
         self._stop.set()
         if self.is_open:
             self._sweeper.join(5.0)
@@ -267,7 +268,7 @@ class BoxPool(Closable):
             self._rules, box, BoxOwner(self._folder.name, 1), folder / "state", folder / "in", folder / "out",
             {**WITHOUT_GRPC, **telemetry}, fence=fence,
         )  # fmt: skip
-        # A process ends with this one, and needs nobody to find it after that.
+        # A process ends with this worker, so it need not be found later.
         spec = replace(spec, owner=None) if self._is_process else spec
         try:
             running = self._backend.start(spec, start_s, stop)
@@ -284,7 +285,7 @@ class BoxPool(Closable):
     def _end_idle(self, before: float) -> None:
         with self._lock:
             waiting = self._shelf.waiting()
-        # Of others one would have to ask their engine.
+        # Other kinds of boxes would need a call of their engine.
         ended = {id(box) for box in waiting if self._is_process and not box.box.is_alive()}
         with self._lock:
             old = [*self._shelf.take_old(before, self._most, ended), *self._left]
@@ -294,17 +295,17 @@ class BoxPool(Closable):
 
 
 def spans_of(folder: Path, fence: BoxFence | None) -> Path:
-    """Return the file of spans of a box whose folder that is (pure): a fenced one writes in ``BOX`` only."""
+    """Return the path of the spans of a box with this folder (pure); a fenced box writes in ``BOX`` only."""
     return (folder / "state" / BOX if fence is not None else folder / "state") / SPANS
 
 
 def lock_of(folder: Path) -> Path:
-    """Return the lock of a pool with that folder (pure)."""
+    """Return the path of the lock of a pool's folder (pure)."""
     return folder.with_name(f"{folder.name}{LOCK}")
 
 
 def clear_pools(backend: BoxBackend, pools: Path) -> int:
-    """End the boxes of workers that are gone, and remove their folders. Returns how many workers.
+    """End the boxes of dead workers, and remove their folders. Returns the number of such workers.
 
     Raises:
         Unavailable: the backend does not answer.

@@ -1,7 +1,7 @@
 """Replica from its claim to its end: tiles, PEF, checkpoint, box, ready, watch, drain.
 
-A replica is one box; when that ends, the replica has ended, and the scheduler has another one started. The node's lease
-is on a connection of the worker, so that the tiles are free as soon as the worker or the replica is gone.
+A replica is one box. When the box ends, so does the replica, and the scheduler starts another. The node's lease is on a
+connection of the worker, so the tiles are freed as soon as the worker or the replica ends.
 """
 
 import logging
@@ -49,30 +49,29 @@ from rdukit_platform.worker.walls import check_walls
 
 logger = logging.getLogger(__name__)
 
-#: A replica has one box, which is its first.
+#: A replica has one box only, so its epoch is always 1.
 EPOCH: Final = 1
-#: What tells a box which model it serves from the beginning; its settings ``box.pef``, ``box.checkpoint``,
-#: ``box.bundle``.
+#: Variables that name the model which a box serves; they set ``box.pef``, ``box.checkpoint``, ``box.bundle``.
 PEF_VARIABLE: Final = "RDUKIT_BOX_PEF"
 CHECKPOINT_VARIABLE: Final = "RDUKIT_BOX_CHECKPOINT"
 BUNDLE_VARIABLE: Final = "RDUKIT_BOX_BUNDLE"
-#: Seconds in the node's queue for tiles, after which it is seen whether they still are wanted.
+#: Seconds in the node's queue for tiles, after which the need for them is checked again.
 TILES_S: Final = 2.0
 WATCH_S: Final = 0.2
-#: Seconds between two looks whether the box answers, and how many in a row must fail.
+#: Seconds between probes of the box, and number of successive failures after which it counts as dead.
 PROBE_S: Final = 5.0
 PROBES: Final = 3
-#: Seconds in which every gateway has noticed that a replica drains.
+#: Seconds after which every gateway has noticed that a replica drains.
 SETTLE_S: Final = 2.0
 STOP_S: Final = 8.0
 TAIL_LINES: Final = 5
 MAX_MESSAGE: Final = 1000
-#: What a replica says that has its tiles and does not answer yet: nothing is compiled then.
+#: Status of a replica with tiles that does not answer yet; nothing is compiled at that stage.
 LOADING: Final = "its box starts and loads what it serves"
 
 
 class _Ended(Exception):
-    """End of a replica, and why."""
+    """Raised to end a replica, with its reason."""
 
     def __init__(self, reason: ReplicaReason, message: str | None = None) -> None:
         super().__init__(message)
@@ -86,28 +85,28 @@ class ReplicaRun:
         self._context, self._claimed = context, claimed
         self._fencing, self._revision = claimed.fencing, claimed.revision
         self._folder = context.home.work / claimed.fencing.replica_id
-        #: It is to end at once: the worker stops, or somebody else has ended it.
+        #: Set when the replica must end at once: the worker stops, or the replica was ended elsewhere.
         self._stop = threading.Event()
         self._is_interrupted = False
         self._is_draining = threading.Event()
-        #: Of its tiles, as soon as it has them.
+        #: Lease of its tiles; empty until it has them.
         self._lease: Mapping[str, Any] = {}
 
     def interrupt(self) -> None:
-        """End it because the worker stops."""
+        """End the replica because the worker stops."""
         self._is_interrupted = True
         self._stop.set()
 
     def give_up(self) -> None:
-        """End it because it is not this worker's any more."""
+        """End the replica because this worker has lost it."""
         self._stop.set()
 
     def drain(self) -> None:
-        """End it when it has answered what it has."""
+        """End the replica when it has answered its requests."""
         self._is_draining.set()
 
     def run(self) -> None:
-        """Run it to its end, and write down why it has ended."""
+        """Run the replica to its end, and record the reason."""
         logger.info("replica begins replica=%s endpoint=%s", self._fencing.replica_id, self._claimed.endpoint)
         try:
             reason, message = self._run()
@@ -138,7 +137,7 @@ class ReplicaRun:
                 ended = _Ended(ReplicaReason.INPUT_LOST, missing.message)
             except RdukitError as error:
                 ended = _Ended(ReplicaReason.NOT_READY, error.message)
-            # Before the box is stopped: until this is written, gateways send it requests.
+            # Written before the box is stopped: until then gateways send it requests.
             if ended.reason is not ReplicaReason.DRAINED:
                 self._end(ended.reason, ended.message)
         return ended.reason, ended.message
@@ -154,7 +153,7 @@ class ReplicaRun:
             logger.warning("end not written down replica=%s error=%s", self._fencing.replica_id, error)
 
     def _serve(self, stack: ExitStack) -> None:
-        """Serve until it ends: always by an exception."""
+        """Serve until the replica ends, which always raises an exception."""
         with self._context.database.read() as session:
             check_walls(self._context.fences.walls, count_tenants(session))
         make_folder(self._folder)
@@ -171,7 +170,7 @@ class ReplicaRun:
         self._watch(box)
 
     def _bring_inputs(self) -> dict[str, str]:
-        """Fetch PEF and checkpoint, or a bundle and its parts. Returns the variables that say where they are."""
+        """Fetch PEF and checkpoint, or a bundle and its parts. Returns the variables with their paths."""
         incoming = self._folder / "in"
         remove_tree(incoming)
         incoming.mkdir()
@@ -204,7 +203,7 @@ class ReplicaRun:
         return bring_own_box(self._context, self._claimed.tenant_id, box, self._folder / "box")
 
     def _lease_tiles(self, stack: ExitStack, environment: dict[str, str]) -> Path:
-        """Lease the tiles as soon as there are any; the lease goes into ``environment``. Returns the node's socket."""
+        """Lease the tiles as soon as they are free; adds the lease to ``environment``. Returns the node's socket."""
         asked = TileRequest(
             f"{self._revision.box}-serve", self._revision.tiles, self._claimed.tenant_id, self._fencing.replica_id,
             TILES_S,
@@ -220,7 +219,7 @@ class ReplicaRun:
                         replicas.note(session, self._fencing, f"waits for {self._revision.tiles} tiles: {noted}")
                 with self._context.database.read() as session:
                     is_elsewhere = not replicas.is_best_here(session, self._context.node, self._revision.tiles)
-                if is_elsewhere:  # the scheduler starts another one, which a worker of that node takes
+                if is_elsewhere:  # the scheduler starts another replica, which that node's worker claims
                     raise _Ended(ReplicaReason.NOT_WANTED, "another node has the tiles that it waited for") from None
                 self._stop.wait(WATCH_S)
                 continue
@@ -229,7 +228,7 @@ class ReplicaRun:
             self._lease = lease
             environment |= {"RDUKIT_LEASE": f"{lease['id']}:{lease['token']}", SND_SOCKET.variable: str(socket)}
             return socket
-        raise Cancelled("it is not wanted any more")
+        raise Cancelled("it is no longer wanted")
 
     def _start_box(self, stack: ExitStack, environment: dict[str, str], socket: Path, own: OwnBox | None) -> RunningBox:
         context = self._context
@@ -269,9 +268,9 @@ class ReplicaRun:
                 with suppress(BackendUnavailable):
                     failures = 0 if box.is_ready() else failures + 1
                 if failures and is_withdrawn(self._context.home.snd_socket, self._lease):
-                    raise _Ended(ReplicaReason.WITHDRAWN, "its tiles were taken back, as a drain does at its deadline")
+                    raise _Ended(ReplicaReason.WITHDRAWN, "its tiles were withdrawn, as by a drain at its deadline")
                 if failures >= PROBES:
-                    raise _Ended(ReplicaReason.NOT_READY, "its box does not answer any more")
+                    raise _Ended(ReplicaReason.NOT_READY, "its box no longer answers")
         raise _Ended(ReplicaReason.NOT_WANTED)
 
     def _is_up(self, box: RunningBox) -> bool:
@@ -287,16 +286,16 @@ class ReplicaRun:
 
 
 def shared_address(box: RunningBox) -> tuple[str, int | None]:
-    """Return the address of a box's REST wire for other processes of this host, and whose socket it is.
+    """Return the address of a box's REST wire for other processes of this host, and the uid that owns its socket.
 
     Raises:
-        Unavailable: what is at the socket's place is none.
+        Unavailable: there is no socket at its path.
     """
     address = parse_rest_address(box.rest_url)
     if address.path is None:
         return box.rest_url, None
     path = address.path
-    if path.is_relative_to("/proc/self"):  # of this process only: the place that it was opened at
+    if path.is_relative_to("/proc/self"):  # valid in this process only: resolve the path that was opened
         path = Path(os.readlink(path))
     try:
         found = path.lstat()
@@ -308,7 +307,7 @@ def shared_address(box: RunningBox) -> tuple[str, int | None]:
 
 
 def last_words(box: RunningBox) -> str:
-    """Return how a box has ended, with the last lines of its log."""
+    """Return the end of a box as text, with the last lines of its log."""
     with suppress(Unavailable, OSError):
         events = [event.detail for event in box.events() if event.detail]
         return "; ".join([*events[-1:], box.logs(TAIL_LINES).strip()])

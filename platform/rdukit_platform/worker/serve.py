@@ -1,4 +1,4 @@
-"""Worker process: Celery's thread pool around attempts, threads that beat, and how messages are acknowledged."""
+"""Worker process: Celery's thread pool of attempts, the heartbeat threads, and acknowledgement of messages."""
 
 import logging
 import os
@@ -59,7 +59,9 @@ class AttemptRunner:
         self._is_stopping = threading.Event()
 
     def run(self, fencing: FencingToken) -> None:
-        """Run an attempt to its end, unless the worker is stopping (its message comes back) or another has it."""
+        """Run an attempt to its end, unless the worker is stopping (the message is redelivered) or another has claimed
+        it.
+        """
         if self._is_stopping.is_set():
             return
         attempt = AttemptRun(self._context, fencing, self._is_stopping)
@@ -126,7 +128,7 @@ def serve(home: Home) -> None:
         runner.run(FencingToken(job_id, attempt_id, token, part=part))
 
     def stop(**_: object) -> None:
-        # Off the signal handler's frame: it may have interrupted somebody who holds a lock.
+        # Outside of the signal handler's frame, which may have interrupted a holder of a lock.
         threading.Thread(target=runner.stop, name="stop").start()
         threading.Thread(target=keeper.stop, name="stop-replicas").start()
 
@@ -138,7 +140,7 @@ def serve(home: Home) -> None:
     logger.info("worker up name=%s node=%s slots=%d boxes=%s walls=%s", name, node, slots, backend.name, walls.kind)
     options = [f"--concurrency={slots}", f"--loglevel={resolve(LOG_LEVEL)}", f"--queues={queue_of(node)},{QUEUE}"]
     try:
-        # Its banner and its word of a shutdown are text, which a log of JSON lines cannot have.
+        # Celery's banner and shutdown message are plain text, which would break a log of JSON lines.
         quiet = ["--quiet"] if resolve(LOG_FORMAT) == JSON else []
         if quiet:
             celery.apps.worker.safe_say = lambda *_: None
@@ -156,11 +158,11 @@ def serve(home: Home) -> None:
 
 
 class AttemptRequest(Request):  # type: ignore[misc]
-    """Lets the consumer reconnect if the broker cannot be told that an attempt has ended.
+    """Request that makes the consumer reconnect if the acknowledgement of an attempt fails.
 
-    Celery only logs such an error, and the message counts as being worked on for ever. A worker whose slots all ended
-    while the broker was away then took no message again, and had no connection left whose end it could notice. The
-    database knows what has ended, so a message that comes a second time is dropped.
+    Celery only logs such an error, and the message stays unacknowledged. If that happens to all slots of a worker, it
+    receives no further message, and notices no lost connection. The database records ended attempts, so a redelivered
+    message is dropped.
     """
 
     def __init__(self, message: Message, **options: Any) -> None:

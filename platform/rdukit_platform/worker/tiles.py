@@ -17,8 +17,8 @@ from rdukit.snd import HeldLease, SndClient, connect_patiently
 from rdukit_platform.nodes.topology import NodeLayout, place_members
 from rdukit_platform.nodes.view import view_for_scheduler
 
-#: Where a box reads the leases of its members, and its place among those of a job on several nodes; the settings
-#: ``box.members`` and ``box.part`` of boxes.
+#: Variables with the leases of a box's members, and its place in a job on several nodes; they set ``box.members`` and
+#: ``box.part`` of boxes.
 MEMBERS_VARIABLE: Final = "RDUKIT_BOX_MEMBERS"
 PART_VARIABLE: Final = "RDUKIT_BOX_PART"
 
@@ -27,30 +27,30 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TileRequest:
-    """Request for tiles: how many, and for whom; ``id`` is the job's, or a replica's."""
+    """Request for tiles: their number, and their owner; ``id`` is a job's or a replica's."""
 
     application: str
     tiles: int
     tenant_id: str
     id: str
-    #: Seconds to wait for them in the daemon's queue.
+    #: Seconds to wait in the daemon's queue.
     wait_s: float = 0.0
-    #: Seconds after which they are given back at the latest: it gets none whose maintenance begins before.
+    #: Latest release in seconds from now; tiles whose maintenance begins earlier are not used.
     run_limit_s: float | None = None
-    #: Tiles that it had best get, as of ``nodes.topology``; others do if somebody else has them meanwhile.
+    #: Mask of preferred tiles, as in ``nodes.topology``; others are used if these are taken meanwhile.
     near: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LeasedTiles:
-    """Tiles of one member of a job: ``<id>:<token>`` of their lease, and the socket that is of it only."""
+    """Tiles of one member of a job: ``<id>:<token>`` of their lease, and the socket of this lease only."""
 
     lease: str
     socket: Path
 
 
 def environment_of(leases: Sequence[LeasedTiles], part: LinkedPart | None = None) -> dict[str, str]:
-    """Return the variables by which a box finds the leases of its members, and those in other boxes (pure)."""
+    """Return the variables that give a box the leases of its members, and its place in the job (pure)."""
     if not leases:
         return {}
     first = {"RDUKIT_LEASE": leases[0].lease, SND_SOCKET.variable: str(leases[0].socket)}
@@ -62,7 +62,7 @@ def environment_of(leases: Sequence[LeasedTiles], part: LinkedPart | None = None
 
 @contextlib.contextmanager
 def leased_tiles(socket: Path, asked: TileRequest) -> Iterator[tuple[dict[str, Any], Path]]:
-    """Lease tiles while the block lasts. Yields the lease and the socket for its box, which is of it only.
+    """Lease tiles while the block lasts. Yields the lease, and the socket of this lease only for its box.
 
     Raises:
         NoResources: the tiles are not free.
@@ -70,7 +70,7 @@ def leased_tiles(socket: Path, asked: TileRequest) -> Iterator[tuple[dict[str, A
     """
     with connect_patiently(socket) as snd:
         status = snd.status()
-        # Memory in proportion to the tiles: what a whole node's tiles would share evenly.
+        # Memory in proportion to the tiles of the node.
         share = int(status["memory"]["total"]) // max(len(status["tiles"]), 1) * asked.tiles
         more: dict[str, object] = {}
         if asked.run_limit_s is not None and "maintenance" in (snd.call("hello").get("features") or ()):
@@ -82,14 +82,14 @@ def leased_tiles(socket: Path, asked: TileRequest) -> Iterator[tuple[dict[str, A
             with contextlib.suppress(NoResources):
                 lease = take(0.0, affinity=asked.near, **more)
         lease = lease or take(asked.wait_s, **more)
-        # A worker that is root runs its boxes as somebody else.
+        # A worker that is root runs its boxes as other users.
         own = snd.own_socket(str(lease["id"]), "666" if os.geteuid() == 0 else "600")
         with HeldLease(snd, lease):
             yield lease, own
 
 
 def choose_near(socket: Path, tiles: int, members: int) -> Sequence[int | None]:
-    """Return the tiles that each member of a job had best get; ``None``: any.
+    """Return the mask of preferred tiles for each member; ``None``: any.
 
     Raises:
         Unavailable: the node does not answer.
@@ -104,7 +104,7 @@ def choose_near(socket: Path, tiles: int, members: int) -> Sequence[int | None]:
 
 
 def is_withdrawn(socket: Path, lease: Mapping[str, Any]) -> bool:
-    """Return whether an administrator ended the lease. Asks the node: a box may say so of any failure, for ever."""
+    """Return whether an administrator ended the lease. It asks the node, because boxes are not trusted to report it."""
     try:
         with SndClient(socket) as snd:
             snd.attach(str(lease["id"]), str(lease["token"]))
@@ -118,12 +118,12 @@ def is_withdrawn(socket: Path, lease: Mapping[str, Any]) -> bool:
 def acquire_share(
     snd: SndClient, application: str, tiles: int, share: int, wait_s: float = 0.0, **more: object
 ) -> dict[str, Any]:
-    """Lease tiles with ``share`` bytes of memory, or with what is left of it where channels are out of service.
+    """Lease tiles with ``share`` bytes of memory, or with less if memory channels are out of service.
 
     Raises:
         NoResources: the tiles are not free, or less than half of the share is.
     Source:
-        Ours: without this, a job that asks for all tiles of an RDU would wait until its memory is repaired.
+        ours: without this, a job that asks for all tiles of an RDU would wait until its memory is repaired.
     """
     try:
         return snd.acquire(application, tiles, share, wait_s, **more)
@@ -138,12 +138,12 @@ def acquire_share(
 def lease_members(
     stack: ExitStack, snd_socket: Path, asked: TileRequest, members: int, leases: list[dict[str, Any]]
 ) -> list[LeasedTiles]:  # fmt: skip
-    """Lease the same for each member of a job, near each other, until the stack ends: all or none.
+    """Lease tiles for each member of a job, near each other, until the stack ends: all or none.
 
     Args:
-        leases: each is added as it is had.
+        leases: each lease is appended to it.
     Raises:
-        NoResources, Unavailable: the node has not as many, or does not answer.
+        NoResources, Unavailable: the node has too few free tiles, or does not answer.
     """
     found = list[LeasedTiles]()
     for near in choose_near(snd_socket, asked.tiles, members) if members > 1 else (None,):

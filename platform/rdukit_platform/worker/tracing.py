@@ -1,4 +1,4 @@
-"""Spans of one attempt: the worker's own, and those that its box wrote into a file, which may be anything."""
+"""Spans of one attempt: the worker's own, and those in its box's file, which is not trusted."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,22 +11,22 @@ from rdukit.telemetry.spans import begin_span, end_span, format_traceparent, pas
 from rdukit_platform.db.models import JobRow
 from rdukit_platform.jobs.trace import MAX_SPANS, context_of, flat_span, span_id_of
 
-#: Of a box's file, what is looked at.
+#: Number of bytes that are read from a box's file.
 MAX_FILE_BYTES: Final = 1 << 20
 
 
 class AttemptTrace:
-    """Spans of the attempt that a worker has, from its claim to its end."""
+    """Spans of a worker's attempt, from its claim to its end."""
 
     def __init__(self, job: JobRow, collected: list[Span], output: Path, part: int = 0) -> None:
-        """Begin it, or that of a further part, which lies in the attempt's.
+        """Begin the attempt's span, or a further part's, whose parent is the attempt's.
 
         Args:
-            collected: where the worker's spans of the attempt gather.
-            output: the folder that the box may write to.
+            collected: collector of the worker's spans of the attempt.
+            output: the folder that the box may write in.
         """
         self._collected = collected
-        #: Which the box writes.
+        #: File that the box writes.
         self.file = output / f".spans-{job.attempt}.jsonl"
         self._told: list[Span] | None = None
         about: dict[str, Attribute] = {
@@ -44,11 +44,11 @@ class AttemptTrace:
 
     @property
     def context(self) -> SpanContext:
-        """Return the span that the attempt's spans lie in."""
+        """Return the context of the attempt's span, the parent of its other spans."""
         return self._span.context
 
     def environment(self, parent: SpanContext) -> dict[str, str]:
-        """Return the variables by which a box tells its spans below ``parent``: to a file, and to no collector."""
+        """Return the variables that make a box write its spans, children of ``parent``, to a file and to no collector."""
         return {
             TELEMETRY_TRACEPARENT.variable: format_traceparent(parent),
             TELEMETRY_SPAN_FILE.variable: str(self.file),
@@ -56,13 +56,13 @@ class AttemptTrace:
         }
 
     def read_box_spans(self) -> list[Span]:
-        """Return what the box has told, which is read once: its file may go before the attempt's span ends."""
+        """Return the box's spans. They are read once, because the file may be removed before the attempt's span ends."""
         if self._told is None:
             self._told = read_span_file(self.file, MAX_SPANS, MAX_FILE_BYTES)
         return self._told
 
     def end(self, error: str = "") -> list[dict[str, object]]:
-        """End the attempt's span, hand on what the box told, and return all as attempts keep it."""
+        """End the attempt's span, export the box's spans, and return all in the form that attempts store."""
         if self._ended is None:
             own = list(self._collected)
             self._span.error = error
@@ -76,10 +76,10 @@ class AttemptTrace:
 
 
 def adopt(reported: Iterable[Span], attempt: Span, own: Iterable[Span]) -> list[Span]:
-    """Make a box's spans part of an attempt, whatever they say of themselves (pure).
+    """Adopt a box's spans into an attempt, overriding what is not trusted (pure).
 
-    Their trace is the attempt's, so are their sampling and their time; none takes the id of a span that is the
-    worker's; a parent is a span of the attempt; attributes are rdukit's own.
+    Trace, sampling and limits of time are the attempt's. Ids of the worker's spans are refused, parents must be spans
+    of the attempt, and only rdukit's own attributes stay.
     """
     taken = {attempt.context.span_id, *(span.context.span_id for span in own)}
     kept: dict[str, Span] = {}

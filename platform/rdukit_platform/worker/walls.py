@@ -1,4 +1,4 @@
-"""Walls that keep the boxes of a worker's jobs from the machine and one another, and when they are not enough."""
+"""Isolation of a worker's job boxes from the machine and from each other, and the check that it suffices."""
 
 import logging
 import os
@@ -17,7 +17,7 @@ from rdukit_platform.settings import BOX_BACKEND, BOX_DISK, FENCE, FENCE_UIDS, P
 
 logger = logging.getLogger(__name__)
 
-#: In the folder of the tenants: links whose names are users, and what they point to the tenants that have them.
+#: Folder, in the tenants' folder, of links named by user; each points to the name of the tenant that has the user.
 USERS: Final = "users"
 REMEDY: Final = (
     f"run the worker as root or where user namespaces are allowed, or set {BOX_BACKEND.name} to podman, docker or "
@@ -27,7 +27,7 @@ REMEDY_OF_PODS: Final = "install a network plugin that enforces the policy of th
 
 
 class WallKind(StrEnum):
-    """Kinds of walls of a job's box."""
+    """Kinds of isolation of a job's box."""
 
     CONTAINER = "container"
     FENCE = "fence"
@@ -36,30 +36,30 @@ class WallKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Walls:
-    """Walls of the boxes of a worker."""
+    """Isolation of a worker's boxes."""
 
     kind: WallKind
-    #: Of a fence.
+    #: Kind of fence, if there is one.
     way: Way | None = None
-    #: Of nothing: why, and what to do.
+    #: Without isolation: the reason, and what to do.
     why: str = ""
     remedy: str = REMEDY
 
     @property
     def description(self) -> str:
-        """Text for others: the kind, and of nothing why, and what to do."""
+        """Return the kind as text; without isolation also the reason, and what to do."""
         return f"{self.kind}: {self.why}; {self.remedy}" if self.why else str(self.kind)
 
 
 def choose_walls(mode: str, is_process: bool, fence: Fence | None, why_open: str = "") -> Walls:
-    """Choose what this worker's boxes get (pure).
+    """Choose the isolation of this worker's boxes (pure).
 
     Args:
         mode: the setting ``worker.fence``.
-        fence: what holds on this machine; ``None``: that was not asked.
-        why_open: of containers that are not kept from the network, why.
+        fence: the fence that works on this machine; ``None``: not probed.
+        why_open: why containers can reach the network; empty if they cannot.
     Raises:
-        NotFenced: a fence is required and does not hold.
+        NotFenced: a fence is required and does not work.
     """
     if not is_process and not why_open:
         return Walls(WallKind.CONTAINER)
@@ -72,15 +72,15 @@ def choose_walls(mode: str, is_process: bool, fence: Fence | None, why_open: str
     if fence.way is not None:
         return Walls(WallKind.FENCE, fence.way)
     if mode == "required":
-        raise NotFenced(f"{FENCE.name} is required, and no fence holds here: {fence.why}; {REMEDY}")
-    return Walls(WallKind.NOTHING, why=f"no fence holds here: {fence.why}")
+        raise NotFenced(f"{FENCE.name} is required, and no fence works here: {fence.why}; {REMEDY}")
+    return Walls(WallKind.NOTHING, why=f"no fence works here: {fence.why}")
 
 
 def check_walls(walls: Walls, tenants: int) -> None:
-    """Refuse to run the box of any of several tenants without walls (pure).
+    """Refuse to run boxes of several tenants without isolation (pure).
 
     Raises:
-        NotFenced: the message says why there are none, and what to do.
+        NotFenced: the message gives the reason, and what to do.
     """
     if walls.kind is WallKind.NOTHING and tenants > 1:
         raise NotFenced(
@@ -90,12 +90,12 @@ def check_walls(walls: Walls, tenants: int) -> None:
 
 
 def open_walls(backend: BoxBackend) -> Walls:
-    """Choose by what the settings and the machine, or the cluster, say; the log has it.
+    """Choose the isolation from the settings and the machine or cluster, and log it.
 
     Raises:
-        NotFenced: a fence is required and does not hold.
-        PermissionDenied: the backend may not do what it has to.
-        Unavailable: what is to be tried cannot be tried.
+        NotFenced: a fence is required and does not work.
+        PermissionDenied: the backend lacks a permission.
+        Unavailable: the probe cannot run.
     """
     mode, is_process, why_open = resolve(FENCE), backend.name in PROCESSES, ""
     if isinstance(backend, TriedBackend):
@@ -115,14 +115,14 @@ class TenantFences:
     walls: Walls
     uids: range
     limits: FenceLimits = field(default_factory=FenceLimits)
-    #: Of tenants that were asked for; they keep theirs.
+    #: Fences of tenants seen so far; a tenant keeps its fence.
     _known: dict[str, BoxFence] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def of(self, tenant_id: str) -> BoxFence | None:
-        """Return the fence of a tenant's box; ``None``: its boxes have none.
+        """Return the fence of a tenant's boxes; ``None``: they have none.
 
         Raises:
-            NotFenced: there are no users left for it.
+            NotFenced: no user is left for the tenant.
         """
         if self.walls.way is None:
             return None
@@ -136,20 +136,20 @@ class TenantFences:
 
 
 def open_fences(home: Home, walls: Walls) -> TenantFences:
-    """Make them by the settings.
+    """Return the tenants' fences by the settings.
 
     Raises:
-        InvalidArgument: the users are none.
+        InvalidArgument: the setting of users is invalid.
     """
     disk = resolve(BOX_DISK) or None
     return TenantFences(home, walls, read_uids(resolve(FENCE_UIDS)), FenceLimits(disk_bytes=disk))
 
 
 def read_uids(text: str) -> range:
-    """Read ``first-last`` as numbers of users (pure).
+    """Parse ``first-last`` as a range of uids (pure).
 
     Raises:
-        InvalidArgument: it is none, or has users that programs of the system may have.
+        InvalidArgument: the text has another form, or the range has system users.
     """
     first, _, last = text.partition("-")
     if not (first.strip().isdecimal() and last.strip().isdecimal()):
@@ -161,12 +161,12 @@ def read_uids(text: str) -> range:
 
 
 def find_uid(users: Path, tenant_id: str, uids: range) -> int:
-    """Return the tenant's user: the one that it always had here, or the first that nobody has.
+    """Return the tenant's uid: the one that it already has here, or the first free one.
 
-    Any number of workers may ask at once: a link is made whole or not at all, and of two the lower one counts.
+    Workers may call it concurrently: creating a link is atomic, and of two links the lower uid counts.
 
     Raises:
-        NotFenced: all are taken.
+        NotFenced: all users are taken.
     """
     users.mkdir(mode=0o700, parents=True, exist_ok=True)
     while True:
@@ -176,7 +176,7 @@ def find_uid(users: Path, tenant_id: str, uids: range) -> int:
             return min(own)
         free = next((uid for uid in uids if uid not in taken), None)
         if free is None:
-            raise NotFenced(f"all {len(uids)} users of {FENCE_UIDS.name} are other tenants'; give it more")
+            raise NotFenced(f"all {len(uids)} users of {FENCE_UIDS.name} belong to other tenants; allow more users")
         try:
             (users / str(free)).symlink_to(tenant_id)
         except FileExistsError:

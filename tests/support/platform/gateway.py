@@ -169,7 +169,7 @@ class Example:
                 AttemptOutcome.BOX_FAILED, "illegal-value", "batch_size is 33; legal: one of 16, 32, 64"
             ),
             "retrying": self.end(
-                AttemptOutcome.EXPIRED, "unavailable", "worker w1 has given no sign of life since its lease"
+                AttemptOutcome.EXPIRED, "unavailable", "worker w1 has sent no heartbeat since its lease ended"
             ),
             "cancelled": self.cancel(),
         }

@@ -326,7 +326,7 @@ def test_a_quota_says_how_much_and_what_could_go(database: Database, store: Fold
     )
     assert refused.value.detail["excess_bytes"] == 1024
     delete(database, tenant, big)
-    with pytest.raises(QuotaExceeded, match="that alone is more than it may keep; ask an administrator"):
+    with pytest.raises(QuotaExceeded, match="that alone exceeds its limit; ask an administrator"):
         add(database, tenant, file(store, bytes(5000)))
     big = add(database, tenant, file(store, bytes(3000)), "checkpoint")
     with pytest.raises(QuotaExceeded):

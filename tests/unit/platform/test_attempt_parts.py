@@ -181,5 +181,5 @@ def test_members_that_linked_nodes_have_together_are_not_refused() -> None:
     check_nodes(4, [CAPACITY] * 3, 4, [CAPACITY] * 2)
     with pytest.raises(IllegalValue, match="the 2 nodes that members may be spread over have room for 4 of them"):
         check_nodes(4, [CAPACITY] * 3, 5, [CAPACITY] * 2)
-    with pytest.raises(IllegalValue, match="members of a job are on one node"):
+    with pytest.raises(IllegalValue, match="members of a job run on one node"):
         check_nodes(4, [CAPACITY] * 3, 4, [CAPACITY])

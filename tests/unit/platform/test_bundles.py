@@ -54,7 +54,7 @@ def test_what_the_check_says_becomes_parts_and_models() -> None:
     assert (found.pef_id, found.tiles, found.box) == ("art-pef", 2, "counter")
     assert found.parts["experts.1.checkpoint"] == "art-weights"
     for wrong in ({}, {**TOLD, "files": []}, {**TOLD, "tiles": "2"}, {**TOLD, "files": [{"at": "x", "file": "y"}]}):
-        with pytest.raises(Unavailable, match="does not say what is in it"):
+        with pytest.raises(Unavailable, match="returned a malformed report"):
             read_checked("art-b", wrong)
 
 

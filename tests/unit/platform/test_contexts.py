@@ -158,11 +158,11 @@ def test_a_login_is_kept_where_it_is_for_and_ended_there(home: Home, monkeypatch
     assert place_of() == "http://else:1 t2 home"
     assert find_login(home) == GatewayPlace("http://else:1", "t2", "home")
     forget_login(home, find_login(home))
-    with pytest.raises(NotFound, match="nobody is logged in"):
+    with pytest.raises(NotFound, match="you are not logged in"):
         find_login(home)
     monkeypatch.setenv("RDUKIT_CONTEXT", "lab")
     forget_login(home, find_login(home))
-    with pytest.raises(NotFound, match="nobody is logged in at context lab"):
+    with pytest.raises(NotFound, match="you are not logged in at context lab"):
         find_login(home)
     assert read_contexts(home).known["lab"] == GatewayContext(LAB)
 

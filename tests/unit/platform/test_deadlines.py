@@ -98,7 +98,7 @@ def test_what_is_not_legal_is_refused(wrong: dict[str, object]) -> None:
 def test_what_to_retry_on_is_listed_where_it_is_wrong() -> None:
     with pytest.raises(
         ValidationError,
-        match="legal: box-failed, box-killed, box-lost, box-slow, disk-full, expired, node-failed, and the",
+        match="legal: box-failed, box-killed, box-lost, box-slow, disk-full, expired, node-failed, and error",
     ):
         request(retry={"on": ["box-eaten"]})
 
@@ -156,7 +156,7 @@ def test_who_waits_fails_as_soon_as_its_run_limit_comes_after_its_deadline(
     job = read(database, late)
     assert (job.state, job.reason, job.ended_at) == ("failed", "deadline-exceeded", 41.1)
     assert job.error is not None
-    assert "run limit of 60 s does not end before its deadline, 1970-01-01 00:01:41 UTC" in str(job.error["message"])
+    assert "run limit of 60 s would end after its deadline, 1970-01-01 00:01:41 UTC" in str(job.error["message"])
     assert show_job(job).advice is not None
     assert "--deadline" in str(show_job(job).advice)
     assert end_late(database, 101.1) == 1
@@ -198,7 +198,7 @@ def test_what_is_queued_is_held_and_goes_on_when_it_is_resumed(database: Databas
     assert change(database, job_id, "pause") == change(database, job_id, "pause") == "paused"
     shown = show_job(read(database, job_id))
     assert (shown.wait_code, shown.waits_for) == (
-        "JobHeldUser", f"it is paused; let it go on with: rdukit job resume {job_id}",
+        "JobHeldUser", f"it is paused; resume it with: rdukit job resume {job_id}",
     )  # fmt: skip
     with pytest.raises(InvalidTransition), database.write() as session:
         execution.admit(session, job_id, 6.0)
@@ -225,7 +225,7 @@ def test_the_worker_of_a_job_to_pause_is_told_and_ends_its_attempt(
         assert execution.beat(session, [fencing], 8.0, 4.0) == []
     before = "running" if is_running else "starting"
     assert change(database, job_id, "pause") == change(database, job_id, "pause") == before
-    assert read(database, job_id).waits_for == "it is to be paused: its attempt ends"
+    assert read(database, job_id).waits_for == "it is being paused: its attempt ends"
     with database.write() as session:
         assert execution.beat(session, [fencing], 8.0, 6.0) == [fencing]
     with database.write() as session:
@@ -349,15 +349,15 @@ def test_a_preempted_job_is_queued_again_with_its_age_and_nothing_counts(
     assert (ask(database, job_id, winner), ask(database, job_id, winner)) == (True, False)
     with database.write() as session:
         assert execution.beat(session, [fencing], 5.0, 7.0) == [fencing], "its worker is told"
-    assert read(database, job_id).waits_for == f"it makes room for job {winner}, which goes before it: its attempt ends"
+    assert read(database, job_id).waits_for == f"it is preempted by job {winner}, which precedes it: its attempt ends"
     assert interrupt(database, fencing) == "queued"
     job = read(database, job_id)
     assert (job.queued_at, job.not_before, job.failures, job.losses, job.preemptions) == (1.0, None, 0, 0, 1)
-    error = {"code": "preempted", "message": f"job {winner} goes before it and gets its tiles"}
+    error = {"code": "preempted", "message": f"job {winner} precedes it and gets its tiles"}
     assert [(a.outcome, a.error) for a in attempts(database, job_id)] == [("preempted", error)]
     shown = show_job(job, attempts(database, job_id)).model_dump()
     told = dict(show.describe_wait(shown))["preempted"]
-    assert told == f"attempt 1, at 1970-01-01 00:00:08 UTC: job {winner} goes before it and gets its tiles"
+    assert told == f"attempt 1, at 1970-01-01 00:00:08 UTC: job {winner} precedes it and gets its tiles"
     assert "preempted" not in dict(show.describe_wait({**shown, "state": "running"}))
     assert begin(database, job_id).attempt_id != fencing.attempt_id
 

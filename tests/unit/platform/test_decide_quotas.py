@@ -115,7 +115,7 @@ def test_a_quota_is_reclaimed_from_who_has_borrowed_and_from_nobody_else() -> No
     active = (runs("old", 2), runs("big", 4), runs("own", 2, "lab"))
     decision = decide(snapshot([wants("mine", 2)], active))
     assert decision.preemptions == (Preemption("old", "mine"),)
-    assert decision.waits["mine"].why == "it needs 2 tiles, 0 of 8 are free; jobs that it goes before make room for it"
+    assert decision.waits["mine"].why == "it needs 2 tiles, 0 of 8 are free; jobs that it precedes are preempted for it"
     assert victims(decide(snapshot([wants("more", 3)], active))) == [], "with it its own tenant would borrow"
     within = (runs("one", 2), runs("own", 2, "lab"), runs("third", 4, "third"))
     assert victims(decide(snapshot([wants("mine", 2)], within))) == ["third"], "who has no quota borrows"
@@ -129,7 +129,7 @@ def test_who_makes_room_already_is_waited_for_and_the_room_is_nobody_elses() -> 
     full = (runs("big", 4, leaving=True), runs("own", 2, "lab"), runs("two", 2))
     decision = decide(snapshot(queue, full))
     assert (decision.admissions, victims(decision)) == ((), [])
-    assert "make room for it" in decision.waits["mine"].why
+    assert "are preempted for it" in decision.waits["mine"].why
 
 
 def test_a_higher_priority_takes_tiles_of_preemptible_jobs_by_the_gap_only() -> None:

@@ -121,7 +121,7 @@ def test_an_endpoint_does_not_borrow_what_another_tenant_may_claim(tmp_path: Pat
         chat = create_endpoint(session, guest.id, "chat", serving(4), 4, 1.0)
         session.get_one(TenantRow, lab.id).quota = 8
         with pytest.raises(
-            QuotaExceeded, match=r"8 tiles are its tenant's own or nobody's.*at most 0 replicas.*--quota"
+            QuotaExceeded, match=r"8 tiles are in its tenant's quota or in no quota.*at most 0 replicas.*--quota"
         ):
             create_endpoint(session, guest.id, "more", serving(4), 1, 2.0)
         change_endpoint(session, chat, EndpointChange(replicas=3), 3.0)

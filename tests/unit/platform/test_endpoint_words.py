@@ -36,7 +36,7 @@ def test_ready_replicas_are_told_by_revision_during_a_canary() -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--rows", "rows.json", "--model", "poet"], "--model names who answers a --prompt"),
+        (["--rows", "rows.json", "--model", "poet"], "--model chooses the expert for a --prompt"),
         (["--rows", "rows.json", "--temperature", "0"], "--temperature goes with --prompt"),
         (["--prompt", "Hi", "--temperature", "3"], "Invalid value for '--temperature'"),
     ],

@@ -83,16 +83,16 @@ def test_what_is_wrong_is_told_by_document_and_key(text: str, said: str) -> None
     [
         (
             ["--pipeline", "p.yaml", "--priority", "0", "--label", "a=b"],
-            "--pipeline does not go with --priority, --label",
+            "--pipeline cannot be combined with --priority, --label",
         ),
-        (["--pipeline", "p.yaml", "logreg"], "--pipeline does not go with BOX"),
-        (["-f", "jobs.yaml", "--key", "night-7"], "-f does not go with --key"),
+        (["--pipeline", "p.yaml", "logreg"], "--pipeline cannot be combined with BOX"),
+        (["-f", "jobs.yaml", "--key", "night-7"], "-f cannot be combined with --key"),
     ],
 )
 def test_what_a_file_says_is_not_said_next_to_it(words: list[str], said: str) -> None:
     refused = CliRunner().invoke(job, ["submit", *words])
     assert isinstance(refused.exception, InvalidArgument)
-    assert refused.exception.message == f"{said}; the file says it"
+    assert refused.exception.message == f"{said}; set it in the file"
 
 
 def test_the_cause_of_a_retry_in_a_pipeline_file_is_the_word_on_and_no_truth_value(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def said(model: type[BaseModel], body: object) -> str:
         (JobRequest, {**JOB, "run_limit_s": 1e9}, "run_limit_s is 1000000000; legal: a number from 1 to 31536000"),
         (JobRequest, {**JOB, "labels": {"a": 1}}, "labels.a is 1; legal: a text of up to 128 characters"),
         (JobRequest, {**JOB, "labels": {"My Project": "a"}}, "labels has the key 'My Project'; legal: a key that "),
-        (JobRequest, {**JOB, "retry": {"on": ["x"]}}, "retry.on: 'x' is nothing to retry on; legal: "),
+        (JobRequest, {**JOB, "retry": {"on": ["x"]}}, "retry.on: 'x' is no outcome that can be retried; legal: "),
         (JobRequest, {**JOB, "deadline": "soon"}, "deadline is 'soon'; legal: a time with its zone, such as "),
         (JobRequest, {"box": "logreg"}, "verb is missing; legal: a text of 1 to 128 characters"),
         (JobRequest, [], "the body is []; legal: the keys box, constraint, deadline, "),

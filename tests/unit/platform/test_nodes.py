@@ -111,7 +111,7 @@ def test_the_attempts_of_a_lost_node_are_queued_again_where_another_node_is_up(d
         ends = {row.id: (row.outcome, (row.error or {}).get("message")) for row in session.scalars(select(AttemptRow))}
         assert ends[begun.attempt_id][0] == "expired"
         assert ends[waiting.attempt_id] == (
-            "interrupted", "node two has given no sign of life since its lease; it was lost"
+            "interrupted", "node two has sent no heartbeat since its lease ended; it was lost"
         )  # fmt: skip
         assert ends[other.attempt_id][0] is None
         jobs = {row.id: row for row in session.scalars(select(JobRow))}

@@ -81,7 +81,7 @@ def test_a_grid_becomes_a_job_for_each_combination_and_each_can_be_followed() ->
     [
         ([{**PREPARE, "for_each": {"x": list(range(200)), "y": [1, 2]}}], f"400 jobs .*; legal: {MAX_JOBS} at most"),
         ([PREPARE, {**LEARN, "inputs": {"dataset": "@prepare[*].dataset"}}], "takes each job of 'prepare'"),
-        ([{**LEARN, "for_each": {"inputs.dataset": [1]}}], "lists something else than artifact ids"),
+        ([{**LEARN, "for_each": {"inputs.dataset": [1]}}], "must list artifact ids"),
     ],
 )
 def test_what_cannot_fan_out_is_refused_with_what_can(steps: list[dict[str, object]], message: str) -> None:

@@ -149,7 +149,7 @@ def test_every_reason_says_what_to_do_and_the_manual_has_it() -> None:
         assert words.removesuffix(".").replace("|", "\\|") in page
     assert advise("of-another-version", "JOB") == ""
     assert advise(JobReason.NOT_RETRIED, "JOB", "box-lost").endswith(
-        "rdukit job clone JOB --retry-on box-lost, with each further cause that is to be tried again."
+        "rdukit job clone JOB --retry-on box-lost; repeat --retry-on for further causes."
     )
 
 

@@ -272,10 +272,10 @@ def test_the_command_compares_the_policy_with_one_by_age() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--swf", "x.swf", "--jobs", "3"], "--swf does not go with"),
-        (["--swf", "x.swf", "--gangs", "0.2"], "--swf does not go with"),
-        (["--constrained", "0.2"], "say how many: --zones 4"),
-        (["--policy", "easy", "--quota", "tenant-1=4"], "by age quotas do not count"),
+        (["--swf", "x.swf", "--jobs", "3"], "--swf cannot be combined with"),
+        (["--swf", "x.swf", "--gangs", "0.2"], "--swf cannot be combined with"),
+        (["--constrained", "0.2"], "add, for example, --zones 4"),
+        (["--policy", "easy", "--quota", "tenant-1=4"], "the order by age ignores quotas"),
         (["--jobs", "3", "-o", "x.png"], "ends in .svg"),
     ],
 )

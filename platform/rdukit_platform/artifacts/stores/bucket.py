@@ -1,8 +1,8 @@
-"""Objects of a bucket of S3, below a prefix, by boto3: endpoint, region and credentials from the usual AWS variables
-and files, which nothing of rdukit reads, logs or tells.
+"""Objects of a bucket of S3, below a prefix, by boto3: endpoint, region and credentials come from the usual AWS
+variables and files; rdukit never logs or shows them.
 
-What S3 refuses becomes one of two errors: ``NotFound`` for an object that is not there, ``StoreUnavailable`` for
-everything else, as the operator can mend it and no job is at fault. Messages have S3's codes and none of its texts.
+Refusals of S3 become ``NotFound`` for a missing object, and ``StoreUnavailable`` for everything else, which the
+operator can repair. Messages have S3's codes, but not its texts.
 """
 
 import os
@@ -30,11 +30,11 @@ BYTES: Final = Counter("rdukit_store_bytes", "Bytes read from and written to the
 
 CONNECT_S: Final = 5.0
 READ_S: Final = 60.0
-#: Seconds that a question about health may take.
+#: Timeout in seconds of a health check.
 BRISK_S: Final = 2.0
-#: Tries of one request by boto3, and of a read that is cut off.
+#: Attempts of one request by boto3, and of an interrupted read.
 TRIES: Final = 4
-#: Parts of a large object; of those that would have too many parts, larger ones.
+#: Bytes per part of a large object; parts are larger if there would be too many.
 PART_BYTES: Final = 16 << 20
 MAX_PARTS: Final = 10_000
 MAX_DELETED: Final = 1000
@@ -58,35 +58,35 @@ class ObjectEntry:
 
 
 class _Gone(StoreUnavailable):
-    """The parts of an object are not there any more."""
+    """The parts of an unfinished object no longer exist."""
 
 
 class Bucket:
-    """Objects below a prefix of one bucket; keys are relative to it. Safe for threads, not across a fork."""
+    """Objects below a prefix of one bucket; keys are relative to it. Thread-safe, but not fork-safe."""
 
     def __init__(self, address: str, tries: int = TRIES) -> None:
-        """Read ``s3://BUCKET/PREFIX``; nothing is asked before it is needed.
+        """Parse ``s3://BUCKET/PREFIX``; the first request is made when needed.
 
         Raises:
-            ValueError: it is no such address.
+            ValueError: ``address`` has another form.
         """
         self.name, self._prefix = read_bucket(address)
         self.address = f"s3://{self.name}/{self._prefix}".rstrip("/")
         self._tries = tries
-        #: The server's clock less this machine's, in seconds, as its last answer told; it tells whole seconds.
+        #: Server's clock minus this machine's, in seconds, from its last answer, which has whole seconds.
         self.clock_offset_s = 0.0
 
     def put(self, key: str, data: bytes) -> None:
-        """Write an object, whole or not at all."""
+        """Write an object atomically."""
         with self._telling(key):
             self._client.put_object(Bucket=self.name, Key=self._prefix + key, Body=data)
         BYTES.labels("written").inc(len(data))
 
     def read(self, key: str, start: int = 0, length: int | None = None) -> Iterator[bytes]:
-        """Yield an object's bytes, in blocks; a connection that is cut goes on where it was.
+        """Yield an object's bytes in blocks; an interrupted read is continued.
 
         Raises:
-            NotFound: there is none, at the first block.
+            NotFound: there is no such object; raised at the first block.
         """
         tries, last = self._tries, None if length is None else start + length
         if length == 0:
@@ -117,7 +117,7 @@ class Bucket:
                     yield ObjectEntry(key, int(entry["Size"]), str(entry["ETag"]), _seconds(entry["LastModified"]))
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Remove objects; those that are not there are no error."""
+        """Delete objects; missing ones are no error."""
         for first in range(0, len(keys), MAX_DELETED):
             some = [{"Key": self._prefix + key} for key in keys[first : first + MAX_DELETED]]
             with self._telling(keys[first]):
@@ -129,13 +129,13 @@ class Bucket:
                     raise self._refusal(str(error.get("Code")), keys[first])
 
     def open_parts(self, key: str, size: int | None = None) -> "ObjectParts":
-        """Begin an object that comes in parts; it appears when it is finished. ``size``: bytes, if they are known."""
+        """Begin a multipart upload; the object appears when it is finished. ``size``: bytes, if known."""
         with self._telling(key):
             upload = self._client.create_multipart_upload(Bucket=self.name, Key=self._prefix + key)
         return ObjectParts(self, key, str(upload["UploadId"]), max(PART_BYTES, -(-(size or 0) // (MAX_PARTS - 1))))
 
     def unfinished(self, prefix: str) -> Iterator[tuple[str, str, float]]:
-        """Yield key, id and beginning, by the server's clock, of objects that came in parts and were not finished."""
+        """Yield key, id and start, by the server's clock, of unfinished multipart uploads."""
         with self._telling(prefix):
             pages = self._client.get_paginator("list_multipart_uploads").paginate(
                 Bucket=self.name, Prefix=self._prefix + prefix
@@ -147,12 +147,12 @@ class Bucket:
                         yield key.removeprefix(self._prefix), str(entry["UploadId"]), _seconds(entry["Initiated"])
 
     def abort(self, key: str, upload_id: str) -> None:
-        """Forget the parts of an object that was not finished."""
+        """Abort an unfinished multipart upload."""
         with suppress(_Gone), self._telling(key):
             self._client.abort_multipart_upload(Bucket=self.name, Key=self._prefix + key, UploadId=upload_id)
 
     def call(self, operation: str, key: str, **values: object) -> Mapping[str, Any]:
-        """Ask for something about an object that comes in parts."""
+        """Call an operation of a multipart upload."""
         with self._telling(key):
             answer: Mapping[str, Any] = getattr(self._client, operation)(
                 Bucket=self.name, Key=self._prefix + key, **values
@@ -160,7 +160,7 @@ class Bucket:
         return answer
 
     def is_up(self) -> bool:
-        """Return whether the server gives the bucket's list just now; asked once, with little patience."""
+        """Return whether the server lists the bucket now, with one attempt and a short timeout."""
         try:
             with self._telling(""):
                 self._brisk_client.list_objects_v2(Bucket=self.name, Prefix=f"{self._prefix}holds/", MaxKeys=1)
@@ -170,7 +170,7 @@ class Bucket:
 
     @property
     def endpoint(self) -> str:
-        """Host and port of the server."""
+        """Return host and port of the server."""
         return urlsplit(str(self._client.meta.endpoint_url)).netloc.rpartition("@")[2]
 
     @cached_property
@@ -228,8 +228,8 @@ class Bucket:
 
     @contextmanager
     def _telling(self, key: str) -> Iterator[None]:
-        """Raise what boto3 raises as errors of ours."""
-        assert self._client  # or boto3 may not be there
+        """Convert boto3's errors to rdukit's."""
+        assert self._client  # without a client boto3 may not be installed
         exceptions = import_module("botocore.exceptions")
         try:
             yield
@@ -250,7 +250,7 @@ class Bucket:
         if code in _NO_KEY:
             return NotFound(f"{self.address} has no object {key}")
         if code == "NoSuchUpload":
-            return _Gone(f"the parts of {key} in {self.address} were given up meanwhile; send them again")
+            return _Gone(f"the parts of {key} in {self.address} were aborted meanwhile; send them again")
         if code == "NoSuchBucket":
             return StoreUnavailable(
                 f"there is no bucket {self.name!r} at {self.endpoint}; make it, or name another in artifacts.store"
@@ -269,7 +269,7 @@ class Bucket:
 
 
 class ObjectParts:
-    """An object that comes in parts. Until ``finish`` there is none of its name; what was given up is swept."""
+    """A multipart upload. The object does not exist before ``finish``; a sweep removes abandoned uploads."""
 
     def __init__(self, bucket: Bucket, key: str, upload_id: str, part_bytes: int) -> None:
         self._bucket, self._key, self._id = bucket, key, upload_id
@@ -277,26 +277,26 @@ class ObjectParts:
         self._parts: list[dict[str, object]] = []
 
     def add(self, part: bytes) -> None:
-        """Send a part; all but the last have ``part_bytes``."""
+        """Send a part of ``part_bytes`` bytes; the last may be shorter."""
         number = len(self._parts) + 1
         answer = self._bucket.call("upload_part", self._key, UploadId=self._id, PartNumber=number, Body=part)
         self._parts.append({"PartNumber": number, "ETag": answer["ETag"]})
         BYTES.labels("written").inc(len(part))
 
     def finish(self) -> None:
-        """Let the object appear."""
+        """Finish the upload; the object then exists."""
         self._bucket.call(
             "complete_multipart_upload", self._key, UploadId=self._id, MultipartUpload={"Parts": self._parts}
         )
 
     def give_up(self) -> None:
-        """Forget it; what cannot be forgotten now is swept later."""
+        """Abort the upload; if that fails, a sweep removes it later."""
         with suppress(StoreUnavailable):
             self._bucket.abort(self._key, self._id)
 
 
 def read_part(stream: BinaryIO, size: int) -> bytes:
-    """Read as many bytes from a stream, or all that it has."""
+    """Read ``size`` bytes from a stream, or fewer at its end."""
     found = bytearray()
     while len(found) < size and (block := stream.read(min(BLOCK, size - len(found)))):
         found += block

@@ -1,7 +1,7 @@
-"""Copies of a bucket's content in a machine's home folder, a bounded number of bytes, the longest unused going first.
+"""Cache of a bucket's content in a machine's home folder, of bounded size; the longest unused copies are evicted first.
 
-``ab/abcdef…`` is whole and had its digest when it was fetched; ``partial`` has what is being fetched, or was when its
-process was killed: the next fetch goes on with it. Whoever reads a copy compares it with its digest again.
+``ab/abcdef…`` is complete and was verified when fetched. ``partial`` has unfinished fetches, which the next fetch
+continues. Readers verify a copy again.
 """
 
 import fcntl
@@ -15,7 +15,7 @@ from typing import Final
 from rdukit_platform.artifacts.store import BLOCK, check_digest, damaged
 
 Fetch = Callable[[int], Iterator[bytes]]
-#: Times that a copy is fetched anew which others made room with before it was opened.
+#: Attempts to fetch a copy that others evict before it is opened.
 TRIES: Final = 3
 
 
@@ -23,15 +23,15 @@ class ContentCache:
     """Copies of content in one folder. Safe for several processes."""
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
-        """Name the folder; copies are together at most ``max_bytes``, but for those that are being fetched."""
+        """Use a folder; its copies have at most ``max_bytes`` together, without those being fetched."""
         self.folder, self._most = folder, max_bytes
 
     def fits(self, size: int) -> bool:
-        """Return whether content of so many bytes is copied at all."""
+        """Return whether content of this size is cached."""
         return size <= self._most
 
     def find(self, digest: str) -> Path | None:
-        """Return the copy of a blob, which counts as used; ``None``: there is none."""
+        """Return the copy of a blob, and mark it as used; ``None``: there is none."""
         path = self._path(digest)
         try:
             os.utime(path)
@@ -40,12 +40,12 @@ class ContentCache:
         return path
 
     def bring(self, digest: str, size: int, fetch: Fetch) -> Path:
-        """Return the copy of a blob; if there is none it is fetched, by one process for all who ask.
+        """Return the copy of a blob. A missing one is fetched by one process for all callers.
 
         Args:
             fetch: yields the blob's bytes from an offset on.
         Raises:
-            ContentDamaged: what was fetched has not the digest; nothing of it is kept.
+            ContentDamaged: the fetched bytes have another digest; they are deleted.
         """
         if (found := self.find(digest)) is not None:
             return found
@@ -72,7 +72,7 @@ class ContentCache:
 
     @contextmanager
     def once(self, blocks: Iterator[bytes]) -> Iterator[Path]:
-        """Yield a file with what is too large for a copy, for as long as the block goes on."""
+        """Yield a temporary file with content too large for the cache, while the block lasts."""
         path = self.folder / "partial" / os.urandom(8).hex()
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
@@ -84,16 +84,16 @@ class ContentCache:
             path.unlink(missing_ok=True)
 
     def forget(self, digest: str) -> None:
-        """Remove a copy that turned out wrong."""
+        """Remove a damaged copy."""
         self._path(digest).unlink(missing_ok=True)
 
     def clear(self) -> None:
-        """Remove all copies: the disk has no room for them."""
+        """Remove all copies, because the disk is full."""
         for _, path in self._copies():
             path.unlink(missing_ok=True)
 
     def bytes(self) -> int:
-        """Return how many bytes the copies have."""
+        """Return the bytes of all copies."""
         total = 0
         for _, path in self._copies():
             with suppress(FileNotFoundError):
@@ -113,7 +113,7 @@ class ContentCache:
             total -= each
 
     def _copies(self) -> Iterator[tuple[float, Path]]:
-        """Yield what there is with the time of its last use, but for what is being fetched."""
+        """Yield the copies with the time of their last use, without those being fetched."""
         for path in self.folder.glob("*/*"):
             with suppress(FileNotFoundError):
                 if path.parent.name != "partial" or not _is_locked(path):
@@ -125,7 +125,7 @@ class ContentCache:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[int]:
-    """Open a file and lock it; whoever had it before may have given it another name, or removed it."""
+    """Open and lock a file; retry if its former holder has renamed or removed it."""
     descriptor = -1
     try:
         while descriptor < 0 or not _is_at(path, descriptor):
@@ -157,7 +157,7 @@ def _is_locked(path: Path) -> bool:
 
 
 def _resume(descriptor: int, size: int) -> "hashlib._Hash":
-    """Hash what there is of a file and stand at its end; of more than there can be nothing is taken."""
+    """Hash a partial file and seek to its end; a file that is too long is truncated."""
     found = hashlib.sha256()
     if os.fstat(descriptor).st_size > size:
         os.ftruncate(descriptor, 0)

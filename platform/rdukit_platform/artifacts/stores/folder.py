@@ -1,7 +1,7 @@
 """Store in one folder, which all nodes of a platform mount.
 
-``blobs/ab/abcdef…`` holds the bytes whose SHA-256 is the name, read-only. ``holds`` has a file for each block of
-``holding``, locked for as long; it says since when.
+``blobs/ab/abcdef…`` holds the bytes whose SHA-256 is the name, read-only. ``holds`` has a locked file for each active
+block of ``holding``, with its begin.
 """
 
 import fcntl
@@ -47,7 +47,7 @@ class FolderStore(BlobStore):
         return self._pieces
 
     def path(self, digest: str) -> Path:
-        """Return the place where a blob lies, or would."""
+        """Return the path of a blob, whether or not it exists."""
         return self.folder / "blobs" / check_digest(digest)[:2] / digest
 
     def read_range(self, digest: str, start: int, length: int) -> Iterator[bytes]:
@@ -59,7 +59,7 @@ class FolderStore(BlobStore):
                 yield block
 
     def state(self, digest: str) -> tuple[object, ...]:
-        """``BlobStore.state``: what the file system says of the file."""
+        """``BlobStore.state``: from the file's metadata."""
         found = self._stat(digest)
         return found.st_ino, found.st_size, found.st_mtime_ns
 
@@ -82,7 +82,7 @@ class FolderStore(BlobStore):
         return PendingBlobs(str(self.folder), self._keep)
 
     def keep(self, added: PendingContent) -> None:
-        """``BlobStore.keep``: all of it waits for the disk at once, and then for that of its names."""
+        """``BlobStore.keep``: one sync for all content, and then one for the names."""
         assert isinstance(added, PendingBlobs)
         self._keep(added.blobs)
         added.drop()
@@ -142,7 +142,7 @@ class FolderStore(BlobStore):
         path = Path(blob.place)
         with self._changing(is_alone=True), suppress(FileNotFoundError):
             if path.stat().st_mtime >= before:
-                return False  # it came again just now
+                return False  # it was added again just now
             path.unlink()
             return True
         return False
@@ -165,7 +165,7 @@ class FolderStore(BlobStore):
 
     @contextmanager
     def _changing(self, *, is_alone: bool = False) -> Iterator[None]:
-        """Hold the lock of the blobs' names: together with others who add some, or alone to take one away."""
+        """Hold the lock of the blobs' names: shared for additions, exclusive for removals."""
         try:
             descriptor = os.open(self._lock, _LOCK, 0o600)
         except FileNotFoundError:
@@ -196,7 +196,7 @@ class FolderStore(BlobStore):
 
 
 class FolderPieces:
-    """Uploads as folders: ``upload.json``, and a file for each file that has begun, named by its number."""
+    """Uploads as folders: ``upload.json``, and a part named by number for each file that has begun."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -238,7 +238,7 @@ class FolderPieces:
     def open(self, id: str, number: int) -> Iterator[BinaryIO]:
         """``PiecePlace.open``."""
         part = self._part(id, number)
-        with part.open("rb") if part.is_file() else BytesIO() as stream:  # of an empty file no piece comes
+        with part.open("rb") if part.is_file() else BytesIO() as stream:  # an empty file gets no piece
             yield stream
 
     def drop(self, id: str, numbers: Iterable[int]) -> None:
@@ -265,7 +265,7 @@ def _make_hold(holds: Path) -> tuple[int, Path]:
         path = holds / f"{os.getpid()}-{os.urandom(8).hex()}"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        # A collector that came before the lock took it for a dead process's, and has removed it.
+        # A collector may have removed the file before it was locked.
         if os.fstat(descriptor).st_nlink:
             return descriptor, path
         os.close(descriptor)

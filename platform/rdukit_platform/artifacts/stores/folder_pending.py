@@ -1,4 +1,4 @@
-"""Content on its way into a store that is a folder: the files of a folder wait for the disk together.
+"""Group commit of content into a folder store: files are synced to the disk together.
 
 A blob is written to ``incoming``, without a wait. When it is kept, the disk first has its bytes, then it gets its name,
 and then the disk has the name: whatever has the name of a digest has its bytes, also after a power failure, and a
@@ -19,7 +19,7 @@ from typing import BinaryIO, Final
 from rdukit.files.durable import sync_files, sync_folders
 from rdukit_platform.artifacts.store import BLOCK, ContentDiffers, ContentLost, PendingContent, check_digest
 
-#: Files and bytes of one ``PendingBlobs`` at most; with more it waits for the disk itself, so that others need not.
+#: Limits of files and bytes in one ``PendingBlobs``; beyond them it syncs at once, so that others need not wait.
 MAX_FILES: Final = 8
 MAX_BYTES: Final = 1 << 20
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -28,16 +28,16 @@ _NUMBERS: Final = count()
 
 @dataclass(slots=True, eq=False)
 class PendingBlob:
-    """A file in ``incoming`` on its way to its place. It stays open: so it tells of each error since it was written."""
+    """A file in ``incoming`` on its way to its place. It stays open, so that fsync reports all errors since the write."""
 
     descriptor: int
     temporary: str
-    #: One with a smaller number was opened before this was written.
+    #: Order of creation: a blob with a smaller number was opened earlier.
     number: int = field(default_factory=lambda: next(_NUMBERS))
     digest: str = ""
-    #: With its place, the folders that have got names for it.
+    #: Folders that have new names for it, once it is in its place.
     folders: tuple[str, ...] = ()
-    #: What the disk has said of it.
+    #: Write error reported by the disk.
     error: OSError | None = None
 
 
@@ -46,12 +46,10 @@ class PendingBlobs(PendingContent):
 
     def __init__(self, folder: str, keep: Callable[[Sequence[PendingBlob]], None]) -> None:
         """
-        Args:
-            folder: the store's.
-            keep: has blobs on the disk.
+        Args: folder: the store's. keep: makes blobs durable.
         """
         self._incoming, self._keep = f"{folder}/incoming", keep
-        #: Names of its files begin with it.
+        #: Prefix of its files' paths.
         self._prefix = f"{self._incoming}/{os.getpid()}-{os.urandom(8).hex()}"
         self.blobs = list[PendingBlob]()
         self._opened = self._bytes = 0
@@ -94,7 +92,7 @@ class PendingBlobs(PendingContent):
             return PendingBlob(os.open(temporary, _NEW, 0o600), temporary)
 
     def _take(self, blob: PendingBlob, size: int) -> None:
-        """Wait with a blob that is written, or forget one that is not."""
+        """Queue a written blob, or discard an unwritten one."""
         if not blob.digest:
             _close(blob)
             return
@@ -108,11 +106,11 @@ class PendingBlobs(PendingContent):
 
 
 def sync_blobs(blobs: Sequence[PendingBlob]) -> None:
-    """Wait until the disk has the bytes of those that have no place yet.
+    """Sync the bytes of blobs that have no place yet.
 
     Raises:
-        OSError: it refuses some just now.
-        ContentLost: it has refused some before.
+        OSError: the disk reports an error now.
+        ContentLost: the disk reported an error earlier.
     """
     _check(blobs)
     waiting = sorted((blob for blob in blobs if not blob.folders), key=lambda blob: blob.number)
@@ -124,7 +122,7 @@ def sync_blobs(blobs: Sequence[PendingBlob]) -> None:
 
 
 def place_blobs(blobs: Sequence[PendingBlob], folder: str) -> None:
-    """Give blobs that the disk has their places in a store; those that have them already keep them."""
+    """Move synced blobs to their places in a store; blobs already in place are skipped."""
     for blob in blobs:
         if not blob.folders:
             place = f"{folder}/blobs/{blob.digest[:2]}"
@@ -138,10 +136,10 @@ def place_blobs(blobs: Sequence[PendingBlob], folder: str) -> None:
 
 
 def sync_places(blobs: Sequence[PendingBlob]) -> None:
-    """Wait until the disk has the names of blobs.
+    """Sync the folders with the blobs' names.
 
     Raises:
-        OSError: it refuses some; then it is to be known of none.
+        OSError: the disk reports an error; then no name counts as durable.
     """
     try:
         sync_folders({folder for blob in blobs for folder in blob.folders})
@@ -160,7 +158,7 @@ def _check(blobs: Sequence[PendingBlob]) -> None:
 
 
 def _write(descriptor: int, data: bytes) -> None:
-    """Write all: a disk that is nearly full takes a part."""
+    """Write all bytes, since a nearly full disk may accept only some per call."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]

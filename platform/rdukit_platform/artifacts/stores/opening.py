@@ -10,12 +10,12 @@ from rdukit_platform.settings import ARTIFACTS_COPY_BYTES, Home
 
 
 def open_store(home: Home) -> BlobStore:
-    """Return the store of artifacts that a home folder's settings name; nothing is asked of a bucket yet."""
+    """Return the store of artifacts that a home folder's settings name; a bucket is not contacted yet."""
     return open_bucket(home, home.bucket) if home.bucket else FolderStore(home.artifacts)
 
 
 def open_bucket(home: Home, address: str) -> S3Store:
-    """Return the store in a bucket, with copies in a home folder.
+    """Return the store in a bucket, with a cache in a home folder.
 
     Raises:
         ValueError: ``address`` is not ``s3://BUCKET/PREFIX``.

@@ -1,12 +1,12 @@
 """Store in a bucket of S3, which all nodes of a platform reach.
 
-``blobs/ab/abcdef…/UNIQUE`` holds the bytes whose SHA-256 is the folder's name. No object is ever written twice: content
-that comes again is another object of the same digest, and the youngest is read. So a sweep never takes away what comes
-at the same moment, without a lock that a bucket has not, and the right bytes mend a damaged object; the older ones of a
-digest go with a sweep.
+``blobs/ab/abcdef…/UNIQUE`` holds the bytes whose SHA-256 is the folder's name. No object is written twice: content
+added again becomes another object of the same digest, and the youngest is read. So a sweep never removes content that
+is added at the same time, without a lock, and adding the right bytes repairs damage. A sweep removes the older objects
+of a digest.
 
-What goes on in other processes is told by objects below ``holds`` and ``alone``, which they renew; those of a process
-that is gone run out. Times are compared by the server's clock.
+Processes announce their activity by objects below ``holds`` and ``alone``, which they renew; those of dead processes
+run out. Times are compared by the server's clock.
 """
 
 import hashlib
@@ -44,10 +44,10 @@ from rdukit_platform.artifacts.stores.s3_pieces import S3Pieces
 
 logger = logging.getLogger(__name__)
 
-#: How often a process says that it goes on with what it holds, and after how long without a word it is gone.
+#: Seconds between renewals of a process's marks, and seconds without renewal after which it counts as dead.
 RENEW_S: Final = 30.0
 GONE_S: Final = 600.0
-#: Seconds for a renewal that is under way when what it is for ends.
+#: Seconds to wait for a renewal that is under way at the end of its block.
 LAST_WORD_S: Final = 5.0
 _HOLDS, _ALONE = "holds/", "alone/"
 
@@ -108,7 +108,7 @@ class S3Store(BlobStore):
 
     @contextmanager
     def local(self, digest: str) -> Iterator[Path]:
-        """``BlobStore.local``: the copy, or a file for as long as the block goes on."""
+        """``BlobStore.local``: the copy, or a temporary file while the block lasts."""
         copy = self._bring(digest)
         if copy is not None:
             yield copy
@@ -118,7 +118,7 @@ class S3Store(BlobStore):
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """Put an object there, renewed."""
+        """``BlobStore.holding``: a renewed object marks the block."""
         with self._mark(_HOLDS):
             yield
 
@@ -129,7 +129,7 @@ class S3Store(BlobStore):
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """``BlobStore.alone``. Who begins at the same moment as another may find that neither is alone."""
+        """``BlobStore.alone``. Two processes that begin at the same moment may both be refused."""
         with self._mark(_ALONE) as own:
             if any(name != own for _, name in self._marks(_ALONE)):
                 raise Conflict("content is being collected or backed up already; ask again when that is done")
@@ -146,26 +146,26 @@ class S3Store(BlobStore):
         yield from self._as_blobs(together)
 
     def discard(self, blob: StoredBlob, before: float) -> bool:
-        """``BlobStore.discard``: what comes again is another object."""
+        """``BlobStore.discard``: content that is added again is another object."""
         self.bucket.delete([blob.place])
         return True
 
     def begin(self) -> PendingContent:
-        """``BlobStore.begin``: the bucket has each object as soon as it has come."""
+        """``BlobStore.begin``: content is sent to the bucket as it is added."""
         return _SentContent(self._add, self._publish)
 
     def keep(self, added: PendingContent) -> None:
         """``BlobStore.keep``."""
 
     def clear_incoming(self, before: float, on_step: Callable[[str], None]) -> None:
-        """``BlobStore.clear_incoming``: parts of objects that nobody finished."""
+        """``BlobStore.clear_incoming``: abandoned multipart uploads."""
         for key, upload_id, began in list(self.bucket.unfinished("")):
             if began - self.bucket.clock_offset_s < before:
                 on_step(key)
                 self.bucket.abort(key, upload_id)
 
     def probe(self) -> float:
-        """Write, list, read and remove an object. Returns by how many seconds the server's clock is ahead.
+        """Write, list, read and remove an object. Returns the seconds by which the server's clock is ahead.
 
         Raises:
             StoreUnavailable: one of these is not possible; the message says what to do.
@@ -177,7 +177,9 @@ class S3Store(BlobStore):
         list(self.bucket.unfinished("probe/"))
         self.bucket.delete([key])
         if key not in listed or read != data:
-            raise StoreUnavailable(f"{self.where} did not give back what was written; it is no S3, or a cache of one")
+            raise StoreUnavailable(
+                f"{self.where} returned other bytes than were written; it is no S3, or only a cache of one"
+            )
         return self.bucket.clock_offset_s
 
     def _as_blobs(self, together: list[ObjectEntry]) -> Iterator[StoredBlob]:
@@ -193,7 +195,7 @@ class S3Store(BlobStore):
         return found
 
     def _bring(self, digest: str) -> Path | None:
-        """Return the copy of a blob, fetched if need be; ``None``: there is no room for it."""
+        """Return the copy of a blob, fetched if necessary; ``None``: the disk is full."""
         if (copy := self.cache.find(digest)) is not None:
             return copy
         entry = self._find(digest)
@@ -215,14 +217,16 @@ class S3Store(BlobStore):
             if copy is None:
                 yield from self.bucket.read(self._find(digest).key)
                 return
-            with suppress(FileNotFoundError), copy.open("rb") as stream:  # others made room with it just now
+            with suppress(FileNotFoundError), copy.open("rb") as stream:  # it was evicted just now
                 while block := stream.read(BLOCK):
                     yield block
                 return
-        raise StoreUnavailable(f"the copies of content in {self.cache.folder} go as fast as they come; give them room")
+        raise StoreUnavailable(
+            f"copies of content in {self.cache.folder} are evicted before they can be read; allow them more space"
+        )
 
     def read(self, digest: str) -> Iterator[bytes]:
-        """``BlobStore.read``: a copy that is damaged is forgotten."""
+        """``BlobStore.read``: a damaged copy is removed."""
         try:
             yield from super().read(digest)
         except ContentDamaged:
@@ -237,7 +241,7 @@ class S3Store(BlobStore):
             super().check(digest)
 
     def manifest(self, digest: str) -> FolderManifest:
-        """``BlobStore.manifest``, by way of a copy as ``check`` does it."""
+        """``BlobStore.manifest``, from a verified copy."""
         try:
             return super().manifest(digest)
         except ContentDamaged:
@@ -246,7 +250,7 @@ class S3Store(BlobStore):
     def _place(self, digest: str, target: Path) -> None:
         try:
             super()._place(digest, target)
-        except ContentDamaged:  # the copy may have been, and is forgotten now
+        except ContentDamaged:  # the copy may have been damaged, and is removed now
             target.unlink()
             super()._place(digest, target)
 
@@ -276,7 +280,7 @@ class S3Store(BlobStore):
         return read.hexdigest(), self._send(read.hexdigest(), b"", stream, size)
 
     def _send(self, digest: str, first: bytes, stream: BinaryIO, size: int | None) -> int:
-        """Send a large object under a digest. Returns its bytes; nothing stays of one that has another digest."""
+        """Send a large object under a digest. Returns its number of bytes; an object with another digest is deleted."""
         parts = self.bucket.open_parts(_new_key(digest), size)
         read, sent = hashlib.sha256(), 0
         try:
@@ -299,7 +303,7 @@ class S3Store(BlobStore):
 
     @contextmanager
     def _mark(self, folder: str) -> Iterator[str]:
-        """Keep an object there that says that this goes on. Yields its name."""
+        """Keep a renewed object as a mark while the block lasts. Yields its name."""
         name, is_over = os.urandom(8).hex(), threading.Event()
         self.bucket.put(f"{folder}{name}/begun", b"")
 
@@ -317,11 +321,11 @@ class S3Store(BlobStore):
         finally:
             is_over.set()
             thread.join(LAST_WORD_S)
-            with suppress(StoreUnavailable):  # then it runs out
+            with suppress(StoreUnavailable):  # the mark then runs out
                 self.bucket.delete([f"{folder}{name}/begun", f"{folder}{name}/alive"])
 
     def _marks(self, folder: str) -> Iterable[tuple[float, str]]:
-        """Return when each that goes on began, by the server's clock, and its name; remove what others left."""
+        """Return begin, by the server's clock, and name of each live mark; remove expired ones."""
         found: dict[str, list[ObjectEntry]] = {}
         for entry in self.bucket.list(folder):
             found.setdefault(entry.key.removeprefix(folder).partition("/")[0], []).append(entry)
@@ -337,7 +341,7 @@ class S3Store(BlobStore):
 
 
 class _SentContent(PendingContent):
-    """Content that is sent as it is added."""
+    """Container of content that is sent as it is added."""
 
     def __init__(
         self, add: Callable[[BinaryIO, str | None], tuple[str, int]], publish: Callable[[str, bytes], None]
@@ -351,7 +355,7 @@ class _SentContent(PendingContent):
         self._put(digest, data)
 
     def drop(self) -> None:
-        """``PendingContent.drop``: an object that no row refers to is swept."""
+        """``PendingContent.drop``: objects without a row are swept later."""
 
 
 def _folder_of(digest: str) -> str:

@@ -1,7 +1,7 @@
-"""Pieces of uploads as objects: ``uploads/ID/upload.json``, and ``uploads/ID/NUMBER/OFFSET`` for each piece that came.
+"""Pieces of uploads as objects: ``uploads/ID/upload.json``, and ``uploads/ID/NUMBER/OFFSET`` per piece.
 
-A piece is there whole or not at all, so that a kill at any moment leaves what came before. What counts of a file is the
-chain of pieces from 0 on: of two who send at once one wins, and what follows no piece any more comes again.
+Pieces are written atomically, so a kill at any time keeps the earlier ones. Only the chain of pieces from offset 0
+counts: of two concurrent senders one wins, and pieces off the chain are sent again.
 """
 
 import io
@@ -16,7 +16,7 @@ _DESCRIPTION: Final = "upload.json"
 
 
 class S3Pieces:
-    """Uploads below a bucket's prefix. Safe for several processes."""
+    """Uploads below a bucket's prefix. Safe for concurrent processes."""
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
@@ -64,7 +64,7 @@ class S3Pieces:
         self._bucket.delete([entry.key for entry in self._bucket.list(f"uploads/{id}/")])
 
     def written_at(self, id: str) -> float:
-        """``PiecePlace.written_at``; 0: there is nothing."""
+        """``PiecePlace.written_at``; 0: there are no pieces."""
         times = [entry.written_at for entry in self._bucket.list(f"uploads/{id}/")]
         return max(times, default=0.0) - self._bucket.clock_offset_s
 
