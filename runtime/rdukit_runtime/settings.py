@@ -37,6 +37,10 @@ RENDEZVOUS_TIMEOUT_S: Final = Setting(
 PROFILE_FOLDER: Final = Setting(
     "profile.folder", "", "Where programs write the breakdown of their time; snprof sets it. Default: nowhere.", str
 )
+PROFILE_EVENTS: Final = Setting(
+    "profile.events", 0, "Calls that each profiled process keeps for a timeline, the first ones; rdukit profile sets "
+    "it. 0: sums only.", int,
+)  # fmt: skip
 DEVICE: Final = Setting(
     "device",
     "cpu",

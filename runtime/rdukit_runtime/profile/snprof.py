@@ -55,7 +55,7 @@ def snprof(context: click.Context, /, command: str, folder: Path, as_json: bool,
     arguments, environment = command_arguments(command)
     with tempfile.TemporaryDirectory(prefix="snprof-") as scratch:
         environment = {**os.environ, **environment, PROFILE_FOLDER.variable: scratch}
-        status = _run(arguments, environment, is_quiet=as_json or as_csv)
+        status = run_program(arguments, environment, is_quiet=as_json or as_csv)
         found = read_breakdowns(Path(scratch))
     summary = {"command": command, "exit_status": status, **summary_of(found)}
     table = csv_text(COLUMNS, breakdown_rows(found))
@@ -116,8 +116,16 @@ def breakdown_lines(breakdown: Breakdown) -> list[str]:
     return aligned(rows, right=(1, 2, 3))
 
 
-def _run(arguments: list[str], environment: Mapping[str, str], is_quiet: bool) -> int:
-    """Return the program's exit status; 128 and the signal's number if a signal ended it."""
+def run_program(arguments: list[str], environment: Mapping[str, str], is_quiet: bool) -> int:
+    """Run a program to its end; returns its exit status, 128 and the signal's number if a signal ended it.
+
+    SIGTERM is passed on to it; Ctrl-C reaches it by itself.
+
+    Args:
+        is_quiet: what it prints goes to stderr.
+    Raises:
+        NotFound: it cannot be started.
+    """
     try:
         process = subprocess.Popen(arguments, env=dict(environment), stdout=2 if is_quiet else None)
     except OSError as cause:

@@ -37,6 +37,7 @@ WITHOUT_TEST: Final = {
     "box.webhook_timeout_s": _DURATION,
     "engine.keep_memory": "it changes what glibc asks the system for, and no result",
     "numerics.trap": _ARGUMENT + "the application's own switch",
+    "profile.events": "tests run rdukit profile, which sets it",
     "profile.folder": "tests run snprof, which sets it",
     "scheduler.half_life_s": _ARGUMENT + "half_life_s of a decision",
     "scheduler.poll_s": _DURATION,
