@@ -1,9 +1,9 @@
 """What does ``rdukit profile`` cost a step? A training step profiled against the same step plain, and torch.profiler.
 
 Each variant has a process of its own; they take turns, so a slow spell of the machine hits all. Times are the
-processor's, which other programs disturb least: medians of ``--rounds``, each of some 100 ms. ::
+processor's, which other programs disturb least: medians of ``--rounds``, each of some 50 ms. ::
 
-    python benchmarks/programs/bench_profile.py [--model mlp|gpt2] [--rounds 21] [--json FILE]
+    python benchmarks/programs/bench_profile.py [--model mlp|gpt2] [--rounds 61] [--json FILE]
 
 ``mlp``: 16 layers of 256, batch 32, mode o0: more than 50 sections. ``gpt2``: GPT-2 small, batch 1, 128 tokens, o1.
 """
@@ -71,7 +71,11 @@ def our_step(name: str, folder: Path) -> Callable[[], Any]:
     if not pef.exists():
         samba.session.compile(model, tuple(inputs), optim, config_dict=config | {"precision": "f32"})
     traced = samba.utils.trace_graph(model, tuple(inputs), optim, pef=str(pef))
-    return lambda: samba.session.run(inputs, traced)[0].torch_tensor()
+
+    def step() -> None:
+        samba.session.run(inputs, traced)[0].torch_tensor()
+
+    return step
 
 
 def eager_step(name: str) -> Callable[[], Any]:
@@ -97,7 +101,7 @@ def work(variant: str, name: str, folder: Path) -> None:
         step()
     began = time.perf_counter()
     step()
-    count = max(1, int(0.1 / (time.perf_counter() - began)))
+    count = max(1, int(0.05 / (time.perf_counter() - began)))
     print("ready", flush=True)
     for _ in sys.stdin:
         began_ns = time.process_time_ns()
@@ -117,7 +121,9 @@ def start(variant: str, name: str, folder: Path) -> "subprocess.Popen[str]":
     if variant == "profiled":
         environment |= {"RDUKIT_PROFILE_FOLDER": str(folder), "RDUKIT_PROFILE_EVENTS": "160000"}
     command = [sys.executable, __file__, "--worker", variant, "--model", name, "--folder", str(folder)]
-    process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
     assert process.stdout is not None
     while "ready" not in (line := process.stdout.readline()):
         if not line:
@@ -129,7 +135,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", choices=["mlp", "gpt2"], default="mlp")
-    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--rounds", type=int, default=61)
     parser.add_argument("--json")
     parser.add_argument("--worker", choices=VARIANTS)
     parser.add_argument("--folder", type=Path)

@@ -12,7 +12,7 @@ from rdukit.errors import CompileError, UnsupportedOperator
 from rdukit.hardware import ChipSpec
 from rdukit.pef.kernel import KernelGraph
 from rdukit.pef.model import Cost, Graph, Section, SectionResources, SectionType, Symbol, SymbolKind
-from rdukit_compiler.cost import operator_work, project
+from rdukit_compiler.cost import StageCost, operator_work, project, project_stages
 from rdukit_compiler.cost.host_memory import kernel_memory
 from rdukit_compiler.cost.traffic import derivable_extras, looked_up_bytes
 from rdukit_compiler.ir import ModelGraph, Value, ValueKind
@@ -56,6 +56,8 @@ class Assembly:
     sections: list[Section] = field(default_factory=list)
     kernels: dict[str, KernelGraph] = field(default_factory=dict)
     hyperparameters: dict[str, float] = field(default_factory=dict)
+    #: Section → operators of its pipeline's stages, with their projections; sections of the host have none.
+    stages: dict[int, list[tuple[str, StageCost]]] = field(default_factory=dict)
     #: Kernels of the sections built so far, of all graphs.
     cache: SectionCache = field(default_factory=SectionCache)
 
@@ -288,6 +290,7 @@ class _GraphAssembler:
             rows = looked_up_bytes(kernel, [(w.op, w.inputs, w.outputs) for w in work])
             looked_up = {inputs[position]: size for position, size in rows.items()}
         resources, cost = self._project(work, *moved, plan, looked_up)
+        self._note_stages(work, plan)
         name = plan.name if kind is SectionType.FWD else f"{plan.name}_bwd"
         self._append(
             Section(
@@ -319,6 +322,14 @@ class _GraphAssembler:
             tiles=self._options.tiles,
             decisions=plan.decisions if plan is not None else None,
         )
+
+    def _note_stages(self, work: Sequence[OperatorShape], plan: SectionPlan | None) -> None:
+        """Keep the projected stages of the section that is added next, for the reports."""
+        if plan is not None and plan.heuristic == HOST:
+            return
+        counted = [operator_work(shape.op, shape.inputs, shape.outputs) for shape in work]
+        stages = project_stages(counted, self._chip, self._options.tiles, plan.decisions if plan is not None else None)
+        self._assembly.stages[len(self._assembly.sections)] = [(work[stage.operator].op, stage) for stage in stages]
 
     def _memory(
         self, kernel: KernelGraph, inputs: Sequence[str], outputs: Sequence[str], work: Sequence[OperatorShape] = ()
@@ -404,6 +415,7 @@ class _GraphAssembler:
         op = "rdukit.clip_grad_norm" if kind is SectionType.GRADNORM else f"rdukit.{group.kind}"
         work = [OperatorShape(op, shapes, tuple((symbols[n].shape, symbols[n].dtype) for n in updated))]
         resources, cost = self._project(work, made.inputs, made.outputs or updated, None)
+        self._note_stages(work, None)
         self._append(
             Section(
                 len(self._assembly.sections), f"{kind}_{group.label}", kind, self._graph.name, self._keep(made.kernel),

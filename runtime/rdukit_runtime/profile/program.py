@@ -8,7 +8,7 @@ import os
 import shlex
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rdukit_runtime.profile.recording import ProcessRecording
 
 #: Bytes of the trace that a call or a section takes: an event on the host's track, one on the chip's.
-_BYTES_A_CALL: Final = 400
+BYTES_A_CALL: Final = 400
 #: Spans that are read; a compile has about ten, and one a kernel.
 _MOST_SPANS: Final = 5000
 _MOST_SPAN_BYTES: Final = 1 << 24
@@ -64,8 +64,8 @@ def profile(
 ) -> None:  # fmt: skip
     """Run COMMAND, and show where its time goes: host and sections, from the lines of Python to the kernels.
 
-    Put -- before COMMAND. Traces hold names, lines and times, never values of tensors. The exit status is the program's,
-    or 3 if it ended well without compiling or running anything.
+    Put -- before COMMAND. Traces hold names, lines and times, never values of tensors. The exit status is the
+    program's, or 3 if it ended well without compiling or running anything.
 
     Example: rdukit profile -- python mlp.py run --pef=out/mlp/mlp.pef
     """
@@ -73,7 +73,7 @@ def profile(
     from rdukit_runtime.profile.timeline_files import speedscope_text, trace_text
 
     limit = limit_mb * 1_000_000
-    found = profile_program(command, limit // _BYTES_A_CALL, is_quiet=as_json)
+    found = profile_program(command, limit // BYTES_A_CALL, os.environ, 2 if as_json else None)
     summary = summary_to_dict(found.command, found.status, found.wall_ns, found.recordings, found.spans)
     files = {"summary.json": json.dumps(summary, indent=1).encode() + b"\n"}
     if found.recordings or found.spans:
@@ -97,11 +97,14 @@ def profile(
     context.exit(status)
 
 
-def profile_program(command: Sequence[str], most_events: int, is_quiet: bool = False) -> ProgramProfile:
+def profile_program(
+    command: Sequence[str], most_events: int, environment: Mapping[str, str], output: int | None = None
+) -> ProgramProfile:
     """Run a program with recorders in its processes.
 
     Args:
-        most_events: calls and sections that each process keeps. is_quiet: the program prints to stderr.
+        most_events: calls and sections that each process keeps. environment: of the program, without the recorder's.
+        output: descriptor that gets what it prints; None: as this process.
     Raises:
         NotFound: it cannot be started.
     """
@@ -109,15 +112,15 @@ def profile_program(command: Sequence[str], most_events: int, is_quiet: bool = F
 
     with tempfile.TemporaryDirectory(prefix="rdukit-profile-") as scratch:
         spans_file = Path(scratch) / "spans.otlp"
-        environment = {
-            **os.environ,
+        recorded = {
+            **environment,
             PROFILE_FOLDER.variable: scratch,
             PROFILE_EVENTS.variable: str(most_events),
             TELEMETRY_SPAN_FILE.variable: str(spans_file),
             TELEMETRY_RUN_SPANS.variable: "0",
         }
         offset_ns, began_ns = time.time_ns() - time.perf_counter_ns(), time.perf_counter_ns()
-        status = run_program(list(command), environment, is_quiet)
+        status = run_program(list(command), recorded, output)
         wall_ns = time.perf_counter_ns() - began_ns
         recordings = _read_recordings(Path(scratch))
         spans = read_span_file(spans_file, _MOST_SPANS, _MOST_SPAN_BYTES) if spans_file.exists() else []

@@ -23,7 +23,7 @@ STRAGGLES: Final = 1.10
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TimedCall:
     """A timed call. ``stack``: the program's lines that led to it, innermost first; None of a call inside another."""
 
     row: BreakdownRow
@@ -45,7 +45,7 @@ class ProcessRecording:
     started_ns: int
     ended_ns: int
     #: By their begin, an outer call before its inner ones.
-    calls: tuple[Call, ...]
+    calls: tuple[TimedCall, ...]
     pefs: tuple[Mapping[str, Any], ...]
     #: (time, bytes of the process's resident memory).
     memory: tuple[tuple[int, int], ...]
@@ -99,12 +99,12 @@ def read_recording(value: Mapping[str, Any], breakdown: Breakdown) -> ProcessRec
         raise InvalidArgument(f"this is no timeline that a program wrote: {cause!r}; profile again") from cause
 
 
-def _calls_in(value: Mapping[str, Any]) -> Iterator[Call]:
+def _calls_in(value: Mapping[str, Any]) -> Iterator[TimedCall]:
     rows = [BreakdownRow(name) for name in value["rows"]]
     stacks = [tuple((str(file), int(line), str(function)) for file, line, function in s) for s in value["stacks"]]
     pairs = list(zip(*value["sections"], strict=True))
     for row, name, begin, end, stack, pef, first, count in _groups(value["calls"], CALL_FIELDS):
-        yield Call(
+        yield TimedCall(
             rows[row], value["names"][name], begin, end, None if stack < 0 else stacks[stack], pef,
             tuple(pairs[first : first + count]),
         )  # fmt: skip
@@ -218,17 +218,25 @@ def summary_to_dict(
                     for row in account(each, spans if alone else ())
                 ],
                 "sections": [
-                    {
-                        **{key: each.pefs[pef]["sections"][number][key] for key in _SHOWN}, "pef": each.pefs[pef]["name"],
-                        "runs": runs, "host_ns": taken,
-                        "emulated_ns": runs * each.pefs[pef]["sections"][number]["emulated_ns"],
-                    }
+                    _section_to_dict(each.pefs[pef], number, runs, taken)
                     for (pef, number), (runs, taken) in sorted(each.section_times().items())
                 ],
             }
             for each in recordings
         ],
     }  # fmt: skip
+
+
+def _section_to_dict(pef: Mapping[str, Any], number: int, runs: int, taken_ns: int) -> dict[str, Any]:
+    section = pef["sections"][number]
+    shown = {key: section[key] for key in _SHOWN}
+    return {
+        **shown,
+        "pef": pef["name"],
+        "runs": runs,
+        "host_ns": taken_ns,
+        "emulated_ns": runs * section["emulated_ns"],
+    }
 
 
 #: Fields of a section in the summary.

@@ -55,6 +55,11 @@ class BreakdownRow(StrEnum):
     CONV_FUNC = "CONV FUNC"
 
 
+#: Rows by number, and the number of the one that a run has.
+ROWS: Final = tuple(BreakdownRow)
+RUN: Final = ROWS.index(BreakdownRow.SAMBA)
+
+
 @dataclass(frozen=True, slots=True)
 class Breakdown:
     """Nanoseconds of each row, summed over processes."""
@@ -79,9 +84,10 @@ class Recorder:
         self.runs = 0
         self._clock = clock
         self._thread = threading.get_ident()
-        self._nanoseconds = dict.fromkeys(BreakdownRow, 0)
+        #: By the row's number; an enumeration's hash would cost as much as the rest of a call.
+        self._nanoseconds = [0] * len(ROWS)
         #: Rows of the timed functions that are open, outermost first; empty before the first run.
-        self._open: list[BreakdownRow] = []
+        self._open: list[int] = []
         self._first: int | None = None
         #: When the innermost open row was entered or came back.
         self._since = 0
@@ -93,12 +99,12 @@ class Recorder:
         Args:
             name: of the call in a timeline; default: the function's.
         """
-        called = name or getattr(function, "__name__", str(row))
+        number, called = ROWS.index(row), name or getattr(function, "__name__", str(row))
 
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-            if threading.get_ident() != self._thread or (self._first is None and row is not BreakdownRow.SAMBA):
+            if threading.get_ident() != self._thread or (self._first is None and number != RUN):
                 return function(*args, **kwargs)
-            self._enter(row)
+            self._enter(number)
             try:
                 return function(*args, **kwargs)
             finally:
@@ -109,14 +115,14 @@ class Recorder:
     def follow(self, application: "Application") -> None:
         """Note that a PEF was loaded, before its functions are wrapped; sums need nothing of it."""
 
-    def _enter(self, row: BreakdownRow) -> None:
+    def _enter(self, row: int) -> None:
         now = self._clock()
         if self._first is None:
             self._first = now
         if self._open:
             self._nanoseconds[self._open[-1]] += now - self._since
         self._open.append(row)
-        self.runs += row is BreakdownRow.SAMBA
+        self.runs += row == RUN
         self._since = now
 
     def _leave(self, called: str) -> None:
@@ -126,7 +132,7 @@ class Recorder:
 
     def breakdown(self) -> Breakdown:
         """Return the times so far. The rows after ``TOTAL`` add up to it."""
-        found = dict(self._nanoseconds)
+        found = dict(zip(ROWS, self._nanoseconds, strict=True))
         found[BreakdownRow.TOTAL] = 0 if self._first is None else self._last - self._first
         rest = sum(found[row] for row in BreakdownRow if row not in {BreakdownRow.TOTAL, BreakdownRow.SAMBA})
         found[BreakdownRow.SAMBA] = found[BreakdownRow.TOTAL] - rest

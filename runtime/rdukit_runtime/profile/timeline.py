@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rdukit.files.atomic import write_unflushed
 from rdukit.pef.memory import plan_memory
 from rdukit.pef.model import Pef
-from rdukit_runtime.profile.step import BreakdownRow, Recorder
+from rdukit_runtime.profile.step import ROWS, BreakdownRow, Recorder
 
 if TYPE_CHECKING:
     from rdukit_runtime.application import Application
@@ -37,8 +37,7 @@ _MOST_LINES: Final = 12
 _MOST_FRAMES: Final = 60
 #: Time between two readings of the process's memory, ns.
 _MEMORY_EVERY_NS: Final = 10_000_000
-_ROWS: Final = tuple(BreakdownRow)
-_NUMBER_OF: Final = {row: number for number, row in enumerate(_ROWS)}
+_COMPUTING: Final = ROWS.index(BreakdownRow.RUN_HW)
 #: Top-level packages whose frames are not the program's.
 _OURS: Final = ("rdukit", "sambaflow", "rdukit_runtime", "rdukit_node", "rdukit_compiler")
 
@@ -55,14 +54,12 @@ class TimelineRecorder(Recorder):
 
     def __init__(self, most: int, clock: Callable[[], int] = time.perf_counter_ns) -> None:
         super().__init__(clock)
-        self._most = most
-        self._calls = array("q")
-        #: (section, seconds) of each run that was kept, one after the other.
-        self._sections: list[Sequence[tuple[int, float]]] = []
-        self._kept_sections = 0
+        #: Calls and sections that may still be kept; 0 after the first that was not: a timeline has no holes.
+        self._room = most
+        #: Row, name, begin, end, stack (-1: an inner call), PEF, sections with their seconds.
+        self._calls: list[tuple[int, str, int, int, int, int, Sequence[tuple[int, float]]]] = []
         #: Begin and stack of each open call, outermost first.
         self._begun: list[tuple[int, int]] = []
-        self._names: dict[str, int] = {}
         self._stacks: dict[tuple[tuple[CodeType, int], ...], int] = {}
         self._is_ours: dict[CodeType, bool] = {}
         #: Sections of the run that has just ended, until its call is noted.
@@ -73,7 +70,7 @@ class TimelineRecorder(Recorder):
         self._dropped = 0
         self._dropped_sections: dict[tuple[int, int], list[int]] = {}
         self._memory = array("q")
-        self._memory_read_ns = 0
+        self._memory_next_ns = 0
         self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
 
     def follow(self, application: "Application") -> None:
@@ -97,7 +94,7 @@ class TimelineRecorder(Recorder):
         run_measured.__name__ = "run"
         program.run = run_measured  # type: ignore[method-assign]
 
-    def _enter(self, row: BreakdownRow) -> None:
+    def _enter(self, row: int) -> None:
         stack = -1 if self._open else self._stack_of(sys._getframe(2))
         super()._enter(row)
         self._begun.append((self._since, stack))
@@ -106,25 +103,25 @@ class TimelineRecorder(Recorder):
         row = self._open[-1]
         super()._leave(called)
         (begin, stack), end = self._begun.pop(), self._since
-        ran, self._ran = (self._ran, ()) if row is BreakdownRow.RUN_HW else ((), self._ran)
-        pef = len(self._pefs) - 1
-        if len(self._calls) // CALL_FIELDS + self._kept_sections + len(ran) < self._most:
-            name = self._names.setdefault(called, len(self._names))
-            first = self._kept_sections
-            self._calls.extend((_NUMBER_OF[row], name, begin, end, stack, pef, first, len(ran)))
-            if ran:
-                self._sections.append(ran)
-                self._kept_sections += len(ran)
-        else:
-            self._most = 0  # what comes later is not kept either: a timeline has no holes
-            self._dropped += 1
-            for section, seconds in ran:
-                total = self._dropped_sections.setdefault((pef, section), [0, 0])
-                total[0] += 1
-                total[1] += round(seconds * 1e9)
-        if end - self._memory_read_ns > _MEMORY_EVERY_NS and self._most:
-            self._memory_read_ns = end
+        ran: Sequence[tuple[int, float]] = ()
+        if row == _COMPUTING:
+            ran, self._ran = self._ran, ()
+        self._room -= 1 + len(ran)
+        if self._room < 0:
+            self._drop(ran)
+            return
+        self._calls.append((row, called, begin, end, stack, len(self._pefs) - 1, ran))
+        if end > self._memory_next_ns:
+            self._memory_next_ns = end + _MEMORY_EVERY_NS
             self._memory.extend((end, int(os.pread(self._statm, 80, 0).split()[1]) * _PAGE))
+
+    def _drop(self, ran: Sequence[tuple[int, float]]) -> None:
+        self._room = 0
+        self._dropped += 1
+        for section, seconds in ran:
+            total = self._dropped_sections.setdefault((len(self._pefs) - 1, section), [0, 0])
+            total[0] += 1
+            total[1] += round(seconds * 1e9)
 
     def _stack_of(self, frame: FrameType | None) -> int:
         """Return the number of the program's lines that led here, without ours."""
@@ -151,18 +148,23 @@ class TimelineRecorder(Recorder):
 
     def to_dict(self, ended_ns: int) -> dict[str, Any]:
         """Return plain values, for JSON; ``rdukit_runtime.profile.recording`` reads them."""
-        flat = [pair for run in self._sections for pair in run]
+        names = {name: number for number, name in enumerate(dict.fromkeys(call[1] for call in self._calls))}
+        calls: list[int] = []
+        sections: list[tuple[int, float]] = []
+        for row, called, begin, end, stack, pef, ran in self._calls:
+            calls += (row, names[called], begin, end, stack, pef, len(sections), len(ran))
+            sections += ran
         return {
             "schema": SCHEMA,
             "pid": os.getpid(),
             "rank": _rank(),
             "started_ns": process_started_ns(),
             "ended_ns": ended_ns,
-            "rows": [str(row) for row in _ROWS],
-            "names": list(self._names),
+            "rows": [str(row) for row in ROWS],
+            "names": list(names),
             "stacks": [[_line_of(code, number) for code, number in stack] for stack in self._stacks],
-            "calls": self._calls.tolist(),
-            "sections": [[number for number, _ in flat], [round(seconds * 1e9) for _, seconds in flat]],
+            "calls": calls,
+            "sections": [[number for number, _ in sections], [round(seconds * 1e9) for _, seconds in sections]],
             "pefs": [pef_to_dict(pef, native) for pef, native in zip(self._pefs, self._forms, strict=True)],
             "memory": self._memory.tolist(),
             "dropped": self._dropped,

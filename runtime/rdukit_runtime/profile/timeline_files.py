@@ -15,7 +15,7 @@ from pathlib import PurePath
 from typing import Any, Final
 
 from rdukit.telemetry.model import Span
-from rdukit_runtime.profile.recording import Call, ProcessRecording
+from rdukit_runtime.profile.recording import ProcessRecording, TimedCall
 from rdukit_runtime.profile.reports import TraceEvent, TraceTrack, trace_document
 from rdukit_runtime.profile.step import BreakdownRow
 from rdukit_runtime.profile.timeline import Line
@@ -54,7 +54,7 @@ def trace_text(recordings: Sequence[ProcessRecording], spans: Sequence[Span], be
     return _limited(document, limit)
 
 
-def call_name(call: Call, graph: str) -> str:
+def call_name(call: TimedCall, graph: str) -> str:
     """Return a call's name on the timeline; a run of sections is called by its graph."""
     if call.row is BreakdownRow.RUN_HW and graph:
         return f"graph {graph}"
@@ -91,7 +91,7 @@ def bars_of(recording: ProcessRecording) -> Iterator[Bar]:
     yield from pending
 
 
-def _computing_from(calls: Sequence[Call], number: int) -> int:
+def _computing_from(calls: Sequence[TimedCall], number: int) -> int:
     """Return when a run's first section began at the earliest: after the calls inside the run, which come first."""
     run = calls[number]
     start = run.begin_ns
@@ -102,7 +102,7 @@ def _computing_from(calls: Sequence[Call], number: int) -> int:
     return max(min(start, run.end_ns - sum(taken for _, taken in run.sections)), run.begin_ns)
 
 
-def _section_bars(recording: ProcessRecording, run: Call, start_ns: int) -> Iterator[Bar]:
+def _section_bars(recording: ProcessRecording, run: TimedCall, start_ns: int) -> Iterator[Bar]:
     for number, taken in run.sections:
         section = recording.pefs[run.pef]["sections"][number]
         end_ns = min(start_ns + taken, run.end_ns)
@@ -143,7 +143,7 @@ def _sections_run(recording: ProcessRecording) -> Iterator[tuple[Mapping[str, An
             yield recording.pefs[call.pef], recording.pefs[call.pef]["sections"][number]
 
 
-def _graph_of(recording: ProcessRecording, call: Call) -> str:
+def _graph_of(recording: ProcessRecording, call: TimedCall) -> str:
     return str(recording.pefs[call.pef]["sections"][call.sections[0][0]]["graph"]) if call.sections else ""
 
 
