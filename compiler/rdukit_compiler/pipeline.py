@@ -179,7 +179,7 @@ def _compile(
         print_debug(DebugLevel.KERNELS, f"kernel {digest[:12]}, {form}", partial(describe_kernel, kernel))
     reporter.phase("writing the PEF")
     write_atomic(_beside(options.pef_path, ".sections.txt"), describe_plans(all_plans).encode())
-    reports = artifact_files(options.pef_path.stem, assembly.sections, options.chip)
+    reports = artifact_files(options.pef_path.stem, assembly.sections, options.chip, assembly.stages)
     write_reports(options.pef_path.parent, reports)
     with span("write PEF"):
         write_pef(options.pef_path, pef, assembly.kernels, natives)

@@ -9,14 +9,16 @@ public. All figures are projections for the emulated chip.
 import json
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from math import ceil
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Protocol
 
 from rdukit.hardware import ChipSpec
 from rdukit.pef.debug import describe_call
 from rdukit.pef.model import Section
+from rdukit_compiler.cost import StageCost
 from rdukit_compiler.ir import ModelGraph, Value, ValueKind
 from rdukit_compiler.passes.cut_sections import SectionPlan
 
@@ -167,9 +169,14 @@ def _described(value: Value) -> str:
     return f"{value.name}: {value.dtype}{list(value.shape)}{' grad' if value.requires_grad else ''}"
 
 
-def artifact_files(name: str, sections: Sequence[Section], chip: ChipSpec) -> dict[str, bytes]:
+#: Stages of sections, by section id: operators with their projections.
+Stages = Mapping[int, Sequence[tuple[str, StageCost]]]
+
+
+def artifact_files(name: str, sections: Sequence[Section], chip: ChipSpec, stages: Stages) -> dict[str, bytes]:
     """Return path relative to the PEF's folder → contents, for the PEF called ``name``."""
     found = {
+        "mac_gen/stages.json": stages_json(stages, chip),
         f"{name}.mac.log": mapper_log(sections, chip),
         "mac_gen/mac_resources.json": resources_json(sections, chip),
         **{f"{name}.s{s.id}.utilization_report.txt": utilization_report(s, chip) for s in sections},
@@ -204,6 +211,23 @@ def resources_json(sections: Iterable[Section], chip: ChipSpec) -> str:
     ]  # fmt: skip
     tile = {"pcus": chip.pcus_per_tile, "pmus": chip.pmus_per_tile, "pmu_bytes": chip.pmu_bytes}
     return json.dumps({"arch": chip.name, "tile": tile, "sections": rows}, indent=1) + "\n"
+
+
+def stages_json(stages: Stages, chip: ChipSpec) -> str:
+    """Write the projected stages of each section as JSON: cycles of a whole batch at the chip's clock. Ours."""
+    rows = [
+        {
+            "section_id": section,
+            "stages": [
+                {"operator": operator, "cycles": ceil(stage.cycles), "pcus": stage.pcus,
+                 "compute_cycles": ceil(stage.load / stage.pcus) if stage.pcus else 0,
+                 "memory_cycles": ceil(stage.memory_cycles)}
+                for operator, stage in found
+            ],
+        }
+        for section, found in sorted(stages.items())
+    ]  # fmt: skip
+    return json.dumps({"arch": chip.name, "clock_hz": chip.clock_hz, "sections": rows}, indent=1) + "\n"
 
 
 def utilization_report(section: Section, chip: ChipSpec) -> str:

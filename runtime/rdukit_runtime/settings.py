@@ -37,6 +37,14 @@ RENDEZVOUS_TIMEOUT_S: Final = Setting(
 PROFILE_FOLDER: Final = Setting(
     "profile.folder", "", "Where programs write the breakdown of their time; snprof sets it. Default: nowhere.", str
 )
+PROFILE_EVENTS: Final = Setting(
+    "profile.events", 0, "Calls that each profiled process keeps for a timeline, the first ones; rdukit profile sets "
+    "it. 0: sums only.", int,
+)  # fmt: skip
+SAMBATUNE_DUMP_ROOT: Final = Setting(
+    "sambatune.dump_root", ".", "Folder in which sambatune makes artifact_root, without --artifact-root; without it "
+    "`DUMP_ROOT`, the vendor's variable, says it.", str, also="DUMP_ROOT",
+)  # fmt: skip
 DEVICE: Final = Setting(
     "device",
     "cpu",

@@ -131,7 +131,7 @@ def _direction(
 def repeat_rows(
     find: Find, x: torch.Tensor, repeats: Any, dim: int | None = None, *, output_size: int | None = None
 ) -> Any:  # fmt: skip
-    """Compute ``aten.repeat_interleave.self_Tensor`` as a choice of rows. The rule does not apply if ``repeats`` depends on data."""
+    """Compute ``aten.repeat_interleave.self_Tensor`` as a choice of rows, unless ``repeats`` depends on data."""
     if find(repeats) is None:
         return NotImplemented
     x, dim = (x.flatten(), 0) if dim is None else (x, dim)

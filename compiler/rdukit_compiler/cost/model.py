@@ -15,6 +15,49 @@ from rdukit.pef.model import Cost, SectionResources
 from rdukit_compiler.cost.work import OpWork, WorkKind
 
 
+@dataclass(frozen=True, slots=True)
+class StageCost:
+    """A stage of a section's pipeline: one operator that is no view, for a whole batch. Cycles at the chip's clock.
+
+    ``pcus`` may be a part of one, and is 0 for an operator without arithmetic.
+    """
+
+    #: Position of the operator in the section's work.
+    operator: int
+    #: Arithmetic cycles on one PCU.
+    load: float
+    pcus: float
+    #: Cycles to pass its bytes through its PMUs.
+    memory_cycles: float
+
+    @property
+    def cycles(self) -> float:
+        """Cycles of the stage with the units that it has: its arithmetic or its memory."""
+        return max(self.load / self.pcus if self.pcus else 0.0, self.memory_cycles)
+
+    @property
+    def alone_cycles(self) -> float:
+        """Cycles while it has its units to itself, also those that it shares later."""
+        return max(self.load / max(self.pcus, 1.0), self.memory_cycles)
+
+
+def project_stages(
+    work: Sequence[OpWork], chip: ChipSpec, tiles: int, decisions: Mapping[str, object] | None = None
+) -> list[StageCost]:
+    """Project the stages of a section's pipeline, units balanced between them; arguments as ``project``'s."""
+    constants, pcus = load_constants(), tiles * chip.pcus_per_tile
+    stages = [(number, w) for number, w in enumerate(work) if w.kind is not WorkKind.VIEW]
+    loads = [cycles_on_one_pcu(w) for _, w in stages]
+    shares = balance_units(loads, min(pcus, _number(decisions or {}, "pcu_limit") or pcus))
+    total_bytes = sum(w.bytes for _, w in stages) or 1
+    port = constants.pmu_port_bytes * constants.u_pmu
+    found = []
+    for (number, stage), load, share in zip(stages, loads, shares, strict=True):
+        stage_pmus = max(1.0, tiles * chip.pmus_per_tile * stage.bytes / total_bytes)
+        found.append(StageCost(number, load, share, stage.bytes / (stage_pmus * port)))
+    return found
+
+
 def project(
     work: Sequence[OpWork],
     bytes_in: int,
@@ -48,16 +91,11 @@ def project(
     iterations = _number(decided, "stream_iterations") or min(
         max((w.rows for w in stages), default=1), constants.max_stream_iterations
     )
-    loads = [cycles_on_one_pcu(w) for w in stages]
-    shares = balance_units(loads, min(pcus, _number(decided, "pcu_limit") or pcus))
-    total_bytes = sum(w.bytes for w in stages) or 1
-    slowest = alone = 0.0
-    for stage, load, share in zip(stages, loads, shares, strict=True):
-        stage_pmus = max(1.0, pmus * stage.bytes / total_bytes)
-        memory = stage.bytes / (stage_pmus * constants.pmu_port_bytes * constants.u_pmu)
-        slowest = max(slowest, load / share if share else 0.0, memory)
-        # Until the pipeline is full a stage has its units to itself, also those that it shares later.
-        alone += max(load / max(share, 1.0), memory)
+    costs = project_stages(work, chip, tiles, decided)
+    shares = [cost.pcus for cost in costs]
+    slowest = max((cost.cycles for cost in costs), default=0.0)
+    # Until the pipeline is full a stage has its units to itself, also those that it shares later.
+    alone = sum(cost.alone_cycles for cost in costs)
     pipeline = (slowest * (iterations - 1) + alone) / iterations / constants.balance
     clock = chip.clock_hz
     memory_s = (bytes_in + bytes_out + bytes_weights) / memory_bandwidth(chip, tiles)
@@ -66,7 +104,7 @@ def project(
     if pipeline < links:
         # The links decide, so stages get only the units that keep up with them. Source: ours; the time is the same.
         spare = pipeline / slowest / links if slowest else 0.0
-        shares = [min(share, float(ceil(load * spare))) for share, load in zip(shares, loads, strict=True)]
+        shares = [min(cost.pcus, float(ceil(cost.load * spare))) for cost in costs]
     longest = max(pipeline, links)
     seconds = longest / clock + constants.launch_s[chip.name]
     sram = _sram_bytes(stages, bytes_weights, iterations, decided, pmus * chip.pmu_bytes)

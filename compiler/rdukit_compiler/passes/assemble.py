@@ -304,6 +304,7 @@ class _GraphAssembler:
             rows = looked_up_bytes(kernel, [(w.op, w.inputs, w.outputs) for w in work])
             looked_up = {inputs[position]: size for position, size in rows.items()}
         resources, cost = self._project(work, *moved, plan, looked_up, self._linked(plan, inputs))
+        self._assembly.note_stages(work, plan, self._chip, self._options.tiles)
         name = plan.name if kind is SectionType.FWD else f"{plan.name}_bwd"
         self._append(
             Section(
@@ -459,6 +460,7 @@ class _GraphAssembler:
         op = "rdukit.clip_grad_norm" if kind is SectionType.GRADNORM else f"rdukit.{group.kind}"
         work = [OperatorShape(op, shapes, tuple((symbols[n].shape, symbols[n].dtype) for n in updated))]
         resources, cost = self._project(work, made.inputs, made.outputs or updated, None)
+        self._assembly.note_stages(work, None, self._chip, self._options.tiles)
         self._append(
             Section(
                 len(self._assembly.sections), f"{kind}_{group.label}", kind, self._graph.name, self._keep(made.kernel),

@@ -1,14 +1,20 @@
 """The parts of a PEF as they are collected, and what is derived of a graph on the way."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Final
 
 from rdukit.collectives.topology import load_defaults
+from rdukit.hardware import ChipSpec
 from rdukit.pef.kernel import KernelGraph
 from rdukit.pef.model import Section, Symbol, SymbolKind
+from rdukit_compiler.cost import StageCost, operator_work, project_stages
 from rdukit_compiler.ir import ModelGraph
 from rdukit_compiler.operators.vocabulary import LOSSES
+from rdukit_compiler.passes.cut_sections import SectionPlan
+from rdukit_compiler.passes.differentiate import OperatorShape
+from rdukit_compiler.passes.host_operators import HOST
 from rdukit_compiler.passes.section_cache import SectionCache
 
 #: Which kind a tensor gets that several graphs of a PEF make or take: the highest.
@@ -32,10 +38,22 @@ class Assembly:
     sections: list[Section] = field(default_factory=list)
     kernels: dict[str, KernelGraph] = field(default_factory=dict)
     hyperparameters: dict[str, float] = field(default_factory=dict)
+    #: Section → operators of its pipeline's stages, with their projections; sections of the host have none.
+    stages: dict[int, list[tuple[str, StageCost]]] = field(default_factory=dict)
     #: Kernels of the sections built so far, of all graphs.
     cache: SectionCache = field(default_factory=SectionCache)
     #: Of a PEF over several chips, as in its ``ChipPlan``: what is placed where.
     places: ChipPlaces = field(default_factory=ChipPlaces)
+
+    def note_stages(
+        self, work: Sequence[OperatorShape], plan: SectionPlan | None, chip: ChipSpec, tiles: int
+    ) -> None:  # fmt: skip
+        """Keep the projected stages of the section that is added next, for the reports."""
+        if plan is not None and plan.heuristic == HOST:
+            return
+        counted = [operator_work(shape.op, shape.inputs, shape.outputs) for shape in work]
+        stages = project_stages(counted, chip, tiles, plan.decisions if plan is not None else None)
+        self.stages[len(self.sections)] = [(work[stage.operator].op, stage) for stage in stages]
 
 
 def loss_outputs(graph: ModelGraph) -> tuple[str, ...]:

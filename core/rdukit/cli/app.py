@@ -56,6 +56,7 @@ SUMMARIES = {
     "org": "Group tenants into organisations, whose administrators manage their members.",
     "pef": "Explain PEF files.",
     "pipeline": "Submit, list, show, cancel and schedule pipelines of jobs.",
+    "profile": "Run COMMAND, and show where its time goes: host and sections, from the lines of Python to the kernels.",
     "restore": "Restore a backup into $RDUKIT_HOME, which is empty, and its database.",
     "router": "Train and serve routers, which choose an expert for each prompt.",
     "serve": "Serve PEF by the Open Inference Protocol over REST and gRPC, and texts by OpenAI's routes.",

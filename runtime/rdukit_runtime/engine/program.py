@@ -257,17 +257,21 @@ class LoadedProgram(DeviceTensors):
         slots = self._slots
         if self._rates and scalars is not self._held:
             self._hold(scalars)
+        seconds = self.section_seconds
+        waits = seconds is not None and self.device.type != "cpu"
         for part in ready.parts:
             if isinstance(part, NativeRun):
-                part.run(slots, self._handles.handles, self.section_seconds)
-            elif self.section_seconds is None:
+                part.run(slots, self._handles.handles, seconds)
+            elif seconds is None:
                 self._run_step(part, scalars)
             else:
-                synchronise(self.device)
+                if waits:
+                    synchronise(self.device)
                 start = time.perf_counter()
                 self._run_step(part, scalars)
-                synchronise(self.device)
-                self.section_seconds.append((part.section.id, time.perf_counter() - start))
+                if waits:
+                    synchronise(self.device)
+                seconds.append((part.section.id, time.perf_counter() - start))
         if ready.plan.stores:
             self._store(ready.plan.stores)
 

@@ -55,7 +55,7 @@ def snprof(context: click.Context, /, command: str, folder: Path, as_json: bool,
     arguments, environment = command_arguments(command)
     with tempfile.TemporaryDirectory(prefix="snprof-") as scratch:
         environment = {**os.environ, **environment, PROFILE_FOLDER.variable: scratch}
-        status = _run(arguments, environment, is_quiet=as_json or as_csv)
+        status = run_program(arguments, environment, 2 if as_json or as_csv else None)
         found = read_breakdowns(Path(scratch))
     summary = {"command": command, "exit_status": status, **summary_of(found)}
     table = csv_text(COLUMNS, breakdown_rows(found))
@@ -116,10 +116,20 @@ def breakdown_lines(breakdown: Breakdown) -> list[str]:
     return aligned(rows, right=(1, 2, 3))
 
 
-def _run(arguments: list[str], environment: Mapping[str, str], is_quiet: bool) -> int:
-    """Return the program's exit status; 128 and the signal's number if a signal ended it."""
+def run_program(arguments: list[str], environment: Mapping[str, str], output: int | None = None) -> int:
+    """Run a program to its end; returns its exit status, 128 and the signal's number if a signal ended it.
+
+    SIGTERM is passed on to it; Ctrl-C reaches it by itself.
+
+    Args:
+        output: descriptor that gets what it prints, 2 for stderr; what it prints to stderr goes there, too, unless that
+            is 2 anyway.
+    Raises:
+        NotFound: it cannot be started.
+    """
+    errors = None if output in {None, 2} else output
     try:
-        process = subprocess.Popen(arguments, env=dict(environment), stdout=2 if is_quiet else None)
+        process = subprocess.Popen(arguments, env=dict(environment), stdout=output, stderr=errors)
     except OSError as cause:
         raise NotFound(f"{arguments[0]!r} cannot be started: {cause.strerror}") from cause
     with _signals_go_to(process):

@@ -2,7 +2,8 @@
 
 ``snprof`` starts a program with ``$RDUKIT_PROFILE_FOLDER``; each of its processes that runs a session then has a
 ``Recorder`` and writes what it found into that folder when it ends. Without the setting there is no recorder and
-nothing is timed: functions are wrapped when a PEF is loaded, not asked at each call.
+nothing is timed: functions are wrapped when a PEF is loaded, not asked at each call. ``rdukit profile`` also wants each
+single call: its recorder is ``rdukit_runtime.profile.timeline``'s.
 
 Every nanosecond belongs to one row: the innermost timed function that is open. What is left of the total belongs to
 ``SAMBA``: the program's own Python and the session's.
@@ -19,12 +20,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from rdukit.errors import InvalidArgument
 from rdukit.files.atomic import write_json_atomic
 from rdukit.settings import resolve
-from rdukit_runtime.settings import PROFILE_FOLDER
+from rdukit_runtime.settings import PROFILE_EVENTS, PROFILE_FOLDER
+
+if TYPE_CHECKING:
+    from rdukit_runtime.application import Application
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -51,6 +55,11 @@ class BreakdownRow(StrEnum):
     CONV_FUNC = "CONV FUNC"
 
 
+#: Rows by number, and the number of the one that a run has.
+ROWS: Final = tuple(BreakdownRow)
+RUN: Final = ROWS.index(BreakdownRow.SAMBA)
+
+
 @dataclass(frozen=True, slots=True)
 class Breakdown:
     """Nanoseconds of each row, summed over processes."""
@@ -75,46 +84,55 @@ class Recorder:
         self.runs = 0
         self._clock = clock
         self._thread = threading.get_ident()
-        self._nanoseconds = dict.fromkeys(BreakdownRow, 0)
+        #: By the row's number; an enumeration's hash would cost as much as the rest of a call.
+        self._nanoseconds = [0] * len(ROWS)
         #: Rows of the timed functions that are open, outermost first; empty before the first run.
-        self._open: list[BreakdownRow] = []
+        self._open: list[int] = []
         self._first: int | None = None
         #: When the innermost open row was entered or came back.
         self._since = 0
         self._last = 0
 
-    def timed(self, row: BreakdownRow, function: Callable[P, R]) -> Callable[P, R]:
-        """Return ``function``, timed as ``row``; as ``SAMBA`` it is a run, and the first one starts the clock."""
+    def timed(self, row: BreakdownRow, function: Callable[P, R], name: str = "") -> Callable[P, R]:
+        """Return ``function``, timed as ``row``; as ``SAMBA`` it is a run, and the first one starts the clock.
+
+        Args:
+            name: of the call in a timeline; default: the function's.
+        """
+        number, called = ROWS.index(row), name or getattr(function, "__name__", str(row))
 
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-            if threading.get_ident() != self._thread or (self._first is None and row is not BreakdownRow.SAMBA):
+            if threading.get_ident() != self._thread or (self._first is None and number != RUN):
                 return function(*args, **kwargs)
-            self._enter(row)
+            self._enter(number)
             try:
                 return function(*args, **kwargs)
             finally:
-                self._leave()
+                self._leave(called)
 
         return wrapper
 
-    def _enter(self, row: BreakdownRow) -> None:
+    def follow(self, application: "Application") -> None:
+        """Note that a PEF was loaded, before its functions are wrapped; sums need nothing of it."""
+
+    def _enter(self, row: int) -> None:
         now = self._clock()
         if self._first is None:
             self._first = now
         if self._open:
             self._nanoseconds[self._open[-1]] += now - self._since
         self._open.append(row)
-        self.runs += row is BreakdownRow.SAMBA
+        self.runs += row == RUN
         self._since = now
 
-    def _leave(self) -> None:
+    def _leave(self, called: str) -> None:
         now = self._clock()
         self._nanoseconds[self._open.pop()] += now - self._since
         self._since = self._last = now
 
     def breakdown(self) -> Breakdown:
         """Return the times so far. The rows after ``TOTAL`` add up to it."""
-        found = dict(self._nanoseconds)
+        found = dict(zip(ROWS, self._nanoseconds, strict=True))
         found[BreakdownRow.TOTAL] = 0 if self._first is None else self._last - self._first
         rest = sum(found[row] for row in BreakdownRow if row not in {BreakdownRow.TOTAL, BreakdownRow.SAMBA})
         found[BreakdownRow.SAMBA] = found[BreakdownRow.TOTAL] - rest
@@ -132,7 +150,14 @@ def find_recorder() -> Recorder | None:
     folder = resolve(PROFILE_FOLDER)
     if not folder:
         return None
-    recorder, owner = Recorder(), os.getpid()
+    events = resolve(PROFILE_EVENTS)
+    if events > 0:
+        from rdukit_runtime.profile.timeline import TimelineRecorder  # snprof's programs need it not
+
+        recorder: Recorder = TimelineRecorder(events)
+    else:
+        recorder = Recorder()
+    owner = os.getpid()
     atexit.register(lambda: recorder.write(Path(folder)) if os.getpid() == owner else None)
     return recorder
 

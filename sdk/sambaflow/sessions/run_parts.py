@@ -26,12 +26,13 @@ def time_parts(loaded: Any) -> None:
     def timed_handle(name: str) -> Any:
         found = handle(name)
         if found._pull is not None:
-            found._pull = recorder.timed(_reading_row(loaded.program, name), found._pull)
+            found._pull = recorder.timed(_reading_row(loaded.program, name), found._pull, "read")
         return found
 
     loaded.handle = timed_handle
     _wrap(recorder, loaded, _LOADED)
     _wrap(recorder, loaded.application, _APPLICATION)
+    recorder.follow(loaded.application)
     _wrap(recorder, loaded.program, _PROGRAM)
     _time_transfers(recorder, loaded.program)
 

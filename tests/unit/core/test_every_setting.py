@@ -37,7 +37,9 @@ WITHOUT_TEST: Final = {
     "box.webhook_timeout_s": _DURATION,
     "engine.keep_memory": "it changes what glibc asks the system for, and no result",
     "numerics.trap": _ARGUMENT + "the application's own switch",
+    "profile.events": "tests run rdukit profile, which sets it",
     "profile.folder": "tests run snprof, which sets it",
+    "sambatune.dump_root": _ARGUMENT + "--artifact-root of sambatune",
     "scheduler.half_life_s": _ARGUMENT + "half_life_s of a decision",
     "scheduler.poll_s": _DURATION,
     "scheduler.preempt_most": _ARGUMENT + "preemption of a decision",
@@ -399,6 +401,7 @@ def test_variables_of_the_vendor_and_of_opentelemetry_are_ours(tmp_path: Path) -
     assert {name: setting.also for name, setting in SETTINGS.items() if setting.also} == {
         "distributed.timeout_s": "CCL_TIMEOUT",
         "distributed.transport": "SAMBA_CCL_USE_PCIE_TRANSPORT",
+        "sambatune.dump_root": "DUMP_ROOT",
         "telemetry.otlp_endpoint": "OTEL_EXPORTER_OTLP_ENDPOINT",
         "telemetry.otlp_protocol": "OTEL_EXPORTER_OTLP_PROTOCOL",
         "telemetry.service": "OTEL_SERVICE_NAME",

@@ -1,0 +1,186 @@
+"""``rdukit profile``: run a program and draw its time, from its lines of Python to the kernels of its sections.
+
+torch is imported by the program, and by this command only where a process has recorded something.
+"""
+
+import json
+import os
+import shlex
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from rdukit.cli.tables import Table, print_tables
+from rdukit.errors import InvalidArgument, NotFound
+from rdukit.files.atomic import write_reports
+from rdukit.settings import TELEMETRY_RUN_SPANS, TELEMETRY_SPAN_FILE
+from rdukit.telemetry.model import Span
+from rdukit.telemetry.otlp_lines import read_span_file
+from rdukit.units import format_seconds
+from rdukit_runtime.settings import PROFILE_EVENTS, PROFILE_FOLDER
+
+if TYPE_CHECKING:
+    from rdukit_runtime.profile.recording import ProcessRecording
+
+#: Bytes of the trace that a call or a section takes: an event on the host's track, one on the chip's.
+BYTES_A_CALL: Final = 400
+#: Spans that are read; a compile has about ten, and one a kernel.
+_MOST_SPANS: Final = 5000
+_MOST_SPAN_BYTES: Final = 1 << 24
+#: Sections in the printed table; all are in summary.json.
+_MOST_ROWS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramProfile:
+    """A profiled program. Times are ns of ``CLOCK_MONOTONIC``; ``wall_ns`` from its start to its end."""
+
+    command: str
+    status: int
+    began_ns: int
+    wall_ns: int
+    recordings: tuple["ProcessRecording", ...]
+    spans: tuple[Span, ...]
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option(
+    "-o", "--output", "folder", type=click.Path(path_type=Path), default=Path("profile"), show_default=True,
+    help="Folder for trace.json, speedscope.json and summary.json.",
+)  # fmt: skip
+@click.option(
+    "--limit-mb", type=click.IntRange(1, 4096), default=64, show_default=True, help="Most megabytes of each file."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print summary.json; what the program prints goes to stderr.")
+@click.pass_context
+def profile(
+    context: click.Context, /, command: tuple[str, ...], folder: Path, limit_mb: int, as_json: bool
+) -> None:  # fmt: skip
+    """Run COMMAND, and show where its time goes: host and sections, from the lines of Python to the kernels.
+
+    Put -- before COMMAND. Traces hold names, lines and times, never values of tensors. The exit status is the
+    program's, or 3 if it ended well without compiling or running anything.
+
+    Example: rdukit profile -- python mlp.py run --pef=out/mlp/mlp.pef
+    """
+    from rdukit_runtime.profile.recording import summary_to_dict
+    from rdukit_runtime.profile.timeline_files import speedscope_text, trace_text
+
+    limit = limit_mb * 1_000_000
+    found = profile_program(command, limit // BYTES_A_CALL, os.environ, 2 if as_json else None)
+    summary = summary_to_dict(found.command, found.status, found.wall_ns, found.recordings, found.spans)
+    files = {"summary.json": json.dumps(summary, indent=1).encode() + b"\n"}
+    if found.recordings or found.spans:
+        files["trace.json"] = trace_text(found.recordings, found.spans, found.began_ns, limit).encode()
+    if found.recordings:
+        files["speedscope.json"] = speedscope_text(found.recordings, limit).encode()
+    try:
+        write_reports(folder, files)
+    except OSError as cause:
+        raise InvalidArgument(f"{folder} cannot be written: {cause.strerror}; choose another with -o") from cause
+    if as_json:
+        click.echo(json.dumps(summary, indent=1))
+    else:
+        print_tables(summary_tables(summary))
+    for name in files:
+        click.echo(f"{folder / name} created", err=True)
+    status = found.status
+    if not (found.recordings or found.spans):
+        click.echo("the program neither compiled a model nor ran a session: there is nothing to draw", err=True)
+        status = status or NotFound.exit_status
+    context.exit(status)
+
+
+def profile_program(
+    command: Sequence[str], most_events: int, environment: Mapping[str, str], output: int | None = None
+) -> ProgramProfile:
+    """Run a program with recorders in its processes.
+
+    Args:
+        most_events: calls and sections that each process keeps. environment: of the program, without the recorder's.
+        output: descriptor that gets what it prints; None: as this process.
+    Raises:
+        NotFound: it cannot be started.
+    """
+    from rdukit_runtime.profile.snprof import run_program
+
+    with tempfile.TemporaryDirectory(prefix="rdukit-profile-") as scratch:
+        spans_file = Path(scratch) / "spans.otlp"
+        recorded = {
+            **environment,
+            PROFILE_FOLDER.variable: scratch,
+            PROFILE_EVENTS.variable: str(most_events),
+            TELEMETRY_SPAN_FILE.variable: str(spans_file),
+            TELEMETRY_RUN_SPANS.variable: "0",
+        }
+        offset_ns, began_ns = time.time_ns() - time.perf_counter_ns(), time.perf_counter_ns()
+        status = run_program(list(command), recorded, output)
+        wall_ns = time.perf_counter_ns() - began_ns
+        recordings = _read_recordings(Path(scratch))
+        spans = read_span_file(spans_file, _MOST_SPANS, _MOST_SPAN_BYTES) if spans_file.exists() else []
+    if spans:
+        from rdukit_runtime.profile.recording import monotonic_spans
+
+        spans = monotonic_spans(spans, offset_ns)
+    if len(recordings) == 1:  # the end of the process, after it wrote, belongs to it as well
+        recordings = [replace(recordings[0], started_ns=began_ns, ended_ns=began_ns + wall_ns)]
+    return ProgramProfile(shlex.join(command), status, began_ns, wall_ns, tuple(recordings), tuple(spans))
+
+
+def _read_recordings(folder: Path) -> list["ProcessRecording"]:
+    """Return the recordings of a program's processes, by rank."""
+    from rdukit_runtime.profile.recording import read_recording
+    from rdukit_runtime.profile.step import breakdown_from_dict
+
+    found = []
+    for path in folder.glob("*.timeline"):
+        breakdown = breakdown_from_dict(json.loads(path.with_suffix(".json").read_text()))
+        found.append(read_recording(json.loads(path.read_text()), breakdown))
+    return sorted(found, key=lambda each: (each.rank, each.pid))
+
+
+def summary_tables(summary: dict[str, Any]) -> list[Table]:
+    """Return tables of a summary: an account a process, and the sections that took longest."""
+    tables = []
+    for process in summary["processes"]:
+        tables += [_account_table(process), _sections_table(process)]
+    if (straggler := summary["straggler"]) is not None:
+        words = f"takes {straggler['times_the_others']:.2f} times as long a run as the others, which wait for it"
+        tables.insert(0, Table("", ("", ""), ((f"rank {straggler['rank']}", words),)))
+    return tables
+
+
+def _account_table(process: dict[str, Any]) -> Table:
+    wall = process["wall_ns"] or 1
+    sums: dict[tuple[str, str], int] = {}
+    for row in process["account"]:
+        key = ("sections", "all, see below") if row["part"] == "section" else ("host", row["name"])
+        sums[key] = sums.get(key, 0) + row["ns"]
+    rows = [(part, name, format_seconds(ns / 1e9), f"{100 * ns / wall:.1f} %") for (part, name), ns in sums.items()]
+    rows.append(("total", "life of the process", format_seconds(wall / 1e9), "100.0 %"))
+    title = f"Process {process['pid']}, rank {process['rank']}, {process['runs']} runs: time of this machine (measured)"
+    if process["calls_not_kept"]:
+        title += f"; the trace has the first {process['calls_kept']} calls, {process['calls_not_kept']} came later"
+    return Table(title, ("part", "what", "time", "share"), tuple(rows), frozenset({"time", "share"}))
+
+
+def _sections_table(process: dict[str, Any]) -> Table:
+    listed = sorted(process["sections"], key=lambda section: -section["host_ns"])
+    wall = process["wall_ns"] or 1
+    rows = tuple(
+        (
+            str(s["id"]), s["type"], s["name"], s["graph"], s["form"], str(s["runs"]),
+            format_seconds(s["host_ns"] / 1e9), f"{100 * s['host_ns'] / wall:.1f} %",
+            format_seconds(s["emulated_ns"] / 1e9),
+        )
+        for s in listed[:_MOST_ROWS]
+    )  # fmt: skip
+    title = f"Sections, the longest {len(rows)} of {len(listed)}; emulated time is projected by the cost model"
+    columns = ("id", "type", "section", "graph", "kernel", "runs", "host time", "share", "emulated time")
+    return Table(title, columns, rows, frozenset({"id", "runs", "host time", "share", "emulated time"}))

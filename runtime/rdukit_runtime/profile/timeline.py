@@ -1,0 +1,230 @@
+"""Recording of single calls in a profiled process: what ``rdukit profile`` draws.
+
+The calls are those that ``snprof`` adds up. Beside its times each has the Python lines that led to it, and each run its
+sections. What is recorded are names, lines and times, never values of tensors.
+
+A process keeps its first ``most`` calls and sections. Those that come later are added up by section, and counted.
+All times are of ``CLOCK_MONOTONIC``, which all processes of a machine share: ranks need no alignment.
+
+Source: ours.
+"""
+
+import json
+import os
+import sys
+import time
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any, Final
+
+from rdukit.files.atomic import write_unflushed
+from rdukit.pef.memory import plan_memory
+from rdukit.pef.model import Pef
+from rdukit_runtime.profile.step import ROWS, BreakdownRow, Recorder
+
+if TYPE_CHECKING:
+    from rdukit_runtime.application import Application
+
+#: Of the file that a process writes; changes with the meaning of a field.
+SCHEMA: Final = 1
+#: Numbers that a call has in ``calls``: row, name, begin and end in ns, stack (-1: an inner call), PEF, first section
+#: in ``sections``, sections.
+CALL_FIELDS: Final = 8
+#: Python lines of a stack, the innermost ones, and frames that are looked at for them.
+_MOST_LINES: Final = 12
+_MOST_FRAMES: Final = 60
+#: Time between two readings of the process's memory, ns.
+_MEMORY_EVERY_NS: Final = 10_000_000
+_COMPUTING: Final = ROWS.index(BreakdownRow.RUN_HW)
+#: Top-level packages whose frames are not the program's.
+_OURS: Final = ("rdukit", "sambaflow", "rdukit_runtime", "rdukit_node", "rdukit_compiler")
+
+#: A line of Python: file, number, function.
+Line = tuple[str, int, str]
+
+
+class TimelineRecorder(Recorder):
+    """A recorder that also keeps each call.
+
+    Args:
+        most: calls and sections to keep. clock: nanoseconds that never go back.
+    """
+
+    def __init__(self, most: int, clock: Callable[[], int] = time.perf_counter_ns) -> None:
+        super().__init__(clock)
+        #: Calls and sections that may still be kept; 0 after the first that was not: a timeline has no holes.
+        self._room = most
+        #: Row, name, begin, end, stack (-1: an inner call), PEF, sections with their seconds.
+        self._calls: list[tuple[int, str, int, int, int, int, Sequence[tuple[int, float]]]] = []
+        #: Begin and stack of each open call, outermost first.
+        self._begun: list[tuple[int, int]] = []
+        self._stacks: dict[tuple[tuple[CodeType, int], ...], int] = {}
+        self._is_ours: dict[CodeType, bool] = {}
+        #: Sections of the run that has just ended, until its call is noted.
+        self._ran: Sequence[tuple[int, float]] = ()
+        self._pefs: list[Pef] = []
+        self._forms: list[frozenset[str]] = []
+        #: Calls that were not kept; of their sections, by (PEF, section): runs and nanoseconds.
+        self._dropped = 0
+        self._dropped_sections: dict[tuple[int, int], list[int]] = {}
+        self._memory = array("q")
+        self._memory_next_ns = 0
+        self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+
+    def follow(self, application: "Application") -> None:
+        """Record the sections of a loaded PEF's runs from now on."""
+        self._pefs.append(application.pef)
+        self._forms.append(application.native_digests)
+        program = application.program
+        run = program.run
+
+        def run_measured(graph: Any, sections: tuple[int, ...], scalars: Mapping[str, float]) -> None:
+            theirs = program.section_seconds
+            taken: list[tuple[int, float]] = [] if theirs is None else theirs
+            before = len(taken)
+            program.section_seconds = taken
+            try:
+                run(graph, sections, scalars)
+            finally:
+                program.section_seconds = theirs
+                self._ran = taken if theirs is None else taken[before:]
+
+        run_measured.__name__ = "run"
+        program.run = run_measured  # type: ignore[method-assign]
+
+    def _enter(self, row: int) -> None:
+        stack = -1 if self._open else self._stack_of(sys._getframe(2))
+        super()._enter(row)
+        self._begun.append((self._since, stack))
+
+    def _leave(self, called: str) -> None:
+        row = self._open[-1]
+        super()._leave(called)
+        (begin, stack), end = self._begun.pop(), self._since
+        ran: Sequence[tuple[int, float]] = ()
+        if row == _COMPUTING:
+            ran, self._ran = self._ran, ()
+        self._room -= 1 + len(ran)
+        if self._room < 0:
+            self._drop(ran)
+            return
+        self._calls.append((row, called, begin, end, stack, len(self._pefs) - 1, ran))
+        if end > self._memory_next_ns:
+            self._memory_next_ns = end + _MEMORY_EVERY_NS
+            self._memory.extend((end, int(os.pread(self._statm, 80, 0).split()[1]) * _PAGE))
+
+    def _drop(self, ran: Sequence[tuple[int, float]]) -> None:
+        self._room = 0
+        self._dropped += 1
+        for section, seconds in ran:
+            total = self._dropped_sections.setdefault((len(self._pefs) - 1, section), [0, 0])
+            total[0] += 1
+            total[1] += round(seconds * 1e9)
+
+    def _stack_of(self, frame: FrameType | None) -> int:
+        """Return the number of the program's lines that led here, without ours."""
+        found: list[tuple[CodeType, int]] = []
+        known = self._is_ours
+        for _ in range(_MOST_FRAMES):
+            if frame is None or len(found) == _MOST_LINES:
+                break
+            code = frame.f_code
+            is_ours = known.get(code)
+            if is_ours is None:
+                is_ours = known[code] = _is_ours(frame)
+            if not is_ours:
+                found.append((code, frame.f_lineno))
+            frame = frame.f_back
+        return self._stacks.setdefault(tuple(found), len(self._stacks))
+
+    def write(self, folder: Path) -> None:
+        """Write sums as any recorder, and the calls to ``<pid>.timeline``, if anything ran."""
+        super().write(folder)
+        if self.runs:
+            text = json.dumps(self.to_dict(self._clock()), separators=(",", ":"))
+            write_unflushed(folder / f"{os.getpid()}.timeline", text.encode())
+
+    def to_dict(self, ended_ns: int) -> dict[str, Any]:
+        """Return plain values, for JSON; ``rdukit_runtime.profile.recording`` reads them."""
+        names = {name: number for number, name in enumerate(dict.fromkeys(call[1] for call in self._calls))}
+        calls: list[int] = []
+        sections: list[tuple[int, float]] = []
+        for row, called, begin, end, stack, pef, ran in self._calls:
+            calls += (row, names[called], begin, end, stack, pef, len(sections), len(ran))
+            sections += ran
+        return {
+            "schema": SCHEMA,
+            "pid": os.getpid(),
+            "rank": _rank(),
+            "started_ns": process_started_ns(),
+            "ended_ns": ended_ns,
+            "rows": [str(row) for row in ROWS],
+            "names": list(names),
+            "stacks": [[_line_of(code, number) for code, number in stack] for stack in self._stacks],
+            "calls": calls,
+            "sections": [[number for number, _ in sections], [round(seconds * 1e9) for _, seconds in sections]],
+            "pefs": [pef_to_dict(pef, native) for pef, native in zip(self._pefs, self._forms, strict=True)],
+            "memory": self._memory.tolist(),
+            "dropped": self._dropped,
+            "dropped_sections": [[*key, *total] for key, total in self._dropped_sections.items()],
+        }
+
+
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+def pef_to_dict(pef: Pef, native: frozenset[str]) -> dict[str, Any]:
+    """Return what a timeline shows of a PEF's sections, and the device memory that is planned while each runs."""
+    planned: dict[int, int] = {}
+    for graph in pef.graphs.values():
+        plan = plan_memory(pef, graph)
+        planned.update({moment.section: plan.persistent_bytes + moment.during_bytes for moment in plan.moments})
+    return {
+        "name": pef.name,
+        "arch": pef.arch,
+        "mode": pef.mode,
+        "sections": [
+            {
+                "id": s.id,
+                "name": s.name,
+                "type": s.type.value,
+                "graph": s.graph,
+                "kernel": s.kernel,
+                "form": "native" if s.kernel in native else "portable",
+                "rule": s.rule,
+                "operators": list(s.operators),
+                "emulated_ns": round(s.cost.seconds * 1e9),
+                "flops": s.cost.flops,
+                "bytes": s.cost.bytes_in + s.cost.bytes_weights + s.cost.bytes_out,
+                "device_bytes": planned.get(s.id, 0),
+            }
+            for s in pef.sections
+        ],
+    }
+
+
+def process_started_ns() -> int:
+    """Return when this process was started, ns of ``CLOCK_MONOTONIC``, to a hundredth of a second."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    since_boot = int(fields[19]) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+    asleep = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    return since_boot - asleep
+
+
+def _rank() -> int:
+    from torch import distributed
+
+    return distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
+
+
+def _is_ours(frame: FrameType) -> bool:
+    name = str(frame.f_globals.get("__name__", ""))
+    if name == "__main__" and frame.f_globals.get("__spec__") is not None:
+        name = str(frame.f_globals["__spec__"].name)
+    return name.partition(".")[0] in _OURS or frame.f_code.co_filename.startswith("<frozen")
+
+
+def _line_of(code: CodeType, number: int) -> Line:
+    return (code.co_filename, number, code.co_qualname)
