@@ -186,6 +186,8 @@ class Application(Closable):
         found["threads"] = self._threads.most
         found["tiles"] = list(self.lease.tiles)
         found["node"] = self.lease.kind
+        if self.program.exchange is not None:
+            found["gradients"] = self.program.exchange.figures()
         return found
 
     def _counted(self) -> dict[str, Attribute]:

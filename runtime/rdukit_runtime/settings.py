@@ -31,6 +31,15 @@ DISTRIBUTED_TRANSPORT: Final = Setting(
     "else gloo) or gloo; without it `SAMBA_CCL_USE_PCIE_TRANSPORT`, the vendor's variable, says it: 1 or 0.",
     read_transport, also="SAMBA_CCL_USE_PCIE_TRANSPORT",
 )  # fmt: skip
+DISTRIBUTED_OVERLAP: Final = Setting(
+    "distributed.overlap", True, "Whether gradients are averaged while backward computes the next ones; without it "
+    "`SAMBA_CCL_ASYNC_ALLREDUCE`, the vendor's variable, says it: 1 or 0.", parse_bool,
+    also="SAMBA_CCL_ASYNC_ALLREDUCE",
+)  # fmt: skip
+DISTRIBUTED_GROUP_BYTES: Final = Setting(
+    "distributed.group_bytes", 0, "Bytes from which gradients leave as a group; rank 0's counts. 0: those from which "
+    "the latency that the ranks measure takes a tenth of a group's time.", int,
+)  # fmt: skip
 RENDEZVOUS_TIMEOUT_S: Final = Setting(
     "distributed.rendezvous_timeout_s", 300.0, "Seconds that a rank waits for the others to start.", float
 )

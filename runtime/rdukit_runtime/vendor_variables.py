@@ -13,7 +13,6 @@ _SWITCH: Final = frozenset({"0", "1"})
 #: Variables that have no effect: their legal values (none: any positive number), and why nothing follows from them.
 WITHOUT_EFFECT: Final[Mapping[str, tuple[frozenset[str], str]]] = {
     "SAMBA_CCL_HIERARCHICAL_ALLREDUCE": (_SWITCH, "values are added in rank order, whatever the algorithm"),
-    "SAMBA_CCL_ASYNC_ALLREDUCE": (_SWITCH, "gradients are averaged when backward has ended"),
     "SAMBA_CCL_DYNAMIC_P2P_COMM": (_SWITCH, "ranks need no connections of pairs"),
     "SAMBA_CCL_NUM_WORKERS": (frozenset(), "each rank adds its own slice, in one thread"),
     "SF_RNT_NUMA_BIND": (frozenset({"0", "1", "2"}), "ranks run on the cores that the launcher gives them"),
@@ -21,7 +20,7 @@ WITHOUT_EFFECT: Final[Mapping[str, tuple[frozenset[str], str]]] = {
     "SF_RNT_DMA_POLL_BUSY_WAIT": (_SWITCH, "sections run in the program's process, and nothing is polled"),
 }
 #: Variables that are read as settings.
-ACTING: Final = ("SAMBA_CCL_USE_PCIE_TRANSPORT", "CCL_TIMEOUT")
+ACTING: Final = ("SAMBA_CCL_USE_PCIE_TRANSPORT", "SAMBA_CCL_ASYNC_ALLREDUCE", "CCL_TIMEOUT")
 _PREFIX: Final = "SAMBA_CCL_"
 
 

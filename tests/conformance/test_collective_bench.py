@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from rdukit.collectives.steps import Op
+from rdukit.errors import InvalidArgument
 from rdukit_runtime.collectives.bench import bus_factor
 from rdukit_runtime.collectives.bench_cli import bench
 from support import shows
@@ -14,9 +15,14 @@ pytestmark = shows("collective", "collectives")
 
 
 @pytest.mark.parametrize(
-    ("op", "dtype"), [("allreduce", "bf16"), pytest.param("reduce-scatter", "f32", marks=pytest.mark.long)]
+    ("op", "dtype", "more"),
+    [
+        ("allreduce", "bf16", ["--in-place"]),
+        pytest.param("allreduce", "f32", [], marks=pytest.mark.long),
+        pytest.param("reduce-scatter", "f32", [], marks=pytest.mark.long),
+    ],
 )
-def test_each_size_has_a_row_of_positive_figures_and_no_wrong_element(op: str, dtype: str) -> None:
+def test_each_size_has_a_row_of_positive_figures_and_no_wrong_element(op: str, dtype: str, more: list[str]) -> None:
     options = [
         "--ranks",
         "3",
@@ -31,6 +37,7 @@ def test_each_size_has_a_row_of_positive_figures_and_no_wrong_element(op: str, d
         "--rounds",
         "1",
         "--json",
+        *more,
     ]
     made = CliRunner().invoke(bench, options, catch_exceptions=False)
     rows = json.loads(made.stdout)
@@ -43,6 +50,11 @@ def test_each_size_has_a_row_of_positive_figures_and_no_wrong_element(op: str, d
 def test_a_mistyped_operation_is_refused_with_the_nearest() -> None:
     made = CliRunner().invoke(bench, ["--op", "allreduc"])
     assert made.exit_code == 2 and "Did you mean 'allreduce'?" in made.output
+
+
+def test_only_an_allreduce_is_measured_in_place() -> None:
+    with pytest.raises(InvalidArgument, match="--in-place is for allreduce only, not for broadcast"):
+        CliRunner().invoke(bench, ["--op", "broadcast", "--in-place"], catch_exceptions=False)
 
 
 def test_a_link_of_a_ring_carries_a_part_of_a_vector_or_nearly_twice_it() -> None:

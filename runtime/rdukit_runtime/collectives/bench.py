@@ -31,12 +31,16 @@ _SHORT_ROUNDS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class BenchRequest:
-    """Vectors of ``sizes`` bytes to measure, the median of ``rounds`` calls of each."""
+    """Vectors of ``sizes`` bytes to measure, the median of ``rounds`` calls of each.
+
+    ``in_place``: whether vectors of an allreduce lie in memory that the ranks share.
+    """
 
     op: Op
     dtype: str
     sizes: Sequence[int]
     rounds: int
+    in_place: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +102,12 @@ def _measure_size(ours: Collectives, request: BenchRequest, size: int) -> BenchR
     dtype, ranks = DTYPES[request.dtype], ours.size
     count = max(1, size // dtype.itemsize // ranks) * ranks  # each rank has an equal part
     given = [_drawn(rank, count, dtype) for rank in range(ranks)]
-    vector, part = torch.empty(count, dtype=dtype), torch.empty(count // ranks, dtype=dtype)
+    room = (
+        ours.allocate(count * dtype.itemsize)
+        if request.in_place
+        else torch.empty(count * dtype.itemsize, dtype=torch.uint8)
+    )
+    vector, part = room.view(dtype), torch.empty(count // ranks, dtype=dtype)
     calls = _calls(ours, request.op, given[ours.rank], vector, part)
     rounds = request.rounds * (_SHORT_ROUNDS if size <= _SHORT_BYTES else 1)
     clock: dict[str, list[float]] = {way: [] for way in calls}

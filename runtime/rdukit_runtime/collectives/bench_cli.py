@@ -8,6 +8,7 @@ import click
 from rdukit.cli.commands import JSON_OPTION, Choice
 from rdukit.collectives.cli import VectorSize
 from rdukit.collectives.steps import Op
+from rdukit.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from rdukit.cli.tables import Table
@@ -26,8 +27,11 @@ SIZES = ("4k", "256k", "1M", "16M")
 @click.option("--op", type=Choice(tuple(map(str, Op))), default=str(Op.ALLREDUCE), show_default=True, help="Operation.")
 @click.option("--dtype", type=Choice(("f32", "bf16")), default="f32", show_default=True, help="Type of the values.")
 @click.option("--rounds", type=click.IntRange(1), default=9, show_default=True, help="Calls of which the median is.")
+@click.option("--in-place", is_flag=True, help="Put the vector of an allreduce into memory that the ranks share.")
 @JSON_OPTION
-def bench(ranks: int, sizes: tuple[int, ...], op: str, dtype: str, rounds: int, as_json: bool) -> None:
+def bench(
+    ranks: int, sizes: tuple[int, ...], op: str, dtype: str, rounds: int, in_place: bool, as_json: bool
+) -> None:  # fmt: skip
     """Measure collectives between processes of this machine, rdukit's and gloo's in turn.
 
     A vector's bytes over the time is the algorithm's bandwidth. The bus's is what a link of a ring would carry, so that
@@ -38,8 +42,10 @@ def bench(ranks: int, sizes: tuple[int, ...], op: str, dtype: str, rounds: int, 
     from rdukit.cli.tables import print_tables
     from rdukit_runtime.collectives.bench import BenchRequest, measure_all
 
+    if in_place and op != Op.ALLREDUCE:
+        raise InvalidArgument(f"--in-place is for allreduce only, not for {op}; leave it out")
     given = sizes or tuple(VectorSize().convert(size, None, None) for size in SIZES)
-    rows = measure_all(BenchRequest(Op(op), dtype, given, rounds), ranks)
+    rows = measure_all(BenchRequest(Op(op), dtype, given, rounds, in_place), ranks)
     if as_json:
         click.echo(json.dumps([row.as_dict() for row in rows], indent=2))
     else:

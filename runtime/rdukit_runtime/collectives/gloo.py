@@ -11,12 +11,11 @@ import torch
 import torch.distributed as dist
 
 from rdukit.errors import InvalidArgument
-from rdukit_runtime.collectives.group import Collectives, compare_calls
+from rdukit_runtime.collectives.group import TEXT_BYTES, Collectives, bytes_of, compare_calls, text_of
 from rdukit_runtime.collectives.sums import Adder, Flat, Reduction, slice_of
 
 #: Elements that travel together.
 _PIECE: Final = 1 << 22
-_TEXT_BYTES: Final = 512
 
 
 class Gloo(Collectives):
@@ -75,18 +74,18 @@ class Gloo(Collectives):
             self._group.broadcast(row, root).wait()
 
     def _send(self, tensor: torch.Tensor, to: int, text: str) -> None:
-        said = torch.empty(_TEXT_BYTES, dtype=torch.uint8)
-        self._group.send([_bytes_of(text)], to, 0).wait()
+        said = torch.empty(TEXT_BYTES, dtype=torch.uint8)
+        self._group.send([bytes_of(text)], to, 0).wait()
         self._group.recv([said], to, 0).wait()
-        self._agree(to, text, _text_of(said))
+        self._agree(to, text, text_of(said))
         if tensor.numel():
             self._group.send([tensor.view(-1).view(torch.uint8)], to, 0).wait()
 
     def _recv(self, tensor: torch.Tensor, sender: int, text: str) -> None:
-        said = torch.empty(_TEXT_BYTES, dtype=torch.uint8)
+        said = torch.empty(TEXT_BYTES, dtype=torch.uint8)
         self._group.recv([said], sender, 0).wait()
-        self._group.send([_bytes_of(text)], sender, 0).wait()
-        self._agree(sender, text, _text_of(said))
+        self._group.send([bytes_of(text)], sender, 0).wait()
+        self._agree(sender, text, text_of(said))
         if tensor.numel():
             self._group.recv([tensor.view(-1).view(torch.uint8)], sender, 0).wait()
 
@@ -102,14 +101,6 @@ class Gloo(Collectives):
 
     def exchange(self, text: str) -> list[str]:
         """Return each rank's text, by rank; what is over 512 bytes is cut off."""
-        rows = [torch.empty(_TEXT_BYTES, dtype=torch.uint8) for _ in range(self.size)]
-        self._group.allgather([rows], [_bytes_of(text)]).wait()
-        return [_text_of(row) for row in rows]
-
-
-def _bytes_of(text: str) -> torch.Tensor:
-    return torch.frombuffer(bytearray(text.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES, b"\0")), dtype=torch.uint8)
-
-
-def _text_of(row: torch.Tensor) -> str:
-    return bytes(row.tolist()).rstrip(b"\0").decode(errors="replace")
+        rows = [torch.empty(TEXT_BYTES, dtype=torch.uint8) for _ in range(self.size)]
+        self._group.allgather([rows], [bytes_of(text)]).wait()
+        return [text_of(row) for row in rows]

@@ -22,6 +22,8 @@ from rdukit_runtime.settings import DISTRIBUTED_TRANSPORT, GLOO
 
 #: More shapes than these are announced as a checksum.
 _SHAPES_SHOWN: Final = 4
+#: Bytes of a text that ranks exchange.
+TEXT_BYTES: Final = 512
 
 
 class Collectives(ABC):
@@ -34,10 +36,23 @@ class Collectives(ABC):
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
 
+    def allocate(self, count_bytes: int) -> torch.Tensor:
+        """Return zeroed bytes for this rank; a collective, with as many bytes on every rank.
+
+        Where the ranks share memory, ``all_reduce`` of one of its contiguous views into itself copies nothing. All
+        ranks take the same view then.
+        """
+        return torch.zeros(count_bytes, dtype=torch.uint8)
+
     def all_reduce(
-        self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], reduction: Reduction = Reduction.SUM
-    ) -> None:
-        """Reduce each input over the ranks into the output at its place, which may be the input itself."""
+        self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], reduction: Reduction = Reduction.SUM,
+        label: str = "",
+    ) -> None:  # fmt: skip
+        """Reduce each input over the ranks into the output at its place, which may be the input itself.
+
+        Args:
+            label: names the data in errors; equal on every rank.
+        """
         by_type: dict[torch.dtype, list[tuple[torch.Tensor, torch.Tensor]]] = {}
         for pair in zip(inputs, outputs, strict=True):
             by_type.setdefault(pair[0].dtype, []).append(pair)
@@ -45,7 +60,8 @@ class Collectives(ABC):
             check_reduction(dtype, reduction)
             read = [tensor.detach().contiguous() for tensor, _ in pairs]
             with writable([tensor for _, tensor in pairs]) as written:
-                self._all_reduce(read, written, reduction, f"all_reduce {reduction} {describe(read)}")
+                of = f" of {label}" if label else ""
+                self._all_reduce(read, written, reduction, f"all_reduce {reduction} {describe(read)}{of}")
 
     def reduce_scatter(
         self, given: torch.Tensor, output: torch.Tensor, reduction: Reduction = Reduction.SUM
@@ -80,6 +96,12 @@ class Collectives(ABC):
         self._check_peer(sender)
         with writable([tensor]) as (written,):
             self._recv(written, sender, describe([tensor]))
+
+    def exchange(self, text: str) -> list[str]:
+        """Return each rank's text, by rank; what is over 512 bytes is cut off."""
+        texts = torch.empty(self.size, TEXT_BYTES, dtype=torch.uint8)
+        self.all_gather(bytes_of(text), texts)
+        return [text_of(row) for row in texts]
 
     @abstractmethod
     def barrier(self) -> None:
@@ -137,6 +159,16 @@ def describe(tensors: Sequence[torch.Tensor]) -> str:
     total = sum(tensor.numel() for tensor in tensors)
     check = zlib.crc32(" ".join(shapes).encode())
     return f"{shapes[0]} and {len(shapes) - 1} more, {total} elements (shapes {check:08x})"
+
+
+def bytes_of(text: str) -> torch.Tensor:
+    """Return a text as ``TEXT_BYTES`` bytes."""
+    return torch.frombuffer(bytearray(text.encode()[:TEXT_BYTES].ljust(TEXT_BYTES, b"\0")), dtype=torch.uint8)
+
+
+def text_of(row: torch.Tensor) -> str:
+    """Return the text that ``bytes_of`` made bytes of."""
+    return bytes(row.tolist()).rstrip(b"\0").decode(errors="replace")
 
 
 @contextmanager

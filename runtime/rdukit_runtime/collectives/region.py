@@ -8,6 +8,7 @@ A rank that waits spins shortly, then sleeps in the kernel (futex) and looks eve
 region is a memfd: it has no name in any file system, so that killed ranks leave nothing behind. Source: ours.
 """
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -19,7 +20,7 @@ from typing import Final, NoReturn
 
 import torch
 
-from rdukit.errors import InvalidArgument, PeerLost
+from rdukit.errors import InvalidArgument, OutOfDeviceMemory, PeerLost
 from rdukit_node.leases.memory import create_region, map_region
 from rdukit_runtime.collectives.group import compare_calls
 
@@ -267,7 +268,7 @@ def channel_bytes(size: int) -> int:
 
 def region_bytes(size: int) -> int:
     """Return the bytes of a region; only what is written takes memory."""
-    return size * _PAGE + 2 * size * slot_bytes(size) + size**2 * (_PAGE + channel_bytes(size)) + _PAGE
+    return size * _PAGE + 2 * size * slot_bytes(size) + size**2 * (_PAGE + channel_bytes(size))
 
 
 def _whole_pages(count: int) -> int:
@@ -279,29 +280,44 @@ def open_region(
 ) -> RankRegion | None:  # fmt: skip
     """Open a region for the ranks of a group; None on every rank where they are not all on one machine.
 
-    Rank 0's memory is reached through ``/proc``; a token in it proves that the ranks mean the same memory, whatever
-    containers they are in.
-
     Args:
         exchange: gives each rank's text to all, by rank.
     """
-    total, token = region_bytes(size), os.urandom(_TOKEN_BYTES).hex()
-    descriptor = create_region("of collectives", total) if rank == 0 and hasattr(os, "pidfd_open") else -1
-    memory = None
+    shared = share_memory(rank, region_bytes(size), exchange)
+    return None if shared is None else RankRegion(shared[0], rank, shared[1], timeout_s)
+
+
+def share_memory(
+    rank: int, count_bytes: int, exchange: Callable[[str], list[str]]
+) -> tuple[memoryview, list[int]] | None:
+    """Map new zeroed memory that all ranks share; a collective.
+
+    Rank 0's memory is reached through ``/proc``; a token at its end proves that the ranks mean the same memory,
+    whatever containers they are in.
+
+    Args:
+        exchange: gives each rank's text to all, by rank.
+    Returns:
+        At least ``count_bytes`` bytes, and each rank's process id; None on every rank where one of them is elsewhere,
+        or rank 0's machine has no memory for it.
+    """
+    total, token = count_bytes + 2 * _TOKEN_BYTES, os.urandom(_TOKEN_BYTES).hex()
+    descriptor, memory = -1, None
     try:
-        if descriptor >= 0:
-            memory = map_region(descriptor, total)
-            memory[total - len(token) :] = token.encode()
+        if rank == 0 and hasattr(os, "pidfd_open"):
+            with contextlib.suppress(OutOfDeviceMemory):
+                descriptor = create_region("of collectives", total)
+                memory = map_region(descriptor, total)
+                memory[-len(token) :] = token.encode()
         said = exchange(f"{os.getpid()} {descriptor} {token}")
         first, number, expected = said[0].split()
         if rank:
             memory = _reach(f"/proc/{first}/fd/{number}", total, expected)
-        pids = [int(text.split()[0]) for text in said]
         mine = os.readlink("/proc/self/ns/pid")
         answers = exchange("no" if memory is None else mine)
         if memory is None or any(answer != mine for answer in answers):
             return None
-        return RankRegion(memory, rank, pids, timeout_s)
+        return memory, [int(text.split()[0]) for text in said]
     finally:
         if descriptor >= 0:
             os.close(descriptor)
@@ -316,6 +332,8 @@ def _reach(path: str, total: int, token: str) -> memoryview | None:
         if os.fstat(descriptor).st_size != total:
             return None
         memory = map_region(descriptor, total)
-        return memory if bytes(memory[total - len(token) :]) == token.encode() else None
+        return memory if bytes(memory[-len(token) :]) == token.encode() else None
+    except OutOfDeviceMemory:
+        return None
     finally:
         os.close(descriptor)

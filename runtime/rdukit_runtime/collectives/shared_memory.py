@@ -2,7 +2,8 @@
 
 Large data goes through the slots in pieces: each rank writes what the others reduce, reduces its own slice from all
 contributions, and reads the other slices' results. An element of a program's own tensor is copied in and out once, and
-a rank's own slice is neither. Small data takes one meeting less: every rank reduces all of it. Source: ours.
+a rank's own slice is neither. Small data takes one meeting less: every rank reduces all of it. What lies in memory of
+``allocate`` is reduced there, see ``placed``. Source: ours.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ import torch
 
 from rdukit.errors import InvalidArgument, PeerLost
 from rdukit_runtime.collectives.group import Collectives
+from rdukit_runtime.collectives.placed import PlacedMemory, allocate, reduce_slice
 from rdukit_runtime.collectives.region import RankRegion
 from rdukit_runtime.collectives.sums import Adder, Flat, Reduction, slice_of
 
@@ -27,8 +29,20 @@ class SharedMemory(Collectives):
         super().__init__(region.rank, region.size)
         self._region = region
         self._adder = Adder()
+        #: What ``allocate`` gave out, and how often it did.
+        self._memories: list[PlacedMemory] = []
+        self._allocated = 0
         #: Why the group can do nothing more; empty: it can.
         self._broken = ""
+
+    def allocate(self, count_bytes: int) -> torch.Tensor:
+        """Return zeroed bytes whose views are reduced where they lie."""
+        self._memories = [memory for memory in self._memories if memory.is_used]
+        self._allocated += 1
+        mine, memory = allocate(count_bytes, self._allocated, self.rank, self.size, self.exchange)
+        if memory is not None:
+            self._memories.append(memory)
+        return mine
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
@@ -45,6 +59,14 @@ class SharedMemory(Collectives):
         self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], reduction: Reduction, text: str
     ) -> None:
         read, written, dtype = Flat(inputs), Flat(outputs), inputs[0].dtype
+        placed = self._find_placed(inputs, outputs)
+        if placed is not None:
+            memory, offset = placed
+            with self._collective(f"{text} {memory.describe(offset)}"):
+                self._meet(is_first=True)
+                reduce_slice(memory.views(offset, dtype, read.count), self.rank, self._adder, reduction)
+                self._meet()
+            return
         longest = self._region.slot_bytes // dtype.itemsize
         with self._collective(text):
             if read.count * dtype.itemsize <= _SMALL_BYTES:
@@ -52,6 +74,15 @@ class SharedMemory(Collectives):
             else:
                 for first in range(0, read.count, longest):
                     self._reduce_piece(read, written, first, min(first + longest, read.count), dtype, reduction)
+
+    def _find_placed(
+        self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
+    ) -> tuple[PlacedMemory, int] | None:  # fmt: skip
+        """Return where the only tensor lies; None if there are several, it is short, or lies in no shared memory."""
+        if len(inputs) > 1 or inputs[0].nbytes <= _SMALL_BYTES or inputs[0].data_ptr() != outputs[0].data_ptr():
+            return None
+        found = ((memory, memory.find_offset(inputs[0])) for memory in self._memories)
+        return next(((memory, offset) for memory, offset in found if offset is not None), None)
 
     def _reduce_everywhere(self, read: Flat, written: Flat, dtype: torch.dtype, reduction: Reduction) -> None:
         slots = self._region.slots(dtype)

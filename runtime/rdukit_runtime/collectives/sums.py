@@ -65,7 +65,7 @@ class Adder:
     def combine(self, parts: Sequence[torch.Tensor], result: torch.Tensor, reduction: Reduction) -> None:
         """Reduce ``parts``, by rank, into ``result``. All are 1-D, of one length and type.
 
-        ``result`` shares memory with none of the parts.
+        ``result`` may be the first of the parts, and shares memory with none of the others.
         """
         if len(parts) == 2 and reduction is not Reduction.MEAN:  # torch, too, adds bf16 in f32 and rounds once
             _STEPS[reduction](parts[0], parts[1], out=result)
@@ -98,6 +98,29 @@ class Adder:
         if reduction is Reduction.MEAN:
             total.div_(len(parts))
         result.copy_(total)
+
+
+class RankMean:
+    """Mean of tensors that come one after the other, those of rank 0 first: the bits of ``Adder``."""
+
+    def __init__(self) -> None:
+        self._total: torch.Tensor | None = None
+        self._count = 0
+
+    def add(self, part: torch.Tensor) -> None:
+        """Add the next rank's; a tensor that stays as it is until the following one is added."""
+        self._count += 1
+        if self._total is None:
+            self._total, self._dtype = part, part.dtype
+        elif self._count == 2:
+            self._total = torch.add(self._total.to(wide_type(part.dtype)), part)
+        else:
+            self._total.add_(part)
+
+    def result(self) -> torch.Tensor:
+        """Return the mean of at least one tensor, in their type."""
+        assert self._total is not None, "there is a rank"
+        return self._total.div(self._count).to(self._dtype) if self._count > 1 else self._total
 
 
 def slice_of(count: int, rank: int, size: int) -> tuple[int, int]:

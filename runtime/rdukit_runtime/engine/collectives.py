@@ -33,7 +33,7 @@ def all_reduce_mean(gradients: list[torch.Tensor], doing: str = "averaging gradi
     with peer_errors(doing):
         given = [gradient.to("cpu") for gradient in gradients]
         made = [torch.empty(gradient.shape, dtype=gradient.dtype) for gradient in given]
-        _collectives().all_reduce(given, made, Reduction.MEAN)
+        default_collectives().all_reduce(given, made, Reduction.MEAN)
         return [mean.to(gradient.device) for mean, gradient in zip(made, gradients, strict=True)]
 
 
@@ -47,13 +47,14 @@ def broadcast(tensors: Sequence[torch.Tensor]) -> None:
         return
     with peer_errors("sending the first values of parameters"):
         held = [(tensor, tensor.to("cpu")) for tensor in tensors]
-        _collectives().broadcast([memory for _, memory in held])
+        default_collectives().broadcast([memory for _, memory in held])
         for tensor, memory in held:
             if memory is not tensor:
                 tensor.copy_(memory)
 
 
-def _collectives() -> Collectives:
+def default_collectives() -> Collectives:
+    """Return the collectives of the default process group, which there must be."""
     group = dist.group.WORLD
     assert group is not None, "there is a group where there is more than one rank"
     return collectives_of(group)

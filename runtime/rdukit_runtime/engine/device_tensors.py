@@ -46,6 +46,8 @@ class DeviceTensors:
         self._made_slots: dict[str, int] = {}
         #: Addresses of the set of parameters that is used in place of the own ones.
         self._set_addresses = range(0)
+        #: Addresses of gradients that have places of their own.
+        self._placed_addresses = range(0)
         self._place_persistent(memory)
         for graph in pef.graphs.values():
             for loss in graph.losses:
@@ -90,7 +92,7 @@ class DeviceTensors:
         """Return whether a tensor lies in persistent memory, as a view of an input does."""
         if self.device.type == "cpu":
             address = tensor.untyped_storage().data_ptr()
-            return address in self._addresses or address in self._set_addresses
+            return any(address in held for held in (self._addresses, self._set_addresses, self._placed_addresses))
         return tensor.untyped_storage()._cdata in self._storages
 
     def symbol(self, name: str) -> Symbol:
@@ -245,11 +247,18 @@ class DeviceTensors:
         return name in self._homes or (name in self._slot_of and self._slots[self._slot_of[name]] is not None)
 
     def device_tensor(self, name: str) -> torch.Tensor:
-        """Return the device's own tensor, not copied; what a run's handle keeps. Of an input that a graph makes, a
-        copy.
+        """Return the device's own tensor, not copied; what a run's handle keeps. Of an input that a graph makes, and of
+        a gradient in a place of its own, a copy.
         """
         self.symbol(name)
-        return self._tensor(name).clone() if name in self._made_slots else self._tensor(name)
+        tensor = self._tensor(name)
+        return tensor.clone() if name in self._made_slots or tensor.data_ptr() in self._placed_addresses else tensor
+
+    def replace(self, name: str, value: torch.Tensor) -> None:
+        """Put ``value`` in the place of a tensor of the same shape and type that passes, such as a gradient."""
+        held = self._tensor(name)
+        assert value.shape == held.shape and value.dtype == held.dtype and self.symbol(name).kind not in PERSISTENT
+        self._slots[self._slot_of[name]] = value
 
     def gradient(self, name: str) -> torch.Tensor | None:
         """Return the gradient of ``name`` from the last backward, contributions added up, in the program's dtype.

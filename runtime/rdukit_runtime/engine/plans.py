@@ -1,6 +1,6 @@
 """Plans of a loaded PEF: sections in order, bound to slots, with their needs and their cost. Pure."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from math import ceil
@@ -67,6 +67,10 @@ class ExecutionPlan(NamedTuple):
     stores: tuple[RegionStore, ...] = ()
     #: Slots that the steps fill anew: emptied before the first, so that two sets of gradients never exist at once.
     replaced: tuple[int, ...] = ()
+    #: Slots of gradients with places of their own (see ``gradient_exchange``) that the steps fill; and those that hold
+    #: nothing of use afterwards.
+    placed: tuple[int, ...] = ()
+    released: tuple[int, ...] = ()
 
 
 class PlanStep(NamedTuple):
@@ -154,6 +158,7 @@ def make_plan(
     slots: Mapping[str, int],
     made_slots: Mapping[str, int],
     find_home: Callable[[str], torch.Tensor | None],
+    placed: Set[int] = frozenset(),
 ) -> ExecutionPlan:
     """Bind sections to slots and find what is dead after each.
 
@@ -163,6 +168,7 @@ def make_plan(
         kernels: by digest. slots: of each symbol.
         made_slots: of each input that a graph makes, the slot in which that one keeps what it made.
         find_home: where an output that outlives the run is kept.
+        placed: slots of gradients that have places of their own, which stay theirs; ``reduce`` works there.
     """
     freed = freed_after(pef, graph)
     slot_of = dict(slots)
@@ -172,6 +178,8 @@ def make_plan(
     stores: list[RegionStore] = []
     for chosen in sections:
         section = pef.sections[chosen]
+        gone = [name for name in freed[chosen] if slot_of[name] not in placed]
+        is_kept = section.type is SectionType.REDUCE
         steps.append(
             PlanStep(
                 section,
@@ -181,17 +189,23 @@ def make_plan(
                 tuple(
                     (index, slot_of[name])
                     for index, name in enumerate(section.outputs)
-                    if pef.symbols[name].kind in PERSISTENT and name not in made_slots
+                    if (pef.symbols[name].kind in PERSISTENT and name not in made_slots)
+                    or (slot_of[name] in placed and not is_kept)
                 ),
-                tuple(slot_of[name] for name in freed[chosen]),
-                tuple(slot_of[name] for name in freed[chosen] if name not in section.outputs),
+                tuple(slot_of[name] for name in gone),
+                tuple(slot_of[name] for name in gone if name not in section.outputs),
             )
         )
         for name in section.outputs:
             if (home := find_home(name)) is not None:
                 stores.append(RegionStore(name, slot_of[name], home))
     replaced = tuple(slot_of[name] for name in replaced_by(pef, graph, sections))
-    return ExecutionPlan(tuple(steps), _needs(pef, steps, made_slots), _cost_of(pef, steps), tuple(stores), replaced)
+    filled = {slot for step in steps for _, slot in step.written} & placed
+    released = {slot_of[name] for chosen in sections for name in freed[chosen]} & placed
+    return ExecutionPlan(
+        tuple(steps), _needs(pef, steps, made_slots), _cost_of(pef, steps), tuple(stores), replaced, tuple(filled),
+        tuple(released),
+    )  # fmt: skip
 
 
 def _needs(pef: Pef, steps: Sequence[PlanStep], made_slots: Mapping[str, int]) -> tuple[tuple[str, str, int], ...]:

@@ -4,7 +4,7 @@ After each run a watch checks that its slots keep at most what the memory plan s
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from time import monotonic_ns
 from typing import NamedTuple
 
@@ -16,8 +16,11 @@ from rdukit.pef.model import Graph, Pef, Section
 from rdukit.settings import CHECK, resolve
 from rdukit.units import format_bytes
 from rdukit_node.status_page import EXECUTE, HOST, StatusPage
+from rdukit_runtime.collectives.group import Collectives
+from rdukit_runtime.collectives.grouping import find_reduce
 from rdukit_runtime.engine.device import CPU, device_numbers, out_of_memory, synchronise
 from rdukit_runtime.engine.device_tensors import DeviceTensors, copy_between, copy_into
+from rdukit_runtime.engine.gradient_exchange import GradientExchange, PlacedGroup
 from rdukit_runtime.engine.native_run import HandleTable, NativeRun, group_steps
 from rdukit_runtime.engine.parameter_sets import ParameterSet
 from rdukit_runtime.engine.plans import (
@@ -40,10 +43,12 @@ RunTimes = tuple[int, int, int]
 
 
 class ReadyPlan(NamedTuple):
-    """A plan as the program runs it: its steps with consecutive native ones joined; whether several threads pay."""
+    """A plan as the program runs it: its steps with consecutive native ones joined, and between them the groups of
+    gradients that begin to be averaged there; whether several threads pay.
+    """
 
     plan: ExecutionPlan
-    parts: tuple[PlanStep | NativeRun, ...]
+    parts: tuple[PlanStep | NativeRun | PlacedGroup, ...]
     gains_from_threads: bool
 
 
@@ -68,6 +73,8 @@ class LoadedProgram(DeviceTensors):
         self._kernels = kernels
         self._plans: dict[tuple[str, tuple[int, ...]], ReadyPlan] = {}
         self._handles = HandleTable(len(self._slots))
+        #: Averages gradients over ranks; None before the ranks have met, and on a GPU.
+        self.exchange: GradientExchange | None = None
         #: While a set of parameters is used: the program's own tensors in its slots.
         self._own: dict[int, torch.Tensor | None] = {}
         #: Sections that have not run as generated code yet: what a kernel makes is compared with its symbols once.
@@ -100,6 +107,16 @@ class LoadedProgram(DeviceTensors):
             slots[slot] = tensor
         self._handles.replace(places, parameters.handles)
         self._set_addresses = parameters.addresses
+
+    def exchange_gradients(self, collectives: Collectives) -> None:
+        """Average gradients over the ranks of ``collectives`` from now on, as backward makes them; a collective.
+
+        Does nothing on a GPU: its gradients are averaged when backward has ended.
+        """
+        if self.device.type == "cpu":
+            self.exchange = GradientExchange(self.pef, self._slot_of, collectives)
+            self._placed_addresses = self.exchange.addresses
+            self._plans = {key: self._plan(self.pef.graphs[key[0]], key[1]) for key in self._plans}
 
     def choose_sections(
         self, graph: Graph, types: Iterable[str] | None = None, ids: Iterable[int] | None = None
@@ -145,6 +162,7 @@ class LoadedProgram(DeviceTensors):
         except BaseException:
             self._watch = None
             page.enter(HOST)
+            self._drop_placed(plan.placed)
             raise
         finally:
             if threads is not None:
@@ -152,6 +170,8 @@ class LoadedProgram(DeviceTensors):
         ran = self._ran.setdefault(key, [0, 0.0])
         ran[0] += 1
         ran[1] += time.perf_counter() - began
+        for slot in plan.released:
+            slots[slot] = None
         cost = plan.cost
         page.count_run(len(plan.steps), cost.cycles, cost.flops, cost.ddr_read, cost.ddr_written)
         if cost.sent:
@@ -247,6 +267,9 @@ class LoadedProgram(DeviceTensors):
         plan, slots = ready.plan, self._slots
         for slot in plan.replaced:
             slots[slot] = None
+        if self.exchange is not None:
+            for slot in plan.placed:
+                slots[slot] = self.exchange.homes[slot]
         if torch.is_grad_enabled():
             with torch.no_grad():
                 self._run_parts(ready, scalars)
@@ -262,6 +285,9 @@ class LoadedProgram(DeviceTensors):
         for part in ready.parts:
             if isinstance(part, NativeRun):
                 part.run(slots, self._handles.handles, seconds)
+            elif isinstance(part, PlacedGroup):
+                assert self.exchange is not None, "its groups are in the plan"
+                self.exchange.begin(part, slots)
             elif seconds is None:
                 self._run_step(part, scalars)
             else:
@@ -351,13 +377,48 @@ class LoadedProgram(DeviceTensors):
         return ready
 
     def _plan(self, graph: Graph, sections: tuple[int, ...]) -> ReadyPlan:
-        plan = make_plan(self.pef, graph, sections, self._kernels, self._slot_of, self._made_slots, self._home)
+        homes = {} if self.exchange is None else self.exchange.homes
+        plan = make_plan(
+            self.pef, graph, sections, self._kernels, self._slot_of, self._made_slots, self._home, homes.keys()
+        )
         persistent = {slot for name, slot in self._slot_of.items() if self.pef.symbols[name].kind in PERSISTENT}
-        parts = group_steps(plan.steps, persistent)
+        parts = self._parts(graph, plan, persistent | homes.keys())
+        tensors = [homes.get(slot, tensor) for slot, tensor in enumerate(self._slots)]
         for part in parts:
             if isinstance(part, NativeRun):
-                self._handles.keep(part.persistent, self._slots)
+                self._handles.keep(part.persistent, tensors)
         return ReadyPlan(plan, parts, gains_from_threads(step.section.cost for step in plan.steps))
+
+    def _parts(
+        self, graph: Graph, plan: ExecutionPlan, persistent: Set[int]
+    ) -> tuple[PlanStep | NativeRun | PlacedGroup, ...]:
+        """Join native steps, and let each group of gradients begin after its section if ``reduce`` follows."""
+        exchange, reduce = self.exchange, find_reduce(self.pef, graph)
+        ran = [step.section.id for step in plan.steps]
+        groups = exchange.groups[graph.name] if exchange is not None and reduce in ran else ()
+        if exchange is None or not groups:
+            return group_steps(plan.steps, persistent)
+
+        def finish(inputs: Sequence[torch.Tensor], scalars: Mapping[str, float]) -> list[torch.Tensor]:
+            exchange.finish(groups, self._slots)
+            return [exchange.homes[slot] for slot in means]
+
+        means = next(step.outputs for step in plan.steps if step.section.id == reduce)
+        parts: list[PlanStep | NativeRun | PlacedGroup] = []
+        steps: list[PlanStep] = []
+        for step in plan.steps:
+            steps.append(step._replace(kernel=finish) if step.section.id == reduce else step)
+            if leaving := [group for group in groups if exchange.overlaps and group.section == step.section.id]:
+                parts += [*group_steps(steps, persistent), *leaving]
+                steps = []
+        return (*parts, *group_steps(steps, persistent))
+
+    def _drop_placed(self, placed: Iterable[int]) -> None:
+        """Forget gradients of a run that failed, after the group that is under way."""
+        if self.exchange is not None:
+            self.exchange.abandon()
+        for slot in placed:
+            self._slots[slot] = None
 
     def _home(self, name: str) -> torch.Tensor | None:
         """Return the place of an output that outlives the run; None for one that does not."""

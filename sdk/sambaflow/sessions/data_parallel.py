@@ -88,7 +88,7 @@ class Replicas:
         """
         if not (self.can_reduce or data_parallel):
             return chosen
-        is_alone = _world_size() == 1
+        is_alone = world_size() == 1
         if not self.can_reduce:
             if self._trains and not is_alone:
                 raise PefMismatch(
@@ -102,7 +102,7 @@ class Replicas:
             self._was_told = True
             logger.warning(
                 "event=not-averaged ranks=%d: run(…) was called without data_parallel=True, each rank trains by itself",
-                _world_size(),
+                world_size(),
             )
         return choose_reduced(
             self._types, graph.schedule, chosen, is_whole_step=is_whole_step, data_parallel=data_parallel,
@@ -119,7 +119,7 @@ class Replicas:
                     self._is_pending = False
 
     def _join(self) -> None:
-        from rdukit_runtime.engine.collectives import broadcast, gather_facts
+        from rdukit_runtime.engine.collectives import broadcast, default_collectives, gather_facts, peer_errors
 
         pef, path = self._application.pef, self._application.path
         said = gather_facts((_digest(pef), str(path)))
@@ -132,11 +132,14 @@ class Replicas:
         program = self._application.program
         held = [program.device_tensor(s.name) for s in pef.symbols.values() if s.kind in _SHARED]
         broadcast(held)
+        with peer_errors("making room for gradients"):
+            program.exchange_gradients(default_collectives())
         self._is_joined = True
-        logger.info("event=equal-start ranks=%d tensors=%d", _world_size(), len(held))
+        logger.info("event=equal-start ranks=%d tensors=%d", world_size(), len(held))
 
 
-def _world_size() -> int:
+def world_size() -> int:
+    """Return the ranks that were launched together."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 

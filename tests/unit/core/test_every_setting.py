@@ -399,6 +399,7 @@ def test_another_value_changes_what_the_setting_is_for(
 
 def test_variables_of_the_vendor_and_of_opentelemetry_are_ours(tmp_path: Path) -> None:
     assert {name: setting.also for name, setting in SETTINGS.items() if setting.also} == {
+        "distributed.overlap": "SAMBA_CCL_ASYNC_ALLREDUCE",
         "distributed.timeout_s": "CCL_TIMEOUT",
         "distributed.transport": "SAMBA_CCL_USE_PCIE_TRANSPORT",
         "sambatune.dump_root": "DUMP_ROOT",

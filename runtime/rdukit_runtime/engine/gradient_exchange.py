@@ -1,0 +1,193 @@
+"""Averages a program's gradients over ranks while backward computes the next ones.
+
+Gradients have places in memory that all ranks of the machine share (between machines: in this process), and backward's
+sections write them there. A thread averages group after group where they lie; ``reduce`` waits for the rest. Between
+runs the thread has nothing to do, so a program may call collectives itself. Source: runtime reference 9 (overlap); the
+way is ours.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from rdukit.pef.model import Pef
+from rdukit.settings import resolve
+from rdukit_runtime.collectives.group import Collectives
+from rdukit_runtime.collectives.grouping import GradientGroup, choose_group_bytes, find_ready, group_gradients
+from rdukit_runtime.collectives.sums import Reduction
+from rdukit_runtime.engine.collectives import peer_errors
+from rdukit_runtime.settings import DISTRIBUTED_GROUP_BYTES, DISTRIBUTED_OVERLAP
+
+#: Bytes at whose multiples gradients begin.
+_ALIGNMENT: Final = 64
+#: Bytes and calls by which links are measured.
+_LONG_BYTES: Final = 1 << 20
+_CALLS: Final = 5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacedGroup:
+    """A group: the section after which it leaves, the slots of its gradients, their memory as a tensor per dtype."""
+
+    label: str
+    section: int
+    slots: tuple[int, ...]
+    rows: tuple[torch.Tensor, ...]
+
+
+@dataclass(slots=True)
+class ExchangeTimes:
+    """Seconds of all runs so far."""
+
+    runs: int = 0
+    #: From a group's turn until it is averaged; of these, while nothing computed because ``reduce`` waited.
+    seconds: float = 0.0
+    waited_seconds: float = 0.0
+
+    @property
+    def hidden_share(self) -> float:
+        """Part of the exchange during which this rank computed."""
+        return max(0.0, 1 - self.waited_seconds / self.seconds) if self.seconds else 0.0
+
+
+class GradientExchange:
+    """The places of a program's gradients, and the thread that averages them.
+
+    All ranks make one at the same time: making it is a collective.
+
+    Args:
+        slots: of each symbol.
+    """
+
+    def __init__(self, pef: Pef, slots: Mapping[str, int], collectives: Collectives) -> None:
+        self._collectives = collectives
+        #: Whether groups leave while backward runs; else ``reduce`` sends them all.
+        self.overlaps = resolve(DISTRIBUTED_OVERLAP)
+        self._thread = ThreadPoolExecutor(1, "gradients")
+        #: Groups under way in this run, in order.
+        self._begun: dict[PlacedGroup, Future[None]] = {}
+        #: Whether a group of this run could not be averaged; the following ones are dropped.
+        self._has_failed = False
+        self.times = ExchangeTimes()
+        self.group_bytes = self._agree_on_size()
+        #: Slot of a gradient → its place.
+        self.homes: dict[int, torch.Tensor] = {}
+        #: Graph → its groups, in the order in which they are averaged; none where gradients have no places.
+        self.groups: dict[str, tuple[PlacedGroup, ...]] = {}
+        grouped = {
+            name: group_gradients(find_ready(pef, graph), self.group_bytes) for name, graph in pef.graphs.items()
+        }
+        total = sum(_padded(g.bytes) for groups in grouped.values() for group in groups for g in group.gradients)
+        memory = collectives.allocate(max(total, 1))
+        self.addresses = range(memory.data_ptr(), memory.data_ptr() + total)
+        at = 0
+        for name, groups in grouped.items():
+            placed = []
+            for group in groups:
+                made, at = self._place(pef, slots, group, memory, at)
+                placed.append(made)
+            self.groups[name] = tuple(placed)
+
+    def _agree_on_size(self) -> int:
+        """Return the bytes of a group: rank 0's setting or measurement, on every rank."""
+        latency_s, bytes_s = measure_links(self._collectives)
+        wanted = resolve(DISTRIBUTED_GROUP_BYTES) or choose_group_bytes(latency_s, bytes_s)
+        return int(self._collectives.exchange(str(wanted))[0])
+
+    def _place(
+        self, pef: Pef, slots: Mapping[str, int], group: GradientGroup, memory: torch.Tensor, at: int
+    ) -> tuple[PlacedGroup, int]:
+        """Give a group's gradients places from byte ``at`` on, those of a dtype in a row; also returns their end."""
+        by_type: dict[torch.dtype, list[str]] = {}
+        for gradient in group.gradients:
+            by_type.setdefault(getattr(torch, pef.symbols[gradient.name].dtype), []).append(gradient.name)
+        rows = []
+        for dtype, names in by_type.items():
+            first = at
+            for name in names:
+                symbol = pef.symbols[name]
+                self.homes[slots[name]] = memory[at : at + symbol.bytes].view(dtype).view(symbol.shape)
+                at += _padded(symbol.bytes)
+            rows.append(memory[first:at].view(dtype))
+        found = tuple(slots[gradient.name] for gradient in group.gradients)
+        return PlacedGroup(group.label, group.section, found, tuple(rows)), at
+
+    def begin(self, group: PlacedGroup, slots: list[torch.Tensor | None]) -> None:
+        """Begin to average a group whose gradients are final; ``slots`` hold them."""
+        for slot in group.slots:
+            home, held = self.homes[slot], slots[slot]
+            if held is not home:  # made before the ranks met
+                assert held is not None, "reduce needs its gradients"
+                slots[slot] = home.copy_(held)
+        self._begun[group] = self._thread.submit(self._average, group)
+
+    def finish(self, groups: Sequence[PlacedGroup], slots: list[torch.Tensor | None]) -> None:
+        """Begin what has not begun, and wait until all groups are averaged in their places.
+
+        Raises:
+            PeerLost: a rank died or does not answer. InvalidArgument: the ranks have other gradients.
+        """
+        began = time.perf_counter()
+        for group in groups:
+            if group not in self._begun:
+                self.begin(group, slots)
+        for future in self._begun.values():
+            future.result()
+        self._begun.clear()
+        self.times.waited_seconds += time.perf_counter() - began
+        self.times.runs += 1
+
+    def abandon(self) -> None:
+        """Drop the groups whose turn has not come, and wait for the one that is under way: the run has failed."""
+        for future in self._begun.values():
+            future.cancel()
+        wait(self._begun.values())
+        self._begun.clear()
+        self._has_failed = False
+
+    def _average(self, group: PlacedGroup) -> None:
+        if self._has_failed:
+            return  # the others drop it, too
+        began = time.perf_counter()
+        try:
+            with peer_errors("averaging gradients"):
+                for row in group.rows:
+                    self._collectives.all_reduce([row], [row], Reduction.MEAN, group.label)
+        except BaseException:
+            self._has_failed = True
+            raise
+        self.times.seconds += time.perf_counter() - began
+
+    def figures(self) -> dict[str, Any]:
+        """Return what ``session.report()`` says of the exchange."""
+        return {
+            "group_bytes": self.group_bytes, "groups": sum(map(len, self.groups.values())), "runs": self.times.runs,
+            "seconds": self.times.seconds, "waited_seconds": self.times.waited_seconds,
+            "hidden_share": self.times.hidden_share,
+        }  # fmt: skip
+
+
+def measure_links(collectives: Collectives) -> tuple[float, float]:
+    """Return the seconds of an allreduce of one number, and the bytes that a long one moves in a second; a collective.
+
+    The shortest of several calls counts: others may have waited for a processor.
+    """
+    long = collectives.allocate(_LONG_BYTES).view(torch.float32)
+    shortest = []
+    for row in (long[:1], long):
+        times = []
+        for _ in range(_CALLS):
+            collectives.barrier()
+            began = time.perf_counter()
+            collectives.all_reduce([row], [row])
+            times.append(time.perf_counter() - began)
+        shortest.append(min(times))
+    return shortest[0], _LONG_BYTES / max(shortest[1] - shortest[0], 1e-6)
+
+
+def _padded(count_bytes: int) -> int:
+    return -(-count_bytes // _ALIGNMENT) * _ALIGNMENT
