@@ -29,6 +29,7 @@ from rdukit_platform.console.access import (
     log_in,
 )
 from rdukit_platform.console.login_pages import login_form
+from rdukit_platform.console.navigation import OVERVIEW
 from rdukit_platform.console.page import SECURITY_HEADERS, PageRoute, fragment, live, page, safe_next
 from rdukit_platform.console.queries import (
     MAX_PICTURE_BYTES,
@@ -78,8 +79,8 @@ router = APIRouter(prefix="/console", include_in_schema=False, route_class=PageR
 
 @router.get("", dependencies=[PUBLIC_ROUTE])
 def root() -> Response:
-    """Return the console without its slash."""
-    return RedirectResponse("/console/")
+    """Send the console's address without a page to the overview."""
+    return RedirectResponse(OVERVIEW.path)
 
 
 @router.get("/static/{name}", dependencies=[PUBLIC_ROUTE])
@@ -133,20 +134,18 @@ def log_out(request: Request) -> Response:
 
 
 @router.get("/")
-def overview(request: Request, caller: Visitor, state: str = "", q: SearchWords = "", cursor: str = "") -> Response:
+def all_jobs(request: Request, caller: Visitor, state: str = "", q: SearchWords = "", cursor: str = "") -> Response:
     """Show all jobs, or those in one state, with some words, or both."""
     part = _jobs_part(request, caller, state, q, cursor)
     return page(
-        request, "overview.html", section="Jobs", live=part, state=state, states=[str(s) for s in JobState],
+        request, "jobs.html", section="Jobs", live=part, state=state, states=[str(s) for s in JobState],
         q=q.strip(), query=job_query,
     )  # fmt: skip
 
 
 @router.get("/parts/jobs")
-def overview_part(
-    request: Request, caller: Visitor, state: str = "", q: SearchWords = "", cursor: str = ""
-) -> Response:
-    """Return the overview's table again."""
+def jobs_part(request: Request, caller: Visitor, state: str = "", q: SearchWords = "", cursor: str = "") -> Response:
+    """Return the jobs again."""
     return fragment(request, _jobs_part(request, caller, state, q, cursor))
 
 
