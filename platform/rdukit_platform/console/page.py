@@ -72,6 +72,11 @@ def render(request: Request, template: str, **context: object) -> str:
     )
 
 
+def gateway_address(request: Request) -> str:
+    """Return the address of the gateway, as this request's caller reaches it, without a slash at its end."""
+    return str(request.base_url).rstrip("/")
+
+
 def page(request: Request, template: str, status: int = 200, **context: object) -> Response:
     """Return a whole page."""
     return HTMLResponse(render(request, template, **context), status, headers=SECURITY_HEADERS)
