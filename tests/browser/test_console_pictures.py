@@ -369,6 +369,22 @@ def test_a_running_job_renews_itself_without_a_reload(visit: Visit, jobs: dict[s
     visit.page.wait_for_selector(".pill.off >> text=cancelled", timeout=8000)
 
 
+@pytest.mark.parametrize("visit", ["desk"], indirect=True)
+def test_commands_and_ids_are_copied_by_the_keyboard(visit: Visit, jobs: dict[str, str]) -> None:
+    visit.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    visit.open(f"/console/jobs/{jobs['succeeded']}", "job-copy")
+    for name, text in (
+        (f"Copy {jobs['succeeded']}", jobs["succeeded"]),
+        (f"Copy rdukit job clone {jobs['succeeded']}", f"rdukit job clone {jobs['succeeded']}"),
+    ):
+        button = visit.page.get_by_role("button", name=name, exact=True)
+        button.focus()
+        visit.page.keyboard.press("Enter")
+        playwright.expect(button).to_have_text("Copied")
+        playwright.expect(visit.page.locator("#said")).to_have_text("Copied")
+        assert visit.page.evaluate("navigator.clipboard.readText()") == text
+
+
 def test_a_platform_that_is_away_is_said_so(browser: object, platform: Platform, jobs: dict[str, str]) -> None:
     with serving(platform) as address:
         visit = Visit(browser, address, platform, "desk")

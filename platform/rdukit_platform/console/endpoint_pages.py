@@ -19,7 +19,8 @@ from rdukit_platform.catalog.model import Boxes
 from rdukit_platform.catalog.own import with_own
 from rdukit_platform.console.access import Visitor
 from rdukit_platform.console.endpoint_form import SIZE, view_fields
-from rdukit_platform.console.page import PageRoute, fragment, live, page
+from rdukit_platform.console.page import PageRoute, fragment, gateway_address, live, page
+from rdukit_platform.console.snippets import Readable, snippets_of
 from rdukit_platform.endpoints.schemas import Endpoint
 from rdukit_platform.endpoints.service import get_endpoint, list_endpoints
 from rdukit_platform.jobs.pef_summary import summary_of
@@ -59,7 +60,7 @@ def endpoint_page(
 ) -> Response:
     """Return an endpoint's page, with the forms that change it as they are, or as they were ``given`` with errors."""
     part, found = _part(request, caller, name)
-    url = str(request.base_url).rstrip("/") + found.path
+    url = gateway_address(request) + found.path
     platform = platform_of(request)
     with platform.database.read() as session:
         answers = find_answers(session, platform, caller.tenant_id, found)
@@ -70,7 +71,8 @@ def endpoint_page(
     seen = {*SIZE, *(["canary"] if found.canary else [])}
     return page(
         request, "endpoint.html", 422 if errors else 200, section="Endpoints", title=name, live=part,
-        commands=commands, endpoint=found, size=size,
+        commands=commands, snippets=snippets_of(Readable.ENDPOINT, name, gateway_address(request)),
+        endpoint=found, size=size,
         canary=replace(canary, help="Percent of the calls that it gets."), has_errors=bool(errors),
         general="; ".join(message for field, message in errors.items() if field not in seen),
         can_write=allows(caller.scopes, ENDPOINTS_WRITE),

@@ -21,6 +21,7 @@ from rdukit_platform.api.login import DEVICE_PAGE
 from rdukit_platform.api.rates import RETRY_AFTER
 from rdukit_platform.api.tenants import read_user
 from rdukit_platform.catalog.figures import figure_text, figure_words
+from rdukit_platform.console.navigation import manual_line, navigation_for
 from rdukit_platform.console.views import age_words, clock_words, date_words
 from rdukit_platform.tenants.service import Caller
 
@@ -59,13 +60,21 @@ def render(request: Request, template: str, **context: object) -> str:
     environment = _environment().overlay()
     environment.filters = {**_environment().filters, "ago": lambda at: age_words(at, now)}
     caller = getattr(request.state, "caller", None)
+    section = str(context.pop("section", ""))
     return environment.get_template(template).render(
         caller=caller,
         tenants=_tenants_of(request, caller),
         version=__version__,
-        section=context.pop("section", ""),
+        section=section,
+        navigation=navigation_for(caller.scopes) if caller else [],
+        manual=manual_line(section) if caller else "",
         **context,
     )
+
+
+def gateway_address(request: Request) -> str:
+    """Return the address of the gateway, as this request's caller reaches it, without a slash at its end."""
+    return str(request.base_url).rstrip("/")
 
 
 def page(request: Request, template: str, status: int = 200, **context: object) -> Response:

@@ -29,7 +29,16 @@ from rdukit_platform.console.access import (
     log_in,
 )
 from rdukit_platform.console.login_pages import login_form
-from rdukit_platform.console.page import SECURITY_HEADERS, PageRoute, fragment, live, page, safe_next
+from rdukit_platform.console.navigation import OVERVIEW
+from rdukit_platform.console.page import (
+    SECURITY_HEADERS,
+    PageRoute,
+    fragment,
+    gateway_address,
+    live,
+    page,
+    safe_next,
+)
 from rdukit_platform.console.queries import (
     MAX_PICTURE_BYTES,
     clone_command,
@@ -44,6 +53,7 @@ from rdukit_platform.console.queries import (
     read_pipeline_lines,
 )
 from rdukit_platform.console.schedule_pages import read_schedule_lines
+from rdukit_platform.console.snippets import Readable, snippets_of
 from rdukit_platform.console.tiles import view_nodes
 from rdukit_platform.console.views import TONES, log_lines, view_job
 from rdukit_platform.console.waterfall import MAX_LINES, span_lines
@@ -79,8 +89,8 @@ router = APIRouter(prefix="/console", include_in_schema=False, route_class=PageR
 
 @router.get("", dependencies=[PUBLIC_ROUTE])
 def root() -> Response:
-    """Return the console without its slash."""
-    return RedirectResponse("/console/")
+    """Send the console's address without a page to the overview."""
+    return RedirectResponse(OVERVIEW.path)
 
 
 @router.get("/static/{name}", dependencies=[PUBLIC_ROUTE])
@@ -134,20 +144,18 @@ def log_out(request: Request) -> Response:
 
 
 @router.get("/")
-def overview(request: Request, caller: Visitor, state: str = "", q: SearchWords = "", cursor: str = "") -> Response:
+def all_jobs(request: Request, caller: Visitor, state: str = "", q: SearchWords = "", cursor: str = "") -> Response:
     """Show all jobs, or those in one state, with some words, or both."""
     part = _jobs_part(request, caller, state, q, cursor)
     return page(
-        request, "overview.html", section="Jobs", live=part, state=state, states=[str(s) for s in JobState],
+        request, "jobs.html", section="Jobs", live=part, state=state, states=[str(s) for s in JobState],
         q=q.strip(), query=job_query,
     )  # fmt: skip
 
 
 @router.get("/parts/jobs")
-def overview_part(
-    request: Request, caller: Visitor, state: str = "", q: SearchWords = "", cursor: str = ""
-) -> Response:
-    """Return the overview's table again."""
+def jobs_part(request: Request, caller: Visitor, state: str = "", q: SearchWords = "", cursor: str = "") -> Response:
+    """Return the jobs again."""
     return fragment(request, _jobs_part(request, caller, state, q, cursor))
 
 
@@ -156,7 +164,8 @@ def job(request: Request, job_id: str, caller: Visitor) -> Response:
     """Show one job."""
     head, title = _job_part(request, caller, job_id)
     log = _log_part(request, caller, job_id)
-    return page(request, "job.html", section="Jobs", title=title, live=head, log=log)
+    snippets = snippets_of(Readable.JOB, job_id, gateway_address(request))
+    return page(request, "job.html", section="Jobs", title=title, live=head, log=log, snippets=snippets)
 
 
 @router.get("/jobs/{job_id}/part")
@@ -188,7 +197,8 @@ def pipelines_part(request: Request, caller: Visitor, cursor: str | None = None)
 def pipeline(request: Request, pipeline_id: str, caller: Visitor) -> Response:
     """Show one pipeline."""
     part, name = _pipeline_part(request, caller, pipeline_id)
-    return page(request, "pipeline.html", section="Pipelines", live=part, title=name)
+    snippets = snippets_of(Readable.PIPELINE, pipeline_id, gateway_address(request))
+    return page(request, "pipeline.html", section="Pipelines", live=part, title=name, snippets=snippets)
 
 
 @router.get("/pipelines/{pipeline_id}/part")
@@ -224,6 +234,7 @@ def artifact(request: Request, artifact_id: str, caller: Visitor) -> Response:
         request, "artifact.html", section="Artifacts", artifact=made, parents=found.parents,
         children=found.children, experts=found.experts, files=files, is_picture=is_picture(made),
         needs=needs[:MAX_NAMED], picture=picture,
+        snippets=snippets_of(Readable.ARTIFACT, artifact_id, gateway_address(request)),
     )  # fmt: skip
 
 

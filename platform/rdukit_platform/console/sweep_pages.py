@@ -10,7 +10,8 @@ from rdukit_platform.api.dependencies import platform_of
 from rdukit_platform.catalog.own import newest_own
 from rdukit_platform.console import parallel as picture
 from rdukit_platform.console.access import Editor, Visitor
-from rdukit_platform.console.page import PageRoute, fragment, live, page
+from rdukit_platform.console.page import PageRoute, fragment, gateway_address, live, page
+from rdukit_platform.console.snippets import Readable, snippets_of
 from rdukit_platform.console.views import TONES, progress_words
 from rdukit_platform.jobs.states import JobState
 from rdukit_platform.sweeps import service
@@ -52,7 +53,8 @@ def sweeps_part(request: Request, caller: Visitor, cursor: str | None = None) ->
 def sweep(request: Request, sweep_id: str, caller: Visitor) -> Response:
     """Show one sweep."""
     part, name = _sweep_part(request, caller, sweep_id)
-    return page(request, "sweep.html", section="Sweeps", title=name, live=part)
+    snippets = snippets_of(Readable.SWEEP, sweep_id, gateway_address(request))
+    return page(request, "sweep.html", section="Sweeps", title=name, live=part, snippets=snippets)
 
 
 @router.get("/sweeps/{sweep_id}/part")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rdukit.units import format_bytes, format_seconds
-from rdukit_platform.nodes.view import is_usable
+from rdukit_platform.nodes.view import is_free, is_usable
 
 #: Colours that the style sheet has; holders beyond them share.
 COLOURS: Final = 8
@@ -303,6 +303,7 @@ def _view_node(node: Mapping[str, Any]) -> dict[str, Any]:
         "used": picture.tiles_used,
         "total": picture.tiles_total,
         "broken": picture.tiles_broken,
+        "free": sum(is_free(tile) for tile in tiles),
     }
 
 

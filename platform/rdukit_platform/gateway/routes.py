@@ -37,6 +37,7 @@ from rdukit_platform.console.expert_pages import router as expert_pages
 from rdukit_platform.console.job_actions import router as job_actions
 from rdukit_platform.console.login_pages import router as login_pages
 from rdukit_platform.console.member_pages import router as member_pages
+from rdukit_platform.console.overview_pages import router as overview_pages
 from rdukit_platform.console.playground_pages import router as playground_pages
 from rdukit_platform.console.routes import router as console
 from rdukit_platform.console.run_form_pages import router as run_forms
@@ -61,7 +62,7 @@ router = APIRouter(include_in_schema=False, dependencies=[PUBLIC_ROUTE])
 @router.get("/")
 def send_to_console() -> Response:
     """Send who opens the gateway's address in a browser to the console."""
-    return RedirectResponse("/console/")
+    return RedirectResponse("/console")
 
 
 @router.get("/openapi.json")
@@ -129,6 +130,7 @@ def _include_all() -> FastAPI:
         endpoint_calls,
         router,
         console,
+        overview_pages,
         catalog_pages,
         run_pages,
         run_forms,

@@ -1,5 +1,5 @@
 // Says when the platform does not answer, keeps logs scrolled to their end and the page's name in sight, and asks
-// before a cancel.
+// before a cancel. It adds a button that copies to commands, snippets, logs and ids: what has data-copy, and each pre.
 // htmx does the rest: fragments name themselves, when they are asked for again, and stop asking when nothing can change.
 (function () {
   "use strict";
@@ -23,7 +23,40 @@
     var log = event.target.querySelector && event.target.querySelector("pre.log");
     if (log) { log.scrollTop = keep.follow ? log.scrollHeight : keep.at; }
   });
+  // The clipboard is closed to pages of other hosts without https; there a selection is copied the older way.
+  function copyText(source) {
+    if (navigator.clipboard) { return navigator.clipboard.writeText(source.textContent); }
+    window.getSelection().selectAllChildren(source);
+    return document.execCommand("copy") ? Promise.resolve() : Promise.reject(new Error("not allowed"));
+  }
+  function addCopyButtons() {
+    document.querySelectorAll("main pre:not([data-copied]), main [data-copy]:not([data-copied])").forEach(function (source) {
+      var button = document.createElement("button"), place = source;
+      source.dataset.copied = "1";
+      button.type = "button";
+      button.className = "copy";
+      button.textContent = "Copy";
+      button.setAttribute("aria-label", "Copy " + source.textContent.trim().slice(0, 60));
+      if (source.tagName === "PRE") {
+        place = document.createElement("div");
+        place.className = "copyable";
+        source.replaceWith(place);
+        place.append(source, button);
+      } else {
+        source.after(button);
+      }
+      button.addEventListener("click", function () {
+        copyText(source).then(function () { return "Copied"; }, function () { return "Press Ctrl+C"; }).then(function (words) {
+          button.textContent = words;
+          document.getElementById("said").textContent = words;
+          window.setTimeout(function () { button.textContent = "Copy"; }, 2000);
+        });
+      });
+    });
+  }
+  document.addEventListener("htmx:afterSettle", addCopyButtons);
   document.addEventListener("DOMContentLoaded", function () {
+    addCopyButtons();
     scrollLogs();
     var nav = document.querySelector("nav"), here = nav && nav.querySelector("[aria-current]");
     if (here) { nav.scrollLeft = here.offsetLeft - nav.offsetLeft - (nav.clientWidth - here.clientWidth) / 2; }
