@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import click
@@ -11,9 +12,10 @@ from click.testing import CliRunner
 import build_site
 from manual import cli_pages, contents, rest_pages
 from rdukit.cli import docs as command
-from rdukit.cli.app import ROLES, SUMMARIES
+from rdukit.cli.app import ROLES, SUMMARIES, run_command
 from rdukit.cli.app import cli as root
 from rdukit.errors import NotFound, all_error_classes
+from rdukit_node.cli.snfadm import snfadm
 from support import shows
 from support.pages import code_blocks
 
@@ -21,6 +23,7 @@ pytestmark = shows("docs", "start", "upgrade", "troubleshooting", "project")
 
 GROUPS = contents.read_groups((contents.TREE / contents.INDEX).read_text())
 SITE_ONLY = {"cli", "rest", "sdk", "client"}
+ROLES_PAGES = {page for commands in ROLES.values() for page in commands.values()}
 
 
 def test_every_page_is_in_one_group_of_the_contents() -> None:
@@ -123,7 +126,13 @@ def test_the_help_of_a_command_ends_with_its_page(words: list[str]) -> None:
     assert found is not None and found[1] in ROLES_PAGES
 
 
-ROLES_PAGES = {page for commands in ROLES.values() for page in commands.values()}
+def test_the_help_of_an_administration_tool_ends_with_its_page(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["snfadm", "--help"])
+    with pytest.raises(SystemExit):
+        run_command(snfadm)
+    assert capsys.readouterr().out.rstrip().endswith("Manual: rdukit docs tools")
 
 
 def test_help_lists_commands_by_role() -> None:

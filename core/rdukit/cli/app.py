@@ -35,7 +35,7 @@ class CommandGroup(ExtensibleGroup):
         """Return the command, whose help ends with its page of the manual, as do those below it."""
         found = super().get_command(ctx, cmd_name)
         if found is not None:
-            end_help_as(found, f"Manual: rdukit docs {page_of(cmd_name)}")
+            end_help_as(found, manual_line(cmd_name))
         return found
 
 
@@ -106,9 +106,10 @@ ROLES: Final[Mapping[str, Mapping[str, str]]] = {
 }  # fmt: skip
 
 
-def page_of(command: str) -> str:
-    """Return the page of the manual of one of ``rdukit``'s commands."""
-    return next(pages[command] for pages in ROLES.values() if command in pages)
+def manual_line(command: str) -> str:
+    """Return the last line of a command's help, which names its page; what is no command of ``rdukit`` is a tool."""
+    page = next((pages[command] for pages in ROLES.values() if command in pages), "tools")
+    return f"Manual: rdukit docs {page}"
 
 
 @click.group(cls=CommandGroup, extended_by=GROUP, context_settings={"help_option_names": ["-h", "--help"]})
@@ -155,6 +156,8 @@ def run_command(command: click.Command) -> None:
 
     With ``--json`` among the arguments the error is printed as JSON on stdout too.
     """
+    if command is not cli:
+        end_help_as(command, manual_line(command.name or ""))
     with exit_on_error():
         status = _run_click(command)
     sys.exit(status if isinstance(status, int) else 0)
