@@ -88,7 +88,7 @@ ROLES: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "Port and train models": {
         "pef": "profile", "cache": "native-kernels", "checkpoint": "checkpoints", "collective": "collectives",
-        "simulate": "scaling", "bench": "bench",
+        "simulate": "simulate-queue", "bench": "bench",
     },
     "Use models and data": {
         "catalog": "catalog", "zoo": "zoo", "job": "jobs", "pipeline": "pipelines", "sweep": "sweeps",
