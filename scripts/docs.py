@@ -340,7 +340,7 @@ def load_recipes() -> dict[str, dict[str, Any]]:
     return {name: recipe.model_dump() for name, recipe in found.items() if recipe is not None and recipe.reached}
 
 
-PERMISSIONS_INTRODUCTION = """A token has scopes; a role is a name for a set of them ([security.md](security.md#roles)).
+PERMISSIONS_INTRODUCTION = """A token has scopes; a role is a name for a set of them ([tokens.md](tokens.md#roles)).
 `GET /v1/roles` and `rdukit tenant roles` show the roles of an installation. The tests try every route with every role,
 for the caller's own tenant and for another one: what is another's is *not found*.
 

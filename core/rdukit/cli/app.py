@@ -100,8 +100,8 @@ ROLES: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "Log in": {"login": "identity", "logout": "identity", "whoami": "identity", "context": "identity"},
     "Run a node or a platform": {
-        "node": "node", "tenant": "identity", "user": "identity", "org": "identity", "token": "identity",
-        "audit": "security", "backup": "backup", "restore": "backup",
+        "node": "node", "tenant": "tokens", "user": "identity", "org": "identity", "token": "tokens",
+        "audit": "tokens", "backup": "backup", "restore": "backup",
     },
 }  # fmt: skip
 
