@@ -150,7 +150,7 @@ def test_help_lists_commands_by_role() -> None:
     ],
 )
 def test_a_page_is_found_by_its_name_a_command_or_an_errors_code(word: str, expected: tuple[str, str]) -> None:
-    assert command.find_page(word, command.list_pages()) == expected
+    assert command.find_page(word, command.Manual().list_pages()) == expected
 
 
 def test_a_mistyped_page_is_refused_with_near_ones() -> None:
@@ -163,6 +163,24 @@ def test_docs_prints_a_page_or_its_path() -> None:
     assert printed.output == (contents.TREE / "docs/port.md").read_text()
     path = CliRunner().invoke(root, ["docs", "no-resources"]).output.strip()
     assert path.endswith("#no-resources") and Path(path.partition("#")[0]).is_file()
+
+
+def test_a_wheel_without_a_site_says_how_to_get_the_manual(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="make site"):
+        command.Manual(tmp_path / "site", tmp_path / "docs").list_pages()
+
+
+def test_a_wheel_with_a_site_has_pages_and_their_text(tmp_path: Path) -> None:
+    sources = tmp_path / "site/_sources"
+    (sources / "cli").mkdir(parents=True)
+    for name in ("index.md.txt", "cli/job.md.txt", "sdk.rst.txt"):
+        (sources / name).write_text(name)
+    manual = command.Manual(tmp_path / "site", tmp_path / "docs")
+    assert manual.list_pages() == ["README", "cli/job", "sdk"]
+    assert [manual.text_of(page).read_text() for page in manual.list_pages()] == [
+        "index.md.txt", "cli/job.md.txt", "sdk.rst.txt",
+    ]  # fmt: skip
+    assert manual.site_of("README") == tmp_path / "site/index.html"
 
 
 def test_every_error_has_an_anchor_in_the_manual() -> None:

@@ -2,6 +2,7 @@
 
 import sys
 import webbrowser
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -10,12 +11,45 @@ import click
 import rdukit
 from rdukit.errors import NotFound, all_error_classes, suggest
 
-#: Site that ``make site`` builds, in the checkout or in a wheel that was built afterwards.
-SITE: Final = Path(rdukit.__file__).parent / "site"
-#: Markdown pages of a checkout.
-MARKDOWN: Final = Path(rdukit.__file__).parents[2] / "docs"
-#: The page that lists all others, and its name in the site.
+#: The page that lists all others; ``index`` in the site.
 CONTENTS: Final = "README"
+
+
+@dataclass(frozen=True, slots=True)
+class Manual:
+    """Folders of the manual, of which either may be missing."""
+
+    #: Site that ``make site`` builds, in the checkout or in a wheel that was built afterwards.
+    site: Path = Path(rdukit.__file__).parent / "site"
+    #: Markdown pages of a checkout.
+    markdown: Path = Path(rdukit.__file__).parents[2] / "docs"
+
+    def list_pages(self) -> list[str]:
+        """Return the names of all pages; those that only the site has, such as ``cli/job``, if it is built.
+
+        Raises:
+            NotFound: there is neither a site nor Markdown.
+        """
+        sources = self.site / "_sources"
+        built = [str(path.relative_to(sources)).partition(".")[0] for path in sources.rglob("*.txt")]
+        plain = [str(path.relative_to(self.markdown).with_suffix("")) for path in self.markdown.rglob("*.md")]
+        if not built and not plain:
+            raise NotFound(
+                "this installation has no manual; build it into the wheel: make site in a checkout, then pip install .; "
+                "rdukit COMMAND --help needs none"
+            )
+        return sorted({CONTENTS if name == "index" else name for name in (*built, *plain)})
+
+    def site_of(self, page: str) -> Path:
+        """Return where the site has a page, whether or not it is built."""
+        return self.site / f"{'index' if page == CONTENTS else page}.html"
+
+    def text_of(self, page: str) -> Path:
+        """Return the text of a page: the checkout's Markdown, otherwise what the site was built from."""
+        own = self.markdown / f"{page}.md"
+        if own.is_file():
+            return own
+        return next((self.site / "_sources").glob(f"{'index' if page == CONTENTS else page}.*.txt"))
 
 
 @click.command()
@@ -30,20 +64,19 @@ def docs(page: str, is_printed: bool) -> None:
 
     Example: rdukit docs port
     """
-    found, anchor = find_page(page, list_pages())
-    text, place = markdown_of(found), site_of(found)
+    manual = Manual()
+    found, anchor = find_page(page, manual.list_pages())
     if is_printed:
-        click.echo(text.read_text(), nl=False)
+        click.echo(manual.text_of(found).read_text(), nl=False)
         return
-    path = place if place.is_file() else text
-    fragment = f"#{anchor}" if anchor else ""
-    if path == place and sys.stdout.isatty():
-        webbrowser.open(path.as_uri() + fragment)  # does nothing where there is no browser
-    click.echo(f"{path}{fragment}")
+    site, fragment = manual.site_of(found), f"#{anchor}" if anchor else ""
+    if site.is_file() and sys.stdout.isatty():
+        webbrowser.open(site.as_uri() + fragment)  # does nothing where there is no browser
+    click.echo(f"{site if site.is_file() else manual.text_of(found)}{fragment}")
 
 
 def find_page(name: str, pages: list[str]) -> tuple[str, str]:
-    """Return the page that a word means, and the heading or entry in it; empty: the page's beginning (pure).
+    """Return the page that a word means, and the entry in it; empty: the page's beginning (pure).
 
     Args:
         name: page, command of ``rdukit`` or code of an error.
@@ -66,35 +99,3 @@ def find_page(name: str, pages: list[str]) -> tuple[str, str]:
         f"the manual has no page {name!r}; expected a page that rdukit docs --print lists, a command, or an error's "
         f"code.{hint}"
     )
-
-
-def list_pages() -> list[str]:
-    """Return the names of the pages that are on this machine.
-
-    Raises:
-        NotFound: there is neither a site nor Markdown.
-    """
-    if (SITE / "index.html").is_file():
-        sources = SITE / "_sources"
-        names = [str(path.relative_to(sources)).partition(".")[0] for path in sources.rglob("*.txt")]
-    else:
-        names = [str(path.relative_to(MARKDOWN).with_suffix("")) for path in MARKDOWN.rglob("*.md")]
-    if not names:
-        raise NotFound(
-            "this installation has no manual; build it into the wheel: make site in a checkout, then pip install .; "
-            "rdukit COMMAND --help needs none"
-        )
-    return sorted({CONTENTS if name == "index" else name for name in names})
-
-
-def site_of(page: str) -> Path:
-    """Return where the site has a page, whether or not it is built."""
-    return SITE / f"{'index' if page == CONTENTS else page}.html"
-
-
-def markdown_of(page: str) -> Path:
-    """Return the text of a page: the checkout's Markdown, otherwise what the site was built from."""
-    own = MARKDOWN / f"{page}.md"
-    if own.is_file():
-        return own
-    return next((SITE / "_sources").glob(f"{'index' if page == CONTENTS else page}.*.txt"))
