@@ -28,7 +28,7 @@ PATHS ?=
 #: Libraries whose models are tried too: make conformance MODELS="transformers timm torchvision"; needs the extra `models`
 MODELS ?=
 
-.PHONY: help setup demo up check format lint types imports unit tidy test test-all conformance operators sanitize fuzz integration engine browser bench lock audit proto docs clean
+.PHONY: help setup demo up check format lint types imports unit tidy test test-all conformance operators sanitize fuzz integration engine browser bench lock audit proto docs site clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -120,6 +120,10 @@ proto: setup ## Regenerate the gRPC code from the .proto files.
 
 docs: setup ## Rewrite the generated parts of the manual.
 	$(BIN)/python scripts/docs.py
+
+site: setup ## The manual as a site, core/rdukit/site, with a search that works offline; every warning is an error.
+	$(BIN)/python scripts/build_site.py $(ARGS)
+	@echo "site: open core/rdukit/site/index.html, or: $(BIN)/rdukit docs"
 
 clean: ## Remove caches, build outputs and the virtual environment.
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -102,12 +102,14 @@ def errors_page() -> str:
     lines = [
         "# Errors", "", HEAD,
         "A command prints `error [code]: message` on stderr and ends with the exit status. REST answers",
-        '`{"error": {"code", "message", "detail", "request_id"}}` with the HTTP status; gRPC carries the same.', "",
-        "| code | meaning | exit | HTTP | gRPC |", "| --- | --- | --- | --- | --- |",
+        '`{"error": {"code", "message", "detail", "request_id"}}` with the HTTP status; gRPC carries the same.',
+        "In a shell `rdukit docs CODE` opens the entry; [troubleshooting](troubleshooting.md) says what to do.",
+        "", "| code | meaning | exit | HTTP | gRPC |", "| --- | --- | --- | --- | --- |",
     ]  # fmt: skip
     for cls in error_classes(RdukitError):
         meaning = " ".join((inspect.getdoc(cls) or "").split())
-        lines.append(f"| `{cls.code}` | {meaning} | {cls.exit_status} | {cls.http_status} | {cls.grpc_status} |")
+        code = f'<a id="{cls.code}"></a>`{cls.code}`'
+        lines.append(f"| {code} | {meaning} | {cls.exit_status} | {cls.http_status} | {cls.grpc_status} |")
     return "\n".join([*lines, ""])
 
 
@@ -341,7 +343,7 @@ def load_recipes() -> dict[str, dict[str, Any]]:
     return {name: recipe.model_dump() for name, recipe in found.items() if recipe is not None and recipe.reached}
 
 
-PERMISSIONS_INTRODUCTION = """A token has scopes; a role is a name for a set of them ([security.md](security.md#roles)).
+PERMISSIONS_INTRODUCTION = """A token has scopes; a role is a name for a set of them ([tokens.md](tokens.md#roles)).
 `GET /v1/roles` and `rdukit tenant roles` show the roles of an installation. The tests try every route with every role,
 for the caller's own tenant and for another one: what is another's is *not found*.
 

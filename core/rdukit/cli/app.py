@@ -4,14 +4,14 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import click
 
 from rdukit import __version__
-from rdukit.cli.commands import Choice, ExtensibleGroup, with_plain_range
+from rdukit.cli.commands import Choice, ExtensibleGroup, end_help_as, with_plain_range
 from rdukit.errors import InvalidArgument, RdukitError, find_system_error
 from rdukit.files.home import mend_home
 from rdukit.system.process import LEVELS, configure_logging
@@ -25,9 +25,18 @@ class CommandGroup(ExtensibleGroup):
     """Loads a sub-command only when it is asked for, so that ``rdukit --help`` imports no part."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write each command's name and summary without importing the parts."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, SUMMARIES.get(name, "")) for name in self.list_commands(ctx)])
+        """Write each command's name and summary by role, without importing the parts."""
+        installed = self.list_commands(ctx)
+        for role, commands in ROLES.items():
+            with formatter.section(role):
+                formatter.write_dl([(name, SUMMARIES[name]) for name in commands if name in installed])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command, whose help ends with its page of the manual, as do those below it."""
+        found = super().get_command(ctx, cmd_name)
+        if found is not None:
+            end_help_as(found, manual_line(cmd_name))
+        return found
 
 
 #: One line per sub-command for ``rdukit --help``; a test compares it with the commands' own help.
@@ -45,6 +54,7 @@ SUMMARIES = {
     "completion": "Print the script that completes commands and options in a shell.",
     "context": "Name platforms, and choose the one that commands use.",
     "demo": "Run preprocess, compile, train and infer on real digits, and stop.",
+    "docs": "Open a page of the manual, or the entry of an error, without a network.",
     "doctor": "Check this installation against the manual, and print what to do.",
     "endpoint": "Run experts behind the gateway; update, roll back, call and delete them.",
     "expert": "Promote trained checkpoints to experts; list, compare and deprecate them.",
@@ -71,6 +81,37 @@ SUMMARIES = {
     "whoami": "Show your identity on the platform: user, tenant, role, and the end of the token.",
     "zoo": "List models, print their programs' paths, and plan published sizes.",
 }
+
+#: Commands by what a reader wants to do, each with its page of the manual.
+ROLES: Final[Mapping[str, Mapping[str, str]]] = {
+    "Start": {
+        "demo": "start", "up": "start", "status": "start", "doctor": "troubleshooting", "docs": "README",
+        "completion": "start",
+    },
+    "Port and train models": {
+        "pef": "profile", "cache": "native-kernels", "checkpoint": "checkpoints", "collective": "collectives",
+        "simulate": "simulate-queue", "bench": "bench",
+    },
+    "Use models and data": {
+        "catalog": "catalog", "zoo": "zoo", "job": "jobs", "pipeline": "pipelines", "sweep": "sweeps",
+        "expert": "experts", "artifact": "artifacts",
+    },
+    "Serve and call models": {
+        "serve": "inference", "bundle": "bundles", "router": "bundles", "endpoint": "endpoints", "webhook": "webhooks",
+        "box": "modelbox",
+    },
+    "Log in": {"login": "identity", "logout": "identity", "whoami": "identity", "context": "identity"},
+    "Run a node or a platform": {
+        "node": "node", "tenant": "tokens", "user": "identity", "org": "identity", "token": "tokens",
+        "audit": "tokens", "backup": "backup", "restore": "backup",
+    },
+}  # fmt: skip
+
+
+def manual_line(command: str) -> str:
+    """Return the last line of a command's help, which names its page; what is no command of ``rdukit`` is a tool."""
+    page = next((pages[command] for pages in ROLES.values() if command in pages), "tools")
+    return f"Manual: rdukit docs {page}"
 
 
 @click.group(cls=CommandGroup, extended_by=GROUP, context_settings={"help_option_names": ["-h", "--help"]})
@@ -117,6 +158,8 @@ def run_command(command: click.Command) -> None:
 
     With ``--json`` among the arguments the error is printed as JSON on stdout too.
     """
+    if command is not cli:
+        end_help_as(command, manual_line(command.name or ""))
     with exit_on_error():
         status = _run_click(command)
     sys.exit(status if isinstance(status, int) else 0)
@@ -152,6 +195,8 @@ def _exit_with(error: RdukitError) -> NoReturn:
         _echo_body(error)
     _drop_output()
     click.echo(f"error [{error.code}]: {error.message}", err=True)
+    if sys.stderr is not None and sys.stderr.isatty():  # for people; programs read the one line
+        click.echo(f"More: rdukit docs {error.code}", err=True)
     sys.exit(error.exit_status)
 
 

@@ -64,10 +64,13 @@ class ExtensibleGroup(click.Group):
         return sorted({*super().list_commands(ctx), *(point.name for point in self._points)})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command, imported if another part has it."""
-        own = super().get_command(ctx, cmd_name)
-        found = [] if own is not None else [point for point in self._points if point.name == cmd_name]
-        return found[0].load() if found else own
+        """Return the command, imported if another part has it; its help ends as this group's does."""
+        found = super().get_command(ctx, cmd_name)
+        if found is None:
+            found = next((point.load() for point in self._points if point.name == cmd_name), None)
+        if found is not None and self.epilog is not None:
+            end_help_as(found, self.epilog)
+        return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each command's name and first sentence, whole."""
@@ -97,6 +100,14 @@ class ExtensibleGroup(click.Group):
         from importlib.metadata import entry_points  # as slow as click: tools that no part extends do without
 
         return tuple(entry_points(group=self.extended_by))
+
+
+def end_help_as(command: click.Command, epilog: str) -> None:
+    """Give a command the last line of its help, and those below it, unless they have one."""
+    if command.epilog is None:
+        command.epilog = epilog
+    for inner in getattr(command, "commands", {}).values():
+        end_help_as(inner, epilog)
 
 
 #: Gives the command's function ``as_json``.

@@ -15,7 +15,7 @@ from rdukit.errors import InvalidArgument
 from rdukit.fence.seccomp import NUMBERS, REFUSED, RULES, Instruction, engine_profile, make_filter, pack_filter
 from support import shows
 
-pytestmark = shows("job-boxes", "security")
+pytestmark = shows("job-boxes", "security", "fence")
 
 ALLOW, KILL, ERROR = 0x7FFF_0000, 0x8000_0000, 0x0005_0000
 PROCESSORS = {"x86_64": 0xC000_003E, "aarch64": 0xC000_00B7}

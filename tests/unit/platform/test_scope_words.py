@@ -6,7 +6,7 @@ from rdukit_platform.tenants.roles import lacks_scope
 from rdukit_platform.tenants.scopes import SCOPES, all_of, name_scopes
 from support import shows
 
-pytestmark = shows("permissions", "security")
+pytestmark = shows("permissions", "security", "tokens")
 
 
 @pytest.mark.parametrize(

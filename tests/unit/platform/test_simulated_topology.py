@@ -30,7 +30,7 @@ from rdukit_platform.scheduler.simulate import SimulatedEnd, SimulatedJob, Simul
 from rdukit_platform.scheduler.traces import WHOLE, Outage, TraceJob, draw_outages, draw_trace
 from support import shows
 
-pytestmark = shows("simulate", "scheduler")
+pytestmark = shows("simulate", "simulate-queue", "scheduler")
 
 #: Nodes of two XRDUs of two RDUs of four tiles.
 WIDTH, RDUS = 4, 4

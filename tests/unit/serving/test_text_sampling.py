@@ -9,7 +9,7 @@ from rdukit.errors import InvalidArgument
 from rdukit_serving.text.sampling import Sampler, SamplingOptions, likeliest, log_probabilities, probabilities
 from support import shows
 
-pytestmark = shows("inference")
+pytestmark = shows("inference", "text-models")
 
 LOGITS = np.log(np.array([0.1, 0.4, 0.2, 0.3], np.float32))
 

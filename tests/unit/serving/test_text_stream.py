@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rdukit_serving.text.token_bytes import TextStream
 from support import shows
 
-pytestmark = shows("inference")
+pytestmark = shows("inference", "text-models")
 
 
 def decode(tokens: Sequence[int]) -> str:

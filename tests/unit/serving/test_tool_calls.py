@@ -8,7 +8,7 @@ from rdukit.errors import InvalidArgument
 from rdukit_serving.text.tool_calls import FORMATS, CallReader, forced_call, format_of
 from support import shows
 
-pytestmark = shows("inference")
+pytestmark = shows("inference", "text-models")
 
 NAMES = ["find", "wait"]
 FIND = ("find", {"word": "a } b"})
