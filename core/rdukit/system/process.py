@@ -92,7 +92,7 @@ def stop_child(child: Child, grace_s: float, *, ask: bool = True, kill: Callable
 
 
 def end_group_with_parent(parent: int) -> None:
-    """Kill this process and the process group that it leads as soon as the process ``parent`` has ended, for any reason.
+    """Kill this process and the process group that it leads as soon as the process ``parent`` has ended.
 
     What this process started ends with it. Unlike ``die_with_parent`` it does not matter which thread of the parent
     started this process; a thread of this one waits.

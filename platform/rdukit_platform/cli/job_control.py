@@ -50,7 +50,9 @@ _QUEUE_OPTIONS: Final = (
         help="Time after which an attempt ends, such as 90s, 15m or 2h; short jobs may start earlier.",
     ),
     click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label KEY=VALUE; repeat for more."),
-    click.option("--max-attempts", type=click.IntRange(1), default=None, help="Failed attempts after which the job fails."),
+    click.option(
+        "--max-attempts", type=click.IntRange(1), default=None, help="Failed attempts after which the job fails."
+    ),
     click.option(
         "--deadline", type=Deadline(), default=None,
         help="Deadline, such as 2h (from now) or 2026-11-30T08:00Z; the job fails if it is missed.",
@@ -59,7 +61,7 @@ _QUEUE_OPTIONS: Final = (
         "--retry-on", "retry_on", multiple=True, metavar="CAUSE",
         help="Retry only after this outcome of an attempt, such as box-lost, or error code; repeat for more.",
     ),
-    click.option("--retry-backoff", type=Duration(), default=None, help="Pause after the first failure; it doubles with each."),
+    click.option("--retry-backoff", type=Duration(), default=None, help="Pause after the first failure; doubles each time."),
     click.option("--retry-max-backoff", type=Duration(), default=None, help="Longest pause before an attempt."),
     click.option(
         "--preemptible", is_flag=True,

@@ -387,7 +387,7 @@ def _same_request(job: JobRow, request: JobRequest) -> JobRow:
 
 
 def was_asked_for(job: JobRow, request: JobRequest | StepRequest) -> bool:
-    """Return whether a job is what the request asks for. Inputs are not compared: references may have become artifacts."""
+    """Return whether a job is what the request asks for, but for its inputs: references may have become artifacts."""
     asked = {"verb": request.verb, "parameters": request.parameters, **chosen(request, job.created_at)}
     # "The newest" is the version that was the newest when the job was submitted.
     is_of_box = read_selector(request.box).takes(job.box, job.box_version)
