@@ -61,7 +61,7 @@ _QUEUE_OPTIONS: Final = (
         "--retry-on", "retry_on", multiple=True, metavar="CAUSE",
         help="Retry only after this outcome of an attempt, such as box-lost, or error code; repeat for more.",
     ),
-    click.option("--retry-backoff", type=Duration(), default=None, help="Pause after the first failure; doubles each time."),
+    click.option("--retry-backoff", type=Duration(), default=None, help="First pause; it doubles after each failure."),
     click.option("--retry-max-backoff", type=Duration(), default=None, help="Longest pause before an attempt."),
     click.option(
         "--preemptible", is_flag=True,
