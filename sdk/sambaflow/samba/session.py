@@ -27,7 +27,7 @@ from sambaflow.sessions.modes import Modes, Watched, check_traced, find_evaluati
 from sambaflow.sessions.multigraph import MultiGraph
 from sambaflow.sessions.options import read_dynamic_dims, read_options
 from sambaflow.sessions.profiles import HostProfile, profile_runs, runtime_profile
-from sambaflow.sessions.spatial import find_batches, first_batch
+from sambaflow.sessions.spatial import divide, refuse_replicas
 from sambaflow.tracing.tied_weights import compiled_apart
 from sambaflow.tracing.tracer import TracedModel, flatten_tensors, trace_model
 
@@ -205,8 +205,7 @@ class SambaSession:
         """
         self._unload_earlier()
         path = str(pef or self.pef_path)
-        spatial = find_batches(inputs, path) if str(mapping).lower() == "spatial" else None
-        inputs = inputs if spatial is None else first_batch(inputs, spatial)
+        inputs, spatial = divide(inputs, path, mapping, self.options)
         traced = self._trace(model, inputs, compiled_apart(model, path))
         optimizers = optimizer_list(optim)
         loaded = self._keep(
@@ -233,6 +232,7 @@ class SambaSession:
             PefError: there is no such PEF, it cannot be used, or it was compiled from other graphs or regions.
             NoResources: the node has no room.
         """
+        refuse_replicas(self.options)
         self._unload_earlier()
         path, graphs = str(pef or self.pef_path), self.multigraph
         cut = graphs.cut_all()

@@ -28,6 +28,7 @@ from sambaflow.sessions.modes import Modes
 from sambaflow.sessions.scalars import RunScalars
 from sambaflow.sessions.spatial import SpatialBatches, join_parts
 from sambaflow.sessions.updates import Updates, section_kinds
+from sambaflow.sessions.virtual_ranks import VirtualRanks
 from sambaflow.tracing.torch_private import DisableTorchFunctionSubclass
 from sambaflow.tracing.tracer import flatten_tensors
 
@@ -42,7 +43,7 @@ class LoadedPef:
 
     Args:
         state: host tensors of parameters and buffers by symbol name. optimizers: those whose states the device holds.
-        spatial: set by a trace with spatial mapping whose inputs hold several batches.
+        spatial: set by a trace whose inputs hold several batches: with spatial mapping, or of virtual ranks.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class LoadedPef:
         #: Graph of a multigraph PEF → the models in it whose mode forward reads.
         self.graph_modes: dict[str, list[Modes]] = {}
         self._spatial = spatial
+        self._virtual = VirtualRanks(application, spatial) if spatial is not None and spatial.are_replicas else None
         #: Devices whose autocast was on when the model was traced.
         self.autocast = active_autocast()
         self.updates = Updates(application.pef, application.program)
@@ -142,10 +144,14 @@ class LoadedPef:
         scalars = self.resolve_scalars(hyperparameters, has_update)
 
         def step(values: Sequence[tuple[str, torch.Tensor]]) -> list[SambaTensor]:
-            program.write_all(values)
             chosen = self.replicas.prepare(graph, sections, is_whole_step, data_parallel)
             self._shown = shown
-            self.application.run(graph.name, chosen, scalars)
+            if self._virtual is None:
+                program.write_all(values)
+                self.application.run(graph.name, chosen, scalars)
+            else:
+                names = [shown.get(name, name) for name in requested]
+                self._virtual.run(graph, chosen, values, names, scalars, data_parallel)
             self.replicas.note(chosen)
             self.copies.note_run(chosen)
             if data_parallel:
@@ -154,7 +160,8 @@ class LoadedPef:
             self.updates.note(backward, has_update)
             return [self.handle(name) for name in requested]
 
-        made = step(given) if self._spatial is None else self._run_batches(self._spatial, given, step)
+        spatial = self._spatial if self._virtual is None else None
+        made = step(given) if spatial is None else self._run_batches(spatial, given, step)
         if has_update:
             self.optimizers.after_update()
         return made
@@ -217,6 +224,8 @@ class LoadedPef:
         """Return a live handle: it keeps the device's tensor of this run and converts it when read."""
         program = self.program
         source = self._shown.get(name, name)
+        if self._virtual is not None and source in self._virtual.outputs:
+            return SambaTensor(self._virtual.outputs[source], name=name)
         symbol = program.symbol(source)
         device = program.device_tensor(source)
         handle = SambaTensor(shape=symbol.shape, dtype=getattr(torch, symbol.host_dtype), name=name)
@@ -280,15 +289,18 @@ class LoadedPef:
 
     def read(self, name: str) -> torch.Tensor:
         """Return a copy of a device tensor."""
-        return self.program.read(self._shown.get(name, name))
+        source = self._shown.get(name, name)
+        if self._virtual is not None and source in self._virtual.outputs:
+            return self._virtual.outputs[source].clone()
+        return self.program.read(source)
 
     def read_gradient(self, name: str) -> torch.Tensor | None:
         """Return a tensor's gradient of the last backward; None where none flows into it."""
         gradient = self.updates.gradient_of(name)
         if gradient is not None and self._spatial is not None and name in self._spatial.axes:
             raise InvalidArgument(
-                f"the gradient of input {name!r} is not kept with spatial mapping, which runs {self._spatial.count} "
-                "steps a call; trace with mapping='section' and run one batch at a time"
+                f"the gradient of input {name!r} is not kept: a call runs {self._spatial.count} batches; trace with "
+                "mapping='section', without --virtual-ranks, and run one batch at a time"
             )
         return gradient
 

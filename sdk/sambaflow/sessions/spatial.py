@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from rdukit.errors import PefMismatch
+from rdukit.errors import InvalidArgument, PefMismatch
 from rdukit.pef import read_pef
 from sambaflow.samba.sambatensor import SambaTensor, SambaTensors
 from sambaflow.tracing.tracer import flatten_tensors
@@ -23,6 +23,8 @@ class SpatialBatches:
 
     count: int
     axes: Mapping[str, int]
+    #: Whether they are those of virtual ranks, and make one step.
+    are_replicas: bool = False
     #: Output → incoming gradient of all batches, joined; until set again.
     seeds: dict[str, torch.Tensor] = field(default_factory=dict)
 
@@ -38,6 +40,42 @@ class SpatialBatches:
     def joined_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Return the shape of an output of all batches."""
         return (shape[0] * self.count, *shape[1:]) if shape else (self.count,)
+
+
+def divide(
+    inputs: Any, path: str, mapping: str, options: Mapping[str, Any]
+) -> tuple[Any, SpatialBatches | None]:  # fmt: skip
+    """Return the first batch of a program's inputs, for a trace, and how all of them divide into batches.
+
+    Args:
+        inputs: SambaTensors in any nesting; several batches with ``mapping`` spatial, or of virtual ranks. path: the
+            PEF's.
+    Raises:
+        PefMismatch: inputs disagree, or do not hold a batch for each virtual rank.
+    """
+    count, is_spatial = int(options.get("virtual_ranks") or 1), str(mapping).lower() == "spatial"
+    batches = find_batches(inputs, path) if is_spatial or count > 1 else None
+    if count > 1:
+        found = 1 if batches is None else batches.count
+        if is_spatial:
+            raise InvalidArgument("--virtual-ranks cannot be combined with mapping='spatial'; leave one of them out")
+        if batches is None or found != count:
+            raise PefMismatch(
+                f"the inputs hold {found} times the batch that {path} was compiled for; with --virtual-ranks {count} "
+                f"pass {count} times as many samples, those of rank 0 first"
+            )
+        batches.are_replicas = True
+    return (inputs if batches is None else first_batch(inputs, batches)), batches
+
+
+def refuse_replicas(options: Mapping[str, Any]) -> None:
+    """Refuse virtual ranks of a program with several graphs.
+
+    Raises:
+        InvalidArgument: the options ask for them.
+    """
+    if int(options.get("virtual_ranks") or 1) > 1:
+        raise InvalidArgument("--virtual-ranks runs PEFs of one graph; start one process for each rank")
 
 
 def find_batches(inputs: Any, path: str) -> SpatialBatches | None:
@@ -60,7 +98,7 @@ def find_batches(inputs: Any, path: str) -> SpatialBatches | None:
         axis = different[0]
         if len(shape) != len(wanted) or len(different) > 1 or not wanted[axis] or shape[axis] % wanted[axis]:
             raise PefMismatch(
-                f"input {name!r} is {list(shape)}; with spatial mapping legal are batches of {list(wanted)}, one after "
+                f"input {name!r} is {list(shape)}; legal are batches of {list(wanted)}, one after "
                 f"the other along one axis, as {path} was compiled for"
             )
         counts[name], axes[name] = shape[axis] // wanted[axis], axis

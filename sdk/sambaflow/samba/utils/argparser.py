@@ -59,10 +59,13 @@ def parse_app_args(
             setattr(args, name, value)
     if args.yaml_config:
         parse_yaml_to_args(args.yaml_config, args)
-    from sambaflow.sessions.data_parallel import is_switched_on, join_ranks
+    from sambaflow.sessions.data_parallel import is_switched_on, join_ranks, world_size
+    from sambaflow.sessions.virtual_ranks import check_virtual_ranks
 
-    if is_switched_on(args.data_parallel):
+    is_parallel = is_switched_on(args.data_parallel)
+    if is_parallel:
         args.local_rank = join_ranks()
+    check_virtual_ranks(args.virtual_ranks, is_parallel, world_size())
     current_session().options = dict(vars(args))
     return args
 
@@ -130,6 +133,8 @@ def add_built_in_options(parser: argparse.ArgumentParser, command: str) -> None:
     add("--host-fallback", action="store_true", help="run operators that the RDU does not have on the host (ours)")
     _add_accepted(parser)
     if command in _RUN:
+        add("--virtual-ranks", type=int, default=1, metavar="R",
+            help="replicas in this process, with the bits of R ranks (ours)")  # fmt: skip
         add("-n", "--num-iterations", type=int, default=100, help="iterations to measure")
         add("--min-duration", type=float, default=0.0, help="seconds to measure at least")
         add("--run-graph-only", action="store_true", help="measure the graph without the inputs' upload")
