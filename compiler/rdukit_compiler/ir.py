@@ -93,7 +93,7 @@ class Operator:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ChipPiece:
     """Rows of the parameter or input ``parent``, from ``start`` on, that one chip holds."""
 
     parent: str
@@ -117,7 +117,7 @@ class ModelGraph:
     updates: Mapping[str, str] = field(default_factory=dict)
     rates: Mapping[str, float] = field(default_factory=dict)
     chips: int = 1
-    pieces: Mapping[str, Piece] = field(default_factory=dict)
+    pieces: Mapping[str, ChipPiece] = field(default_factory=dict)
     replicated: Mapping[str, str] = field(default_factory=dict)
 
     def producers(self) -> dict[str, Operator]:

@@ -182,9 +182,10 @@ class StatusPage:
         times = copy[PageWord.PHASE_NS : PageWord.PHASE_NS + 5]
         if phase:
             times[phase - 1] += min(max(0, monotonic_ns() - copy[PageWord.PHASE_BEGAN]), _MAX)
-        received, sent = copy[PageWord.LINK_RX : PageWord.LINK_TX], copy[PageWord.LINK_TX : PageWord.END]
-        values = PageValues(phase, tuple(times), *copy[PageWord.RUNS : PageWord.LINK_RX])
-        return values._replace(link_rx=tuple(received), link_tx=tuple(sent)) if any(received) else values
+        runs, sections, cycles, flops, read, written, rx, tx = copy[PageWord.RUNS : PageWord.LINK_RX]
+        received, sent = tuple(copy[PageWord.LINK_RX : PageWord.LINK_TX]), tuple(copy[PageWord.LINK_TX : PageWord.END])
+        values = PageValues(phase, tuple(times), runs, sections, cycles, flops, read, written, rx, tx)
+        return values._replace(link_rx=received, link_tx=sent) if any(received) else values
 
 
 def private_page() -> StatusPage:

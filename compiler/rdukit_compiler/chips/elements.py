@@ -10,7 +10,9 @@ from rdukit_compiler.operators.naming import callable_of
 from rdukit_compiler.operators.vocabulary import CASTS
 
 #: Operators that compute each element from the one at the same place, though torch does not mark them so.
-_UNARY: Final = CASTS | {"alias", "detach", "contiguous", "clone", "zeros_like", "ones_like", "full_like"}
+_BY_PLACE: Final = CASTS | {
+    "alias", "detach", "contiguous", "clone", "zeros_like", "ones_like", "full_like", "expand_as"
+}  # fmt: skip
 
 
 def split_elements(given: Operands, operator: Operator) -> bool:
@@ -31,4 +33,4 @@ def is_by_element(operator: Operator) -> bool:
     """Return whether each element of the result depends on those at its place only, and on no random number."""
     tags = getattr(callable_of(operator.op), "tags", ())
     is_marked = torch.Tag.pointwise in tags and torch.Tag.nondeterministic_seeded not in tags
-    return operator.op_type in _UNARY or is_marked
+    return operator.op_type in _BY_PLACE or is_marked

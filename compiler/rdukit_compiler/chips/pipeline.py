@@ -1,7 +1,7 @@
 """A pipeline over sections: each chip has consecutive operators of the graph, with their parameters.
 
 Stages are cut so that the fullest chip has as little as can be, and among such cuts where the least passes between
-chips. What counts is memory: parameters at the first operator that reads them, with gradients and optimizer states in
+chips. What counts is memory: parameters at each operator that reads them, with gradients and optimizer states in
 proportion, and the values that operators make, which backward needs.
 """
 
@@ -12,7 +12,7 @@ from typing import Final
 
 from rdukit.errors import InvalidArgument
 from rdukit_compiler.ir import ModelGraph, Operator, ValueKind
-from rdukit_compiler.operators.vocabulary import is_trivial
+from rdukit_compiler.operators.vocabulary import is_loss, is_trivial
 
 #: Copies of a parameter that a chip holds while it trains: the value, its gradient and two states.
 _COPIES: Final = 4
@@ -41,15 +41,14 @@ def assign_stages(graph: ModelGraph, chips: int) -> ModelGraph:
 
 
 def _weights(graph: ModelGraph) -> list[int]:
-    """Return the bytes that each operator brings to its chip."""
-    seen: set[str] = set()
+    """Return the bytes that each operator brings to its chip; a loss keeps as much as it reads for its backward."""
 
     def weigh(operator: Operator) -> int:
-        new = [name for name in operator.inputs if name not in seen]
-        seen.update(new)
-        held = [graph.values[name] for name in new if graph.values[name].kind is not ValueKind.OPERATOR]
+        read = [graph.values[name] for name in operator.inputs]
+        held = [value for value in read if value.kind is not ValueKind.OPERATOR]
         made = 0 if is_trivial(operator) else sum(graph.values[name].bytes for name in operator.outputs)
-        return made + sum(value.bytes * (_COPIES if value.requires_grad else 1) for value in held)
+        kept = sum(value.bytes for value in read) if is_loss(operator) else 0
+        return made + kept + sum(value.bytes * (_COPIES if value.requires_grad else 1) for value in held)
 
     return [weigh(operator) for operator in graph.operators]
 
@@ -83,7 +82,7 @@ def cut_evenly(
     for run in range(count):
         last = run == count - 1
         found: dict[int, tuple[int, int, tuple[int, ...]]] = {}
-        for end in [size] if last else range(1, size):
+        for end in [size] if last else [end for end in range(1, size) if works is None or works[end - 1]]:
             options = [
                 (max(heaviest, total[end] - total[begin]), moved + (0 if last else passing[end]), (*ends, end))
                 for begin, (heaviest, moved, ends) in best.items()

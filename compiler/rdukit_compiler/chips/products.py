@@ -139,7 +139,7 @@ def split_product(given: Operands, operator: Operator) -> bool:
 
 
 def split_attention(given: Operands, operator: Operator) -> bool:
-    """Split attention along samples or heads."""
+    """Split attention along samples or heads, else along queries."""
     query, *others = operator.args
     dropout = operator.args[4] if len(operator.args) > 4 else operator.kwargs.get("dropout_p", 0.0)
     if not isinstance(query, Ref) or dropout != 0.0:
@@ -148,10 +148,43 @@ def split_attention(given: Operands, operator: Operator) -> bool:
     now = given.graph.dim_of.get(query.name)
     operands = [a.name for a in (query, *others[:2]) if isinstance(a, Ref)]
     even = [d for d in range(dims - 2) if all(given.graph.may_split(name, d, evenly=True) for name in operands)]
-    if not even or not any(name in given.graph.dim_of for name in operands):
+    if not any(name in given.graph.dim_of for name in operands):
         return False
+    if not even:
+        return _split_queries(given, operator, dims - 2)
     dim = now if now in even and now is not None else even[0]
     return given.add(operator, dim, lambda chip: [given.sliced(a, dim, dims, chip) for a in operator.args])
+
+
+def _split_queries(given: Operands, operator: Operator, dim: int) -> bool:
+    """Let each chip compute some of the queries, with all keys and values; a mask says which of these are causal."""
+    query, key, value, *rest = operator.args
+    defaults: tuple[Argument, ...] = (None, 0.0, False)
+    mask, dropout, is_causal = [*rest, *defaults[len(rest) :]][:3]
+    if not (isinstance(query, Ref) and isinstance(key, Ref) and given.graph.may_split(query.name, dim, evenly=True)):
+        return False
+    if len(rest) > 3 or set(operator.kwargs) - {"enable_gqa"} or (mask is not None and is_causal):
+        return False
+    keys, causal = given.graph.shape(key.name)[dim], bool(is_causal)
+
+    def args_of(chip: int) -> list[Argument]:
+        own = given.sliced(mask, dim, dim + 2, chip)
+        seen = Ref(_causal_mask(given, operator, dim, keys, chip)) if causal else own
+        part = Ref(given.graph.part(query.name, dim, chip))
+        return [part, given.whole(key, chip), given.whole(value, chip), seen, dropout, False]
+
+    return given.add(operator, dim, args_of)
+
+
+def _causal_mask(given: Operands, operator: Operator, dim: int, keys: int, chip: int) -> str:
+    """Add what a chip's queries may see of the keys: those up to their own place."""
+    graph, made, name = given.graph, operator.outputs[0], f"{operator.name}__seen"
+    sizes = graph.sizes(made, dim)
+    first, count = sum(sizes[:chip]), sizes[chip]
+    columns = graph.add_operator(name, "aten.arange.default", (keys,), chip, [(keys,)], made, "int64")
+    rows = graph.add_operator(name, "aten.arange.start", (first, first + count), chip, [(count,)], made, "int64")
+    rows = graph.add_operator(name, "aten.unsqueeze.default", (Ref(rows), -1), chip, [(count, 1)], made, "int64")
+    return graph.add_operator(name, "aten.le.Tensor", (Ref(columns), Ref(rows)), chip, [(count, keys)], made, "bool")
 
 
 def split_by_sample(given: Operands, operator: Operator) -> bool:

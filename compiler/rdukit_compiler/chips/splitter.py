@@ -12,7 +12,7 @@ from typing import Final
 
 from rdukit.pef.kernel import Argument, Ref
 from rdukit.pef.model import Dtype
-from rdukit_compiler.ir import ModelGraph, Operator, Piece, Value, ValueKind
+from rdukit_compiler.ir import ChipPiece, ModelGraph, Operator, Value, ValueKind
 from rdukit_compiler.operators.naming import dtype_name
 from rdukit_compiler.operators.supported import is_guard
 from rdukit_compiler.passes.assign_precision import Precision
@@ -40,7 +40,7 @@ class SplitGraph:
         self.chips: Final = range(chips)
         self.values: dict[str, Value] = {v.name: v for v in graph.values.values() if v.kind is not ValueKind.OPERATOR}
         self.operators: list[Operator] = []
-        self.pieces: dict[str, Piece] = {}
+        self.pieces: dict[str, ChipPiece] = {}
         #: Value of the original graph → its dimension that is split; absent where it is whole.
         self.dim_of: dict[str, int] = {}
         #: Value of the original graph → its name on each chip: the slice there, or the whole.
@@ -190,7 +190,7 @@ class SplitGraph:
         if name not in self.values:
             held = self.source.values[parent]
             self.values[name] = replace(held, name=name, shape=(rows, *held.shape[1:]))
-            self.pieces[name] = Piece(parent, start, chip)
+            self.pieces[name] = ChipPiece(parent, start, chip)
         return name
 
     def place(self, name: str, on_chip: Sequence[str], dim: int | None = WHOLE, owner: int | None = None) -> None:

@@ -17,7 +17,7 @@ from rdukit_compiler.chips.splitter import HOST_CHIP
 from rdukit_compiler.cost import operator_work, project
 from rdukit_compiler.cost.host_memory import kernel_memory
 from rdukit_compiler.cost.traffic import derivable_extras, looked_up_bytes
-from rdukit_compiler.ir import ModelGraph, Piece, Value, ValueKind
+from rdukit_compiler.ir import ChipPiece, ModelGraph, Value, ValueKind
 from rdukit_compiler.optimizer import (
     STATES,
     TAKES_NARROW,
@@ -171,7 +171,7 @@ class _GraphAssembler:
                 self._gradients[name] = [seeds[name]]
         return seeds
 
-    def _add_piece(self, value: Value, piece: Piece) -> None:
+    def _add_piece(self, value: Value, piece: ChipPiece) -> None:
         """Add a symbol within the memory of its parent's."""
         parent = self._graph.values[piece.parent]
         region = self._options.regions.get(piece.parent, piece.parent)

@@ -135,7 +135,7 @@ def _seen(section: Section, symbols: Mapping[str, Symbol], added: Mapping[str, s
 
 @dataclass(frozen=True, slots=True)
 class ChipShare:
-    """What one chip holds and moves in a step, in bytes. ``activations``: at the peak, with what passes."""
+    """Bytes that one chip holds and moves in a step. ``activations``: at the peak, with what passes."""
 
     chip: int
     held: Mapping[str, int]

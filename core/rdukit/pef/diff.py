@@ -35,7 +35,7 @@ _TEXT_LENGTH: Final = 72
 class Change:
     """A difference of two PEFs. ``before`` is None for what B adds, ``after`` for what B lacks; else plain values."""
 
-    #: options, hyperparameters, metadata, signature, graphs, symbols, sections, kernels or cost.
+    #: options, hyperparameters, metadata, signature, chips, graphs, symbols, sections, kernels or cost.
     area: str
     #: What it is about: an option, a symbol, ``section_name (fwd)``.
     subject: str
@@ -62,6 +62,7 @@ def diff_pefs(before: LoadedPef, after: LoadedPef) -> tuple[Change, ...]:
     ]
     for area in ("hyperparameters", "metadata", "signature"):
         changes += _diff_mappings(area, _flat(getattr(a, area)), _flat(getattr(b, area)))
+    changes += _diff_mappings("chips", _flat(_chips(a)), _flat(_chips(b)))
     changes += _diff_records("graphs", _records(a.graphs), _records(b.graphs))
     changes += _diff_records("symbols", _records(a.symbols), _records(b.symbols))
     changes += _diff_sections(a, b)
@@ -212,6 +213,10 @@ def _totals(pef: Pef) -> dict[str, float]:
 
 def _records(things: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {name: asdict(thing) for name, thing in things.items()}
+
+
+def _chips(pef: Pef) -> dict[str, Any]:
+    return {} if pef.chips is None else asdict(pef.chips)
 
 
 def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -35,8 +35,9 @@ def chain() -> ModelGraph:
     return replace(graph, operators=(*graph.operators[:-1], last))
 
 
-def compile_chain(folder: Path) -> Path:
-    options = CompileOptions("chain", folder / "chain.pef", "o0", num_tiles=1, inference=True, kernels="portable")
+def compile_chain(folder: Path, chips: int = 1) -> Path:
+    divided: dict[str, Any] = {"num_tiles": 1} if chips == 1 else {"chips": chips, "parallel": "pipeline"}
+    options = CompileOptions("chain", folder / "chain.pef", "o0", inference=True, kernels="portable", **divided)
     return compile_graphs([TracedGraph(chain())], options, ConsoleReporter(quiet=True))
 
 
@@ -112,7 +113,7 @@ def test_a_compile_ends_at_the_pass_that_broke_its_graph(
 
     monkeypatch.setattr(pipeline, stage, broken)
     with pytest.raises(InvalidGraph, match=f"after {stage}: outputs or updated buffers"):
-        compile_chain(tmp_path)
+        compile_chain(tmp_path, chips=2 if stage == "place_on_chips" else 1)
 
 
 def test_an_assembly_whose_sections_cannot_be_run_is_caught(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

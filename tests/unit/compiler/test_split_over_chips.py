@@ -42,9 +42,9 @@ class Program(nn.Module):
         return F.mse_loss(made, y.expand_as(made)), made
 
 
-def heads(x: torch.Tensor) -> torch.Tensor:
-    query, key, value = (part.view(*x.shape[:2], 4, -1).transpose(1, 2) for part in x.chunk(3, -1))
-    return F.scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2).flatten(2)
+def heads(x: torch.Tensor, count: int = 4, is_causal: bool = True) -> torch.Tensor:
+    query, key, value = (part.view(*x.shape[:2], count, -1).transpose(1, 2) for part in x.chunk(3, -1))
+    return F.scaled_dot_product_attention(query, key, value, is_causal=is_causal).transpose(1, 2).flatten(2)
 
 
 def written_out(x: torch.Tensor) -> torch.Tensor:
@@ -61,6 +61,8 @@ def grouped(x: torch.Tensor) -> torch.Tensor:
 FUNCTIONS: dict[str, tuple[Callable[..., torch.Tensor], int, int]] = {
     "gelu": (F.gelu, 16, 16),
     "heads": (heads, 48, 16),
+    "three heads": (lambda x: heads(x, 3), 72, 24),
+    "three heads that see all": (lambda x: heads(x, 3, is_causal=False), 72, 24),
     "heads of one projection written out": (written_out, 16, 16),
     "groups of heads": (grouped, 16, 16),
     "norm": (lambda x: F.layer_norm(x, (16,)), 16, 16),
@@ -133,6 +135,14 @@ def test_values_and_gradients_are_those_of_one_chip(name: str, how: str) -> None
     graph = traced_program(name)
     for chips in (2, 4) if "heads" in name else (2,):
         check_equal(graph, split_over_chips(graph, how, chips, PRECISION))
+
+
+def test_attention_whose_heads_and_samples_the_chips_do_not_divide_is_divided_by_queries() -> None:
+    for name in ("three heads", "three heads that see all"):
+        graph = traced_program(name, batch=3)
+        divided = split_over_chips(graph, "weight", 2, PRECISION)
+        assert not divided.replicated
+        check_equal(graph, divided)
 
 
 @pytest.mark.parametrize("chips", [2, 3, 4])

@@ -10,7 +10,7 @@ import pytest
 from rdukit.cli.tables import format_table
 from rdukit.pef.diff import describe_diff, diff_pefs, diff_tables
 from rdukit.pef.file import LoadedPef
-from rdukit.pef.model import Pef, Section
+from rdukit.pef.model import ChipPlan, Pef, Section
 from support import shows
 from support.pefs.examples import example_kernels, example_pef
 
@@ -45,7 +45,7 @@ CHANGED: dict[str, Any] = {
     "compiler_version": "9", "torch_version": "9", "cpu_capability": "avx2", "graphs": {}, "symbols": {},
     "sections": split_first(example_pef()).sections,
     "hyperparameters": {"lr": 0.5}, "signature": {"inputs": {"x": [8, 3]}},
-    "metadata": {"program": "other.py"},
+    "metadata": {"program": "other.py"}, "chips": ChipPlan(2, "batch", ((0,), (0, 1)), {}, (), {}),
 }  # fmt: skip
 
 
