@@ -107,7 +107,7 @@ def client_page() -> str:
         "``from rdukit_platform.client import Platform``. :doc:`python-client` shows how it is used. Asynchronous "
         "classes have the same methods, to be awaited."
     )
-    return "\n\n".join([_title("Python client"), introduction, *(_entry(each, members=True) for each in names)]) + "\n"
+    return "\n\n".join([_title("Python client"), introduction, *(_entry(each) for each in names)]) + "\n"
 
 
 def python_text() -> str:
@@ -131,7 +131,7 @@ def _signature(value: Any) -> str:
         return ""
 
 
-def _entry(each: PublicName, *, members: bool = False, is_again: bool = False) -> str:
+def _entry(each: PublicName, *, is_again: bool = False) -> str:
     """Return the entry of one name; one object that has several names is described at the first."""
     if each.is_foreign:
         return f"``{each.name}``\n   torch's own {each.value.__name__}."
@@ -139,7 +139,7 @@ def _entry(each: PublicName, *, members: bool = False, is_again: bool = False) -
         return f"``{each.name}``\n   A value of type ``{type(each.value).__name__}``."
     options = ["   :no-index:"] if is_again else []
     if each.directive == "autoclass":
-        options += ["   :members:", "   :show-inheritance:"] if members else ["   :members:"]
+        options.append("   :members:")
     if each.directive == "automodule":
         doc = (inspect.getdoc(each.value) or "").partition("\n\n")[0]
         return f"``{each.name}`` (module)\n   {' '.join(doc.split())}"

@@ -11,7 +11,7 @@ from rdukit_platform.tenants.service import hash_token
 from support import shows
 from support.platform.processes import platform_under_test, short_folder
 
-pytestmark = [shows("up", "jobs"), pytest.mark.long]
+pytestmark = [shows("up", "jobs", "upgrade"), pytest.mark.long]
 
 BOX = Path(__file__).parent / "platform_box.py"
 #: The schema of rdukit 0.1.0.

@@ -60,7 +60,7 @@ def test_nothing_is_imported_from_the_checkout(run: Run) -> None:
 
 @pytest.mark.long
 def test_each_command_group_is_there(run: Run) -> None:
-    listed = run("rdukit", "--help").partition("Commands:")[2]
+    listed = run("rdukit", "--help").partition("Options:")[2]
     for group in ("box", "job", "node", "pef", "status", "zoo"):
         assert f"  {group} " in listed
         assert run("rdukit", group, "--help")

@@ -35,8 +35,8 @@ class Manual:
         plain = [str(path.relative_to(self.markdown).with_suffix("")) for path in self.markdown.rglob("*.md")]
         if not built and not plain:
             raise NotFound(
-                "this installation has no manual; build it into the wheel: make site in a checkout, then pip install .; "
-                "rdukit COMMAND --help needs none"
+                "this installation has no manual; build it into the wheel: make site in a checkout, then pip install "
+                ".; rdukit COMMAND --help needs none"
             )
         return sorted({CONTENTS if name == "index" else name for name in (*built, *plain)})
 
