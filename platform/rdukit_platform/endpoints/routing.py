@@ -87,9 +87,12 @@ def body_at_box(path: str, body: bytes, endpoint: str, model: str, known: Collec
     Args:
         path: as of ``path_at_box``, one that is passed on. known: names that the box itself knows; they stay.
     """
-    if not path.startswith("v1/") or endpoint in {model, *known} or read_object(body).get("model") != endpoint:
+    if not path.startswith("v1/") or endpoint in {model, *known}:
         return body
-    return json.dumps({**json.loads(body), "model": model}).encode()  # keeps integers of any size
+    named, colon, version = str(read_object(body).get("model")).partition(":")
+    if named != endpoint:
+        return body
+    return json.dumps({**json.loads(body), "model": model + colon + version}).encode()  # keeps integers of any size
 
 
 def is_inference(method: str, path: str) -> bool:

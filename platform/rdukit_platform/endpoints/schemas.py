@@ -161,7 +161,7 @@ class Endpoint(BaseModel):
     idle_s: float | None
     #: Prefix of its routes, below the gateway's address.
     path: str
-    #: Name of the model in requests; for a bundle, of its first expert. Paths may use the endpoint's name instead.
+    #: Name of the model in requests; for a bundle, of its first expert. Paths and bodies may use the endpoint's name.
     model: str
     #: All models of a bundle that requests may name.
     models: list[ServedModel] | None

@@ -277,6 +277,8 @@ def test_an_endpoints_name_stands_for_its_model_in_a_body_and_other_bytes_stay()
     asked = {"model": "chat", "metadata": {"model": "chat"}, "largest": 2**70}
     body = json.dumps(asked).encode()
     assert json.loads(body_at_box("v1/chat/completions", body, "chat", "qwen3")) == {**asked, "model": "qwen3"}
+    versioned = json.loads(body_at_box("v1/messages", b'{"model": "chat:2"}', "chat", "qwen3"))
+    assert versioned == {"model": "qwen3:2"}
     for path, endpoint, model, known in (
         ("v1/completions", "other", "qwen3", ()), ("v1/completions", "chat", "chat", ()),
         ("v2/models/chat/infer", "chat", "qwen3", ()), ("v1/messages", "chat", "first", ("first", "chat")),

@@ -22,7 +22,7 @@ ACTIVATIONS: Final[Mapping[str, tuple[str, str]]] = {
 class FamilySizes:
     """Sizes of a decoder; the defaults train within a minute on a processor.
 
-    Names of layers are marked by one digit per layer: 1 for those that have it, 0 for the others; "" for all.
+    Sizes such as ``window_layers`` mark layers by one digit each: 1 for those that have it, 0 for others; "" for all.
 
     Raises:
         InvalidArgument: they do not fit together, or the family does not exist.
