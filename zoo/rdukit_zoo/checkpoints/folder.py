@@ -43,13 +43,14 @@ class HubFolder:
     sizes: Mapping[str, SizeValue]
 
 
-def open_hub_folder(path: Path) -> HubFolder:
+def open_hub_folder(path: Path | str) -> HubFolder:
     """Read a folder's ``config.json`` and find the model of the zoo that it is of.
 
     Raises:
         NotFound: there is no such file. InvalidArgument: it is damaged, or no model of the zoo has its architecture or
             values.
     """
+    path = Path(path)
     config = _read_json(path / CONFIG)
     named = config.get("architectures") or []
     known: dict[str, ModelEntry] = {}
@@ -101,7 +102,7 @@ def check_stored_identity(folder: HubFolder) -> None:
             )  # fmt: skip
 
 
-def load_hub_folder(path: Path, build: Callable[..., torch.nn.Module] | None = None) -> torch.nn.Module:
+def load_hub_folder(path: Path | str, build: Callable[..., torch.nn.Module] | None = None) -> torch.nn.Module:
     """Return the folder's model with its weights, which stay mapped from the file until they are written.
 
     ``build(**sizes)`` makes another module with the same parameters, such as one that serves.
