@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from rdukit.errors import Conflict, InvalidArgument
+from rdukit_modelbox.artifacts.hub_folder import prepare_hub_folder
 from rdukit_modelbox.cli.finetune import finetune
 from rdukit_modelbox.contract.box import load_box
 from rdukit_modelbox.finetune.examples import CHATS, PAIRS, TEXT, prepare_examples
@@ -26,6 +27,8 @@ from rdukit_modelbox.finetune.run import finetune as run
 from rdukit_modelbox.preprocessing.token_dataset import load_token_dataset
 from rdukit_modelbox.tasks.texts import TextData
 from rdukit_modelbox.training.options import learning_rate
+from rdukit_serving.text.program import TextProgram, generate_all
+from rdukit_serving.text.sampling import Sampler, SamplingOptions
 from rdukit_zoo.checkpoints.folder import load_hub_folder
 from support import shows
 from support.boxes import RecordingContext
@@ -165,6 +168,26 @@ def test_a_folder_becomes_a_folder_with_the_losses_and_logits_of_transformers(fo
     assert {key: value for key, value in after.items() if before.get(key) != value} == {}
     for name in ("tokenizer.json", "LICENSE.txt", "curve.svg", "finetune.json"):
         assert (output / name).is_file(), name
+
+
+@pytest.mark.long
+def test_the_written_folder_is_served_with_the_tokens_of_transformers(folder: Path) -> None:
+    write_model(folder / "model", "llama")
+    data, output = write_data(folder), folder / "out"
+    box = load_box(box_file_of(folder / "model"))
+    run(folder / "model", data, output, FinetuneOptions(context=CONTEXT, max_steps=8, lr=0.01), RecordingContext(box))
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(output).eval()
+    prompt = transformers.AutoTokenizer.from_pretrained(output)("What is 7?", return_tensors="pt").input_ids
+    wanted = theirs.generate(
+        prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=40, do_sample=False, eos_token_id=None
+    )
+    made = prepare_hub_folder(output, folder / "cache", context=60, precision="f32")
+    ends = json.loads((Path(made.checkpoint) / "generation_config.json").read_text())
+    assert ends["eos_token_id"] == 0
+    with TextProgram(Path(made.pef), Path(made.checkpoint)) as program:
+        greedy = Sampler(SamplingOptions(temperature=0.0))
+        ((_, found),) = generate_all(program, [(prompt[0].tolist(), greedy)], 40)
+    assert found == wanted[0, prompt.shape[1] :].tolist(), "the sampler was asked to go on at the end"
 
 
 def test_updates_of_low_rank_become_an_adapter_as_peft_writes_it_and_a_merged_folder(folder: Path) -> None:

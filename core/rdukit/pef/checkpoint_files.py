@@ -111,6 +111,8 @@ def find_checkpoint_file(folder: Path, which: str, *, verify: bool = True) -> Pa
         digest = str(named["sha256"])
     except FileNotFoundError as cause:
         why = "train with evaluate_every" if which == "best" else "it is not a checkpoint folder that train made"
+        if (folder / "config.json").is_file():
+            why = f"it is a Hugging Face folder: rdukit checkpoint convert {folder} FILE.safetensors makes a checkpoint"
         raise NotFound(f"{folder} has no {pointer}; {why}") from cause
     except (OSError, ValueError, KeyError, TypeError) as cause:
         raise InvalidArgument(f"{folder / pointer} is damaged: {cause!r}") from cause

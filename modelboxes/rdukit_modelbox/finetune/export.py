@@ -23,7 +23,8 @@ from rdukit_zoo.registry import SizeValue
 #: Files of the original folder that hold for the trained model, too: tokenizer, templates, generation, licence.
 KEPT: Final = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model",
-    "preprocessor_config.json", "vocab.json", "merges.txt", "vocab.txt", "spiece.model", "chat_template.jinja", "generation_config.json",
+    "preprocessor_config.json",
+    "vocab.json", "merges.txt", "vocab.txt", "spiece.model", "chat_template.jinja", "generation_config.json",
     "LICENSE*", "LICENCE*", "NOTICE*", "USE_POLICY*", "additional_chat_templates/*.jinja",
 )  # fmt: skip
 #: PEFT's names of tasks; it has none for pictures.
@@ -114,7 +115,8 @@ def _write_adapter(hub: HubFolder, adapters: Tensors, folder: Path, alpha: float
     rank = next(tensor.shape[0] for name, tensor in adapters.items() if name.endswith(".lora_A"))
     save_file(found, folder / _ADAPTER_WEIGHTS, metadata={"format": "pt"})
     config: dict[str, Any] = {
-        "peft_type": "LORA", "task_type": _PEFT_TASKS.get(hub.entry.task), "base_model_name_or_path": str(hub.path.resolve()),
+        "peft_type": "LORA", "task_type": _PEFT_TASKS.get(hub.entry.task),
+        "base_model_name_or_path": str(hub.path.resolve()),
         "r": rank, "lora_alpha": alpha, "lora_dropout": 0.0, "bias": "none", "inference_mode": True,
         "fan_in_fan_out": bool(hub.hub.transposed), "target_modules": sorted({_last(name) for name in layers}),
     }  # fmt: skip

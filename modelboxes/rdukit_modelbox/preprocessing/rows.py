@@ -132,7 +132,7 @@ def gather_figures(run: RowRun) -> dict[str, Any]:
     columns = tally.figures.to_json()
     counts = [column.counts for column in tally.names]
     note = {
-        "findings": tally.audit.findings(columns, counts) if tally.audit else [],
+        "findings": tally.audit.findings(columns, counts, tally.labels.counts) if tally.audit else [],
         "columns": columns,
         "categories": counts,
         "labels": tally.labels.counts,

@@ -40,14 +40,22 @@ class TableAudit:
             if name in self._labels or name in self._seen:
                 self._follow(name, names, block.labels_N, [bool(value) for value in names])
 
-    def findings(self, figures: Mapping[str, Sequence[Any]], counts: Sequence[Mapping[str, int]]) -> list[str]:
+    def findings(
+        self, figures: Mapping[str, Sequence[Any]], counts: Sequence[Mapping[str, int]], labels: Mapping[str, int]
+    ) -> list[str]:
         """Return a sentence for each column that somebody should look at.
 
         Args:
             figures: ``min`` and ``max`` of the numeric columns, in their order.
             counts: rows of each name, of the categorical columns in their order.
+            labels: rows of each class.
         """
         found = []
+        if len(labels) > MANY_NAMES:
+            found.append(
+                f"the label has {len(labels)} different values: each is a class, and no number is predicted; name "
+                "another label_column, or put its values into a few ranges"
+            )
         for index, name in enumerate(self._numeric):
             if figures["min"][index] is None:
                 found.append(f"column {name!r} has no value in the training rows; leave it out with exclude={name}")

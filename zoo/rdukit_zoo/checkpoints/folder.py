@@ -47,13 +47,14 @@ class HubFolder:
     sizes: Mapping[str, SizeValue]
 
 
-def open_hub_folder(path: Path) -> HubFolder:
+def open_hub_folder(path: Path | str) -> HubFolder:
     """Read a folder's ``config.json`` and find the model of the zoo that it is of.
 
     Raises:
         NotFound: there is no such file. InvalidArgument: it is damaged, or no model of the zoo has its architecture or
             values.
     """
+    path = Path(path)
     config = _read_json(path / CONFIG)
     quantized = config.get("quantization_config")
     if quantized:
@@ -169,7 +170,7 @@ def check_stored_identity(folder: HubFolder) -> None:
 
 
 def load_hub_folder(
-    path: Path, build: Callable[..., torch.nn.Module] | None = None, rounds_tables: bool = True
+    path: Path | str, build: Callable[..., torch.nn.Module] | None = None, rounds_tables: bool = True
 ) -> torch.nn.Module:
     """Return the folder's model with its weights, which stay mapped from the file until they are written.
 
