@@ -44,6 +44,7 @@ SUMMARIES = {
     "collective": "Plan collectives between RDUs, nodes and racks, and measure those of this machine.",
     "completion": "Print the script that completes commands and options in a shell.",
     "context": "Name platforms, and choose the one that commands talk to.",
+    "debug": "Run the PEF FILE section by section, and name the first section, operator and tensor that are wrong.",
     "demo": "Run preprocess, compile, train and infer on real digits, and stop.",
     "doctor": "Check this installation against the manual, and print what to do.",
     "endpoint": "Run experts behind the gateway; update, roll back, call and delete them.",
