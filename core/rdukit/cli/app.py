@@ -53,6 +53,7 @@ SUMMARIES = {
     "collective": "Plan collectives between RDUs, nodes and racks, and measure those of this machine.",
     "completion": "Print the script that completes commands and options in a shell.",
     "context": "Name platforms, and choose the one that commands use.",
+    "debug": "Run the PEF FILE section by section, and name the first section, operator and tensor that are wrong.",
     "demo": "Run preprocess, compile, train and infer on real digits, and stop.",
     "docs": "Open a page of the manual, or the entry of an error, without a network.",
     "doctor": "Check this installation against the manual, and print what to do.",
@@ -89,7 +90,7 @@ ROLES: Final[Mapping[str, Mapping[str, str]]] = {
         "completion": "start",
     },
     "Port and train models": {
-        "pef": "profile", "cache": "native-kernels", "checkpoint": "checkpoints", "collective": "collectives",
+        "profile": "profile", "debug": "debug", "finetune": "finetune", "pef": "profile", "cache": "native-kernels", "checkpoint": "checkpoints", "collective": "collectives",
         "simulate": "simulate-queue", "bench": "bench",
     },
     "Use models and data": {

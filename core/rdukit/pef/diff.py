@@ -135,7 +135,7 @@ def _diff_fields(area: str, subject: str, old: Mapping[str, Any], new: Mapping[s
 
 
 def _diff_sections(a: Pef, b: Pef) -> list[Change]:
-    pairs = _pair_sections(a.sections, b.sections)
+    pairs = pair_sections(a.sections, b.sections)
     changes: list[Change] = []
     for old, new in pairs:
         subject = old or new
@@ -150,7 +150,7 @@ def _diff_sections(a: Pef, b: Pef) -> list[Change]:
     return changes
 
 
-def _pair_sections(
+def pair_sections(
     before: Sequence[Section], after: Sequence[Section]
 ) -> list[tuple[Section | None, Section | None]]:  # fmt: skip
     """Pair the sections that correspond, in the order of ``before``, then those that only ``after`` has."""

@@ -54,7 +54,7 @@ class OperatorClock:
             PefCorrupt: an operator or argument does not exist in this torch.
         """
         digest = graph.digest()
-        steps = _steps_of(graph, self.device)
+        steps = operator_steps(graph, self.device)
         names = [spec.name for spec in graph.inputs]
 
         def kernel(inputs: Sequence[torch.Tensor], scalars: Mapping[str, float]) -> Sequence[torch.Tensor]:
@@ -99,7 +99,7 @@ def operators_to_dicts(rows: Sequence[OperatorRow]) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class OperatorStep:
     """An operator as a kernel of its own. ``dead``: values that nothing reads after it."""
 
     name: str
@@ -109,7 +109,12 @@ class _Step:
     dead: tuple[str, ...]
 
 
-def _steps_of(graph: KernelGraph, device: torch.device) -> list[_Step]:
+def operator_steps(graph: KernelGraph, device: torch.device = CPU) -> list[OperatorStep]:
+    """Return a kernel's operators, each as a kernel of its own, in order.
+
+    Raises:
+        PefCorrupt: an operator or argument does not exist in this torch.
+    """
     last_use: dict[str, int] = {}
     read: list[tuple[str, ...]] = []
     for position, node in enumerate(graph.nodes):
@@ -123,7 +128,7 @@ def _steps_of(graph: KernelGraph, device: torch.device) -> list[_Step]:
         )
         dead = tuple(n for n in (*read[position], node.name) if last_use[n] == position and n not in kept)
         operator = node.op.removeprefix("aten.").removesuffix(".default")
-        steps.append(_Step(node.name, operator, read[position], build_portable(alone, device), dead))
+        steps.append(OperatorStep(node.name, operator, read[position], build_portable(alone, device), dead))
     return steps
 
 

@@ -63,7 +63,7 @@ def profile_file(request: ProfileRequest, on_run: OnRun = lambda: None) -> Profi
     with open_application(request.path, _NAME, build=_portable_build(request)) as app:
         device = app.program.device
         limits = (renew_limits if request.renews_limits else load_limits)(app.threads, device=device)
-        schedule = _schedule_of(app, request)
+        schedule = schedule_of(app, request)
         measured = _measure(app, kernels, schedule, request.runs, on_run)
         shown = [number for graph, _, wanted in schedule for number in graph.schedule if number in wanted]
         work = [_work_of(app, kernels, number) for number in dict.fromkeys(shown)]
@@ -91,20 +91,20 @@ def profile_operators(request: ProfileRequest, on_run: OnRun = lambda: None) -> 
     clock = OperatorClock(engine_device())
     kernels = read_pef(request.path).kernels
     with open_application(request.path, _NAME, build=clock.build) as app:
-        schedule = _schedule_of(app, request)
+        schedule = schedule_of(app, request)
         _measure(app, kernels, schedule, request.runs, on_run, clock.reset)
         return clock.rows(app.pef, request.runs)
 
 
 #: A graph, the sections to run in order, and those to show.
-_Scheduled = tuple[Graph, tuple[int, ...], frozenset[int]]
+Scheduled = tuple[Graph, tuple[int, ...], frozenset[int]]
 
 
-def _schedule_of(app: Application, request: ProfileRequest) -> list[_Scheduled]:
+def schedule_of(app: Application, request: ProfileRequest) -> list[Scheduled]:
     """Return each graph with the sections up to the last wanted one: an earlier one may leave what it reads."""
     program = app.program
     graphs = list(app.pef.main_graphs()) if request.graph is None else [program.find_graph(request.graph)]
-    found: list[_Scheduled] = []
+    found: list[Scheduled] = []
     for graph in graphs:
         wanted = program.choose_sections(graph, request.types)
         if not wanted:
@@ -118,12 +118,12 @@ def _schedule_of(app: Application, request: ProfileRequest) -> list[_Scheduled]:
 
 
 def _measure(
-    app: Application, kernels: Mapping[str, KernelGraph], schedule: list[_Scheduled], runs: int, on_run: OnRun,
+    app: Application, kernels: Mapping[str, KernelGraph], schedule: list[Scheduled], runs: int, on_run: OnRun,
     on_warm: OnRun = lambda: None,
 ) -> Measured:  # fmt: skip
     program = app.program
     fill_program(program, kernels)
-    _run_once(app, schedule)
+    run_once(app, schedule)
     on_warm()
     sections: list[tuple[tuple[int, float], ...]] = []
     run_s: list[float] = []
@@ -132,7 +132,7 @@ def _measure(
         program.section_seconds = taken
         began = time.perf_counter()
         try:
-            _run_once(app, schedule)
+            run_once(app, schedule)
         finally:
             program.section_seconds = None
         run_s.append(time.perf_counter() - began)
@@ -141,7 +141,8 @@ def _measure(
     return Measured(tuple(sections), tuple(run_s))
 
 
-def _run_once(app: Application, schedule: list[_Scheduled]) -> None:
+def run_once(app: Application, schedule: list[Scheduled]) -> None:
+    """Run each graph's sections once."""
     for graph, ran, _ in schedule:
         app.run(graph.name, ran, app.pef.hyperparameters)
 

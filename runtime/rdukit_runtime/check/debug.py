@@ -1,0 +1,56 @@
+"""Running a PEF section by section, each checked on the inputs that it had: the doing part of ``rdukit debug``.
+
+Each section reads what the device holds, so a fault is found in the section that makes it and not in those after it.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from rdukit.errors import InvalidArgument
+from rdukit.pef.kernel import KernelGraph
+from rdukit.pef.model import Graph, Section
+from rdukit_runtime.application import Application
+from rdukit_runtime.check.sections import TOLERANCES, SectionCheck, check_section
+
+
+@dataclass(frozen=True, slots=True)
+class DebuggedSection:
+    """A section that ran, its check, and the tensors that it made by symbol."""
+
+    section: Section
+    form: str
+    check: SectionCheck
+    made: Mapping[str, torch.Tensor]
+
+
+def debug_graph(
+    application: Application, kernels: Mapping[str, KernelGraph], graph: Graph, types: tuple[str, ...] | None,
+    tolerance: float | None,
+) -> Iterator[DebuggedSection]:  # fmt: skip
+    """Run the sections of a graph one after the other, and check each.
+
+    Args:
+        kernels: by digest. types: section types to run; None: all.
+        tolerance: against f64; None: the precision's, from ``TOLERANCES``.
+    Raises:
+        InvalidArgument: the engine computes elsewhere than on the processor.
+    """
+    program, pef = application.program, application.pef
+    if program.device.type != "cpu":
+        raise InvalidArgument(f"sections are debugged on the processor, not on {program.device}; unset RDUKIT_DEVICE")
+    allowed = TOLERANCES[pef.precision] if tolerance is None else tolerance
+    for number in program.choose_sections(graph, types):
+        section = pef.sections[number]
+        kernel = kernels[section.kernel]
+        inputs = [program.device_tensor(name).clone() for name in section.inputs]
+        torch.manual_seed(0)
+        application.run(graph.name, (number,), pef.hyperparameters)
+        made = {name: program.device_tensor(name).clone() for name in section.outputs if program.has_value(name)}
+        is_native = section.kernel in application.native_digests
+        check = check_section(
+            kernel, (section.inputs, section.outputs), inputs, [made.get(name) for name in section.outputs],
+            pef.hyperparameters, allowed, is_native=is_native,
+        )  # fmt: skip
+        yield DebuggedSection(section, "native" if is_native else "portable", check, made)

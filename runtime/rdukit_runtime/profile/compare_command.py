@@ -1,0 +1,140 @@
+"""``rdukit pef compare``: two PEFs in turns, and whether one is faster. Attached to ``rdukit pef`` by entry point."""
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from rdukit.cli.tables import Table, print_tables
+from rdukit.errors import InvalidArgument
+from rdukit.units import format_seconds
+
+if TYPE_CHECKING:
+    from rdukit_runtime.application import Application
+    from rdukit_runtime.profile.comparison import PefComparison, Ratio, Round
+    from rdukit_runtime.profile.run import Scheduled
+
+_SLOWER: Final = 1
+_PATH: Final = click.Path(path_type=Path)
+
+
+def _share(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
+    if value is None:
+        return None
+    try:
+        share = float(value.removesuffix("%")) / (100.0 if value.endswith("%") else 1.0)
+    except ValueError:
+        share = -1.0
+    if not 0.0 <= share < float("inf"):
+        raise click.BadParameter(f"{value!r} is no share; expected such as 3%")
+    return share
+
+
+@click.command()
+@click.argument("before", type=_PATH)
+@click.argument("after", type=_PATH)
+@click.option("--rounds", type=click.IntRange(min=1), default=25, show_default=True, help="Pairs of measurements.")
+@click.option(
+    "--runs", type=click.IntRange(min=1), default=5, show_default=True, help="Steps of a round; the best counts."
+)
+@click.option("--fail-if-slower", "most", callback=_share, help="Exit with 1 if AFTER is slower by more, such as 3%.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.pass_context
+def compare(
+    context: click.Context, /, before: Path, after: Path, rounds: int, runs: int, most: float | None, as_json: bool
+) -> None:  # fmt: skip
+    """Run two PEFs in turns with made-up values, and say whether AFTER is faster, as far as the measurements tell.
+
+    Example: rdukit pef compare base.pef new.pef --fail-if-slower 3%
+    """
+    from rdukit.pef.diff import diff_pefs, diff_tables
+    from rdukit.pef.file import read_pef
+    from rdukit_runtime.profile.comparison import CONFIDENCE, comparison_to_dict, least_rounds
+
+    if most is not None and rounds < (least := least_rounds(CONFIDENCE)):
+        raise InvalidArgument(f"--rounds {rounds} decide nothing; expected {least} or more with --fail-if-slower")
+    found = compare_files(before, after, rounds, runs)
+    changes = diff_pefs(read_pef(before), read_pef(after))
+    fails = most is not None and found.step.is_slower_by(most)
+    if as_json:
+        click.echo(json.dumps({**comparison_to_dict(found), "differences": len(changes), "fails": fails}, indent=1))
+    else:
+        print_tables([*diff_tables([c for c in changes if c.area == "options"]), *comparison_tables(found)])
+    if fails:
+        words = f"slower by {100 * (found.step.value - 1):.1f} %, at least {100 * (found.step.low - 1):.1f} %"
+        click.echo(f"{after} is {words}; {100 * (most or 0.0):g} % are allowed", err=True)
+        context.exit(_SLOWER)
+
+
+def compare_files(before: Path, after: Path, rounds: int, runs: int) -> "PefComparison":
+    """Measure two PEFs in turns: A B, then B A, and so on.
+
+    Raises:
+        PefError: a file cannot be used. NoResources: the node has no room for both.
+    """
+    from rdukit.pef.diff import pair_sections
+    from rdukit.pef.file import read_pef
+    from rdukit_runtime.application import open_application
+    from rdukit_runtime.profile.comparison import compare_rounds
+    from rdukit_runtime.profile.run import ProfileRequest, fill_program, run_once, schedule_of
+
+    taken: tuple[list[Round], list[Round]] = ([], [])
+    with open_application(before, "compare-a") as first, open_application(after, "compare-b") as second:
+        sides = []
+        for path, app in ((before, first), (after, second)):
+            fill_program(app.program, read_pef(path).kernels)
+            sides.append((app, schedule_of(app, ProfileRequest(path))))
+            run_once(*sides[-1])
+        for number in range(rounds):
+            for side in (0, 1) if number % 2 == 0 else (1, 0):
+                taken[side].append(measure_round(*sides[side], runs))
+        pairs = [
+            ((old.id, new.id), old.name, old.type.value)
+            for old, new in pair_sections(first.pef.sections, second.pef.sections)
+            if old is not None and new is not None
+        ]
+    return compare_rounds(taken[0], taken[1], pairs)
+
+
+def measure_round(app: "Application", schedule: "list[Scheduled]", runs: int) -> "Round":
+    """Return the best seconds of a step, and of each section, over ``runs`` runs."""
+    from rdukit_runtime.profile.run import run_once
+
+    best_s, sections = float("inf"), dict[int, float]()
+    for _ in range(runs):
+        taken: list[tuple[int, float]] = []
+        app.program.section_seconds = taken
+        began = time.perf_counter()
+        try:
+            run_once(app, schedule)
+        finally:
+            app.program.section_seconds = None
+        best_s = min(best_s, time.perf_counter() - began)
+        for number, seconds in taken:
+            sections[number] = min(seconds, sections.get(number, seconds))
+    return best_s, sections
+
+
+def comparison_tables(found: "PefComparison") -> list[Table]:
+    """Return the verdict on the step, and the sections that changed for certain."""
+    columns = ("", "before", "after", "ratio", "interval", "verdict")
+    changed = [s for s in found.sections if s.ratio.low > 1.0 or s.ratio.high < 1.0]
+    listed = sorted(changed, key=lambda s: -abs(s.ratio.after_s - s.ratio.before_s))
+    title = (
+        f"Host time of a step, measured in {found.rounds} rounds; intervals hold in {found.confidence:.0%} of all cases"
+    )
+    right = frozenset(columns[1:5])
+    tables = [Table(title, columns, (("step", *_cells(found.step)),), right)]
+    if listed:
+        rows = tuple((f"{s.name} ({s.type})", *_cells(s.ratio)) for s in listed)
+        tables.append(Table("Sections that differ", columns, rows, right))
+    return tables
+
+
+def _cells(ratio: "Ratio") -> tuple[str, ...]:
+    return (
+        format_seconds(ratio.before_s), format_seconds(ratio.after_s), f"{ratio.value:.3f}",
+        f"{ratio.low:.3f} to {ratio.high:.3f}", ratio.verdict.value,
+    )  # fmt: skip
