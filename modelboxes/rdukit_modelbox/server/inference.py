@@ -1,4 +1,4 @@
-"""Inference at once, as both wires' ``Infer`` and ``InferStream`` ask for it. Axes: N rows, F features, C classes."""
+"""Synchronous inference for ``Infer`` and ``InferStream`` of both wires. Axes: N rows, F features, C classes."""
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ class InferCall:
 
 @dataclass(frozen=True, slots=True)
 class InferAnswer:
-    """Rows [N][C] and labels [N] for rows, tensors for tensors; ``timing_us``: where the time went."""
+    """Rows [N][C] and labels [N] for rows, tensors for tensors; ``timing_us``: durations of its parts."""
 
     rows: Rows = field(default_factory=list)
     labels: Sequence[int] = ()
@@ -51,10 +51,10 @@ class Inferencer(Protocol):
 
 
 class ModelInferencer:
-    """Answers by the models that a box serves: rows by a function for them, tensors by their signature."""
+    """Inferencer that uses the box's served models: rows by a function, tensors by their signature."""
 
     def __init__(self, infer_rows: RowsFunction, find_version: FindVersion) -> None:
-        """``find_version``: the model that ``inputs`` mean."""
+        """``find_version``: returns the model for ``inputs``."""
         self._infer_rows = infer_rows
         self._find_version = find_version
 
