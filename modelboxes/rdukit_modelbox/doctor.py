@@ -1,4 +1,4 @@
-"""Findings of ``rdukit doctor`` and lines of ``rdukit status`` about boxes that run by themselves."""
+"""Findings of ``rdukit doctor`` and lines of ``rdukit status`` about stand-alone boxes."""
 
 import json
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from rdukit_serving.settings import HOSTS, TOKENS, running_file
 
 
 def check_boxes() -> Iterator[Finding]:
-    """Report whether boxes ask their callers for a token, and where their webhooks may go."""
+    """Report whether boxes require a token, and whether their webhooks and fetches may reach private addresses."""
     tokens, hosts = resolve(TOKENS), resolve(HOSTS)
     mode = Path(tokens).stat().st_mode & 0o077 if tokens and Path(tokens).exists() else 0
     yield tokens_finding(tokens, hosts, mode)
@@ -25,7 +25,7 @@ def check_boxes() -> Iterator[Finding]:
 
 
 def tokens_finding(tokens: str, hosts: str, others_may: int) -> Finding:
-    """Judge the settings of a box's callers (pure). ``others_may``: what others may do with the tokens' file."""
+    """Judge the settings of a box's callers (pure). ``others_may``: rights of other users on the tokens' file."""
     if tokens and others_may:
         return Finding("box.tokens", FindingLevel.BAD, f"other users may read {tokens}", f"chmod 600 {tokens}")
     if tokens:
@@ -43,7 +43,7 @@ def report_boxes() -> Iterator[PartStatus]:
     for file in sorted(running_file(0).parent.glob("*.json")):
         with suppress(OSError, ValueError, KeyError):
             one = json.loads(file.read_bytes())
-            # A box that was killed leaves its file.
+            # A killed box leaves its file behind.
             command = Path(f"/proc/{one['pid']}/cmdline").read_bytes()
             if b"box" in command or b"serve" in command:
                 found.append(PartStatus("box", "running", f"{one['box']} {one['rest']}, process {one['pid']}", one))

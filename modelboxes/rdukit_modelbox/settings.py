@@ -5,15 +5,17 @@ from typing import Final
 from rdukit.settings import Setting, parse_bool
 
 CANCEL_GRACE_S: Final = Setting(
-    "box.cancel_grace_s", 5.0, "Seconds a cancelled operation has to end by itself before it is killed.", float
+    "box.cancel_grace_s", 5.0, "Seconds that a cancelled operation has before it is killed.", float
 )
 VERB_NICE: Final = Setting(
     "box.verb_nice", 5,
-    "Niceness that the process of a verb adds to its box's: servers, endpoints and the platform go first where "
-    "processors are scarce.", int, tuple(range(20)),
+    "Niceness that a verb's process adds to its box's, so that servers, endpoints and the platform precede "
+    "it.", int, tuple(range(20)),
 )  # fmt: skip
-MAX_ROWS: Final = Setting("box.max_rows", 4096, "Most rows in one synchronous inference request.", int)
-MAX_OPERATIONS: Final = Setting("box.max_operations", 1000, "Most operations that wait or run; one more gets 429.", int)
+MAX_ROWS: Final = Setting("box.max_rows", 4096, "Largest number of rows in one synchronous inference request.", int)
+MAX_OPERATIONS: Final = Setting(
+    "box.max_operations", 1000, "Largest number of waiting and running operations; further ones get 429.", int
+)
 
 STALL_S: Final = Setting(
     "box.stall_s", 1800.0,
@@ -21,16 +23,18 @@ STALL_S: Final = Setting(
 )  # fmt: skip
 CHILD_MEMORY_BYTES: Final = Setting(
     "box.child_memory_bytes", 0,
-    "Resident memory above which an operation's process is killed; 0: what the box's YAML says.", int,
+    "Resident memory above which an operation's process is killed; 0: the limit in the box's YAML.", int,
 )  # fmt: skip
 WEBHOOK_SECRET: Final = Setting(
-    "box.webhook_secret", "", "Secret that webhooks are signed with (Standard Webhooks); without one they are not.", str
+    "box.webhook_secret", "", "Secret that webhooks are signed with (Standard Webhooks); empty: unsigned.", str
 )
-WEBHOOK_ATTEMPTS: Final = Setting("box.webhook_attempts", 6, "How often a webhook is tried before it is given up.", int)
+WEBHOOK_ATTEMPTS: Final = Setting(
+    "box.webhook_attempts", 6, "Number of attempts after which a webhook is given up.", int
+)
 WEBHOOK_BACKOFF_S: Final = Setting(
     "box.webhook_backoff_s",
     1.0,
-    "Seconds before a webhook is tried the second time; doubled each time, up to 300.",
+    "Seconds before the second attempt of a webhook; doubled each time, up to 300.",
     float,
 )
 WEBHOOK_TIMEOUT_S: Final = Setting("box.webhook_timeout_s", 10.0, "Seconds a webhook's receiver has to answer.", float)
@@ -40,12 +44,11 @@ WEBHOOK_PRIVATE: Final = Setting(
 
 MEMBERS: Final = Setting(
     "box.members", "",
-    "Leases of the members that a training has, `<id>:<token>@<socket>` of each with blanks between; the platform sets "
-    "it.", str,
+    "Leases of a training's members, as blank-separated `<id>:<token>@<socket>`; the platform sets it.", str,
 )  # fmt: skip
 PART: Final = Setting(
     "box.part", "",
-    "Place of the box among those of a training on several nodes, `PART/PARTS:FIRST-RANK/MEMBERS@SOCKET`; the platform "
+    "Part of this box in a training on several nodes, `PART/PARTS:FIRST-RANK/MEMBERS@SOCKET`; the platform "
     "sets it.", str,
 )  # fmt: skip
 REGISTRY_CONFIG: Final = Setting(

@@ -180,7 +180,7 @@ def test_who_may_not_connect_is_told_so_and_sees_no_tile_called_free(node: Runni
     assert "may not connect" in look.stderr
     dynamic = run_tool(node, "snconfig", "show", "Node", "dynamic", script=AS_NOBODY)
     assert (dynamic.returncode, dynamic.stdout) == (7, "")
-    assert "who holds tiles only the daemon knows" in dynamic.stderr
+    assert "only the daemon knows the holders of tiles" in dynamic.stderr
     assert run_tool(node, "snconfig", "show", "Node", "static", script=AS_NOBODY).returncode == 0
 
 

@@ -14,7 +14,7 @@ from rdukit.files.atomic import write_atomic
 
 #: Keys under which training scripts keep the parameters.
 _NESTED: Final = ("state_dict", "model_state_dict", "model")
-#: What torch's reader raises for files that are no checkpoint.
+#: Errors of torch's reader for files that are no checkpoint.
 _DAMAGE: Final = (
     pickle.UnpicklingError, struct.error, RuntimeError, EOFError, ValueError, TypeError, LookupError, AttributeError,
     OverflowError, AssertionError,
@@ -22,7 +22,7 @@ _DAMAGE: Final = (
 
 
 def convert_checkpoint(source: Path, target: Path) -> dict[str, tuple[int, ...]]:
-    """Write the tensors of ``source`` to ``target``; what is no tensor is left out.
+    """Write the tensors of ``source`` to ``target``; other values are left out.
 
     Returns:
         Names and shapes.
@@ -43,7 +43,7 @@ def convert_checkpoint(source: Path, target: Path) -> dict[str, tuple[int, ...]]
     for key in _NESTED:
         if isinstance(value, Mapping) and isinstance(value.get(key), Mapping):
             value = value[key]
-    # Copies, because tied parameters share memory and safetensors keeps each by itself.
+    # Copies, because tied parameters share memory, and safetensors stores each separately.
     tensors = {name: tensor.detach().clone().contiguous() for name, tensor in _tensors(value, "")}
     if not tensors:
         raise InvalidArgument(f"{source} has no tensors by name; save model.state_dict()")

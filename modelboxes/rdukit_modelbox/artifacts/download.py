@@ -14,18 +14,18 @@ from rdukit.interfaces import Clock
 
 
 class TransferInterrupted(Exception):
-    """The connection was cut, or the server asks to come again: trying once more may help."""
+    """The connection was cut, or the server asks for a retry: another attempt may help."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
     """An answer under way: bytes from ``start`` on."""
 
-    #: 0 when the server begins anew although asked for a later part.
+    #: 0 if the server starts from the beginning although a later part was requested.
     start: int
-    #: Bytes of the whole, if told.
+    #: Total bytes, if the server sends them.
     size: int | None
-    #: What the server calls this content: an ETag or a date.
+    #: The server's name for this content: an ETag or a date.
     validator: str | None
     blocks: Iterator[bytes]
 
@@ -37,7 +37,7 @@ class ByteSource(Protocol):
         """Ask for the bytes from ``start`` on, if the content is still what ``validator`` names.
 
         Raises:
-            Interrupted: worth another try; also while the blocks are read.
+            Interrupted: a retry may help; also raised while the blocks are read.
             RdukitError: it is not there, not allowed, or not legal.
         """
         ...
@@ -47,10 +47,10 @@ class ByteSource(Protocol):
         ...
 
 
-#: Seconds before the second connection; doubled for each further one that brought nothing, up to the last.
+#: Pause in seconds before the second connection; doubled after each connection without progress, up to a limit.
 FIRST_PAUSE_S: Final = 0.2
 LAST_PAUSE_S: Final = 5.0
-#: Bytes of the disk that a fetch leaves free.
+#: Free bytes of the disk that a fetch must leave.
 KEPT_FREE: Final = 64 << 20
 
 #: Bytes there and bytes in all (0: not known); may raise ``Cancelled``.
@@ -60,14 +60,13 @@ Watch = Callable[[int, int], None]
 def download(
     source: ByteSource, uri: str, path: Path, max_bytes: int, attempts: int, clock: Clock, watch: Watch
 ) -> str | None:
-    """Bring the whole of ``source`` to ``path``, which may hold the beginning from an earlier try.
+    """Download ``source`` to ``path``, which may already have the beginning.
 
     Returns:
-        What the server calls the content, if it says.
+        The server's name of the content, if it has one.
     Raises:
         InvalidArgument: more than ``max_bytes``.
-        NoResources: the disk has not so much left.
-        Unavailable: ``attempts`` connections in a row brought nothing.
+        NoResources: the disk is too full. Unavailable: ``attempts`` successive connections made no progress.
         NotFound, PermissionDenied: by the server.
     """
     beside = path.with_name(path.name + ".json")
@@ -76,7 +75,7 @@ def download(
         there = path.stat().st_size if path.exists() else 0
         validator = _kept_validator(beside)
         if there and validator is None:
-            # Nothing says that the rest would belong to what is here.
+            # The rest may not match the bytes that are here.
             path.unlink()
             there = 0
         try:
@@ -85,7 +84,7 @@ def download(
             _take(opened, uri, path, max_bytes, watch)
         except TransferInterrupted as cut:
             now = path.stat().st_size if path.exists() else 0
-            # More than ever before, or a server that begins anew each time would never be given up.
+            # Only new maxima count, so that a server which restarts every transfer is given up at last.
             grown = now > max(most, there)
             most, failures = max(most, now), 1 if grown else failures + 1
             if failures >= attempts:

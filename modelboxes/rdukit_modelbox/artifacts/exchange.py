@@ -1,4 +1,4 @@
-"""Around a verb, in its child: remote inputs fetched and all inputs screened before it, outputs uploaded after it."""
+"""A child's work around a verb: fetch remote inputs, screen all inputs, upload outputs."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +17,7 @@ from rdukit_modelbox.verbs.context import Progress, VerbContext
 
 
 def bring_inputs(context: VerbContext, inputs: Mapping[str, Path], exchange: Exchange) -> dict[str, Path]:
-    """Return every input as a path that the verb may read.
+    """Fetch and screen the inputs. Returns the path of each.
 
     Raises:
         RdukitError: an artifact cannot be fetched or is refused; the message has the slot's name.
@@ -44,7 +44,7 @@ def bring_inputs(context: VerbContext, inputs: Mapping[str, Path], exchange: Exc
 
 
 def send_outputs(context: VerbContext, outputs: Mapping[str, Path], target: str) -> dict[str, str]:
-    """Upload each output below the ``s3://`` prefix ``target``; a folder's files keep their places in it.
+    """Upload each output below the ``s3://`` prefix ``target``; a folder's files keep their relative paths.
 
     Returns:
         The outputs' URIs.

@@ -1,4 +1,4 @@
-"""One artifact fetched in a process of its own, so that a server of models neither waits nor grows by it.
+"""Fetch an artifact in a separate process, so that a model server neither blocks nor grows.
 
 ``python -m rdukit_modelbox.artifacts.fetch`` reads ``{"uri", "what", "store", "parent"}`` from stdin and writes
 ``{"path"}`` or an error's body to stdout.
@@ -45,7 +45,7 @@ async def bring_file(mounts: Mounts, text: str, what: str) -> Path:
 
 
 def main() -> None:
-    """Fetch what stdin asks for."""
+    """Fetch the artifact that stdin names."""
     asked = json.loads(sys.stdin.readline())
     from rdukit.system.process import die_with_parent
     from rdukit_modelbox.artifacts.screen import screen

@@ -1,4 +1,4 @@
-"""Bytes over HTTP. The standard library's client, because the address that is connected to has to be checked."""
+"""Bytes over HTTP. Uses the standard library's client, because the connected address must be checked."""
 
 import http.client
 import ssl
@@ -58,7 +58,7 @@ class HttpSource:
                 unit, _, rest = (response.getheader("Content-Range") or "").partition(" ")
                 first, _, total = rest.partition("/")
                 if unit != "bytes" or _number(first.partition("-")[0]) != start:
-                    raise Unavailable(f"{uri} answered another part than the one that was asked for")
+                    raise Unavailable(f"{uri} sent another part than requested")
                 size = _number(total)
             case 416:
                 raise TransferInterrupted("the content became shorter")
@@ -134,7 +134,7 @@ def _blocks(
 
 def _validator(response: http.client.HTTPResponse) -> str | None:
     tag = response.getheader("ETag")
-    # A weak tag says that contents mean the same, not that they are the same bytes.
+    # A weak tag means equivalent content, not equal bytes.
     return tag if tag and not tag.startswith("W/") else response.getheader("Last-Modified")
 
 

@@ -1,6 +1,6 @@
 """A Hugging Face folder → a PEF that serves it and a checkpoint as boxes read them.
 
-What is made is kept by a digest of the folder and of this version, so that the next start finds it. Run as a program
+The results are cached by a digest of the folder and of this version. Run as a program
 of its own, because the process of a box imports neither torch nor models::
 
     python -m rdukit_modelbox.artifacts.hub_folder PARENT FOLDER PLACE PRECISION [CONTEXT]
@@ -50,11 +50,11 @@ from rdukit_zoo.registry import ModelEntry, SizeValue
 
 PREPARED: Final = "prepared.json"
 WEIGHTS: Final = "weights.safetensors"
-#: Longest context that is compiled where the model's own is longer: caches of that length are allocated.
+#: Longest context that is compiled for models with a longer one, because caches of that length are allocated.
 CONTEXT: Final = 2048
-#: Rows of a call at most, of a model that takes arrays.
+#: Largest number of rows per call of a model that takes arrays.
 BATCH: Final = 8
-#: Texts that are made at once at most, as far as their caches take no more bytes than this.
+#: Numbers of concurrent sequences to try, and largest size of their caches in bytes.
 TEXTS: Final = (8, 4, 2, 1)
 CACHE_BYTES: Final = 1 << 30
 #: Names of models that are also names of folders.
@@ -66,12 +66,13 @@ COMPANIONS: Final = (TOKENIZER_FILE, *TEMPLATE_FILES, PICTURE_FILE)
 def prepare_hub_folder(
     folder: Path, place: Path, context: int | None = None, precision: str = AUTO
 ) -> PreparedModel:  # fmt: skip
-    """Compile and convert what is not below ``place`` yet.
+    """Compile and convert a folder, unless the result exists below ``place``.
 
-    What generates texts, or has a tokenizer and makes vectors of them, is compiled to take texts; others take arrays.
+    Models that generate text, or that have a tokenizer and make vectors of text, are compiled to take text; others take
+    arrays.
 
     Args:
-        context: tokens of a text at most; None: as ``limited_sizes`` chooses.
+        context: largest number of tokens of a sequence; ``None``: ``limited_sizes`` chooses.
         precision: ``f32`` or ``bf16``; ``auto``: bf16 to generate texts, f32 for vectors and classes.
     Raises:
         NotFound, InvalidArgument: the folder is of no model of the zoo, or it is damaged.
@@ -117,7 +118,8 @@ def prepare_hub_folder(
 def limited_sizes(entry: ModelEntry, sizes: Any, context: int | None = None) -> dict[str, SizeValue]:
     """Return the sizes with at most ``context`` tokens, if the model's parameters stay as they are.
 
-    None takes ``CONTEXT`` where a model generates; others compute all of their context for each text, and have theirs.
+    ``None`` means ``CONTEXT`` for models that generate. Others compute their complete context for each sequence, and
+    keep their own.
     """
     found = dict(sizes)
     if "context_length" not in found:
@@ -133,7 +135,7 @@ def limited_sizes(entry: ModelEntry, sizes: Any, context: int | None = None) -> 
 
 
 def texts_at_once(entry: ModelEntry, sizes: Mapping[str, SizeValue]) -> int:
-    """Return how many texts a language model makes at once so that its caches stay small."""
+    """Return the number of concurrent sequences of a language model that keeps its caches small."""
     assert entry.text_serving is not None
     with torch.device("meta"):
         model = entry.text_serving.build(texts=1, **sizes)
@@ -150,7 +152,7 @@ def served_name(hub: HubFolder) -> str:
 
 
 def box_of(entry: ModelEntry) -> str:
-    """Return the box that serves a model: the one of its name, or the first by name that has it."""
+    """Return the box that serves a model: the one of its name, or the first by name with this model."""
     names = box_names()
     return entry.name if entry.name in names else next(
         name for name in names if load_box(find_box_file(name)).model == entry.name
@@ -162,7 +164,7 @@ def _shapes(model: torch.nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 def _digest(folder: Path, sizes: dict[str, SizeValue], precision: str) -> str:
-    """Return what stands for the folder's files, by name, size and time, the sizes, the precision and this version."""
+    """Return a digest of the folder's files (name, size and time), the sizes, the precision and this version."""
     files = [*weight_files(folder), *(folder / name for name in ("config.json", GENERATION_FILE, *COMPANIONS))]
     known = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files if path.is_file()]
     about = json.dumps([str(folder.resolve()), known, sizes, precision, rdukit.__version__, TEXTS], sort_keys=True)

@@ -1,7 +1,7 @@
-"""Paths in requests → paths on this machine, kept under the mounted folders. No path outside them is ever opened.
+"""Convert paths in requests to paths on this machine, below the mounted folders only.
 
-Inputs may also be URIs of what is elsewhere: these are fetched into the first folder by ``artifacts/``, in the child
-that runs the verb; here they only get the place where they will be.
+Inputs may also be remote URIs. The child that runs the verb fetches them into the first folder; here they only get
+their future path.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from rdukit.errors import InvalidArgument, NotFound, RdukitError
 from rdukit_modelbox.artifacts.reference import REMOTE_SCHEMES, is_remote, parse_fragment, parse_reference
 from rdukit_modelbox.contract.box import ArtifactSlot, Box, Verb
 
-#: Folder in the first mount that keeps what was fetched.
+#: Folder of fetched artifacts in the first mount.
 ARTIFACTS: Final = "artifacts"
 
 
@@ -55,7 +55,7 @@ class Mounts:
         try:
             path = (self.folders[0] / text).resolve()
             path.exists()
-        except OSError as cause:  # no name, and no path, is that long
+        except OSError as cause:  # the name or path is too long
             raise InvalidArgument(f"{what}: {text[:80]!r}… is not a path: {cause.strerror}") from cause
         if not any(path == folder or folder in path.parents for folder in self.folders):
             raise InvalidArgument(
@@ -79,13 +79,13 @@ class Mounts:
 class Exchange:
     """The child's work on the inputs before the verb, and on the outputs after it."""
 
-    #: Slot → URI to fetch.
+    #: URI to fetch, by slot.
     remote: Mapping[str, str] = field(default_factory=dict)
     #: Slot → SHA-256 that a local file must have.
     digests: Mapping[str, str] = field(default_factory=dict)
     #: Slot → ``file``, ``folder`` or ``any``.
     kinds: Mapping[str, str] = field(default_factory=dict)
-    #: Folders that nothing may lead out of.
+    #: Folders that links must not lead out of.
     roots: tuple[str, ...] = ()
     #: Where fetched artifacts are kept.
     store: str = ""
@@ -94,16 +94,16 @@ class Exchange:
 
 
 def mount_points(box: Box) -> list[Path]:
-    """Mount points of the box's artifacts that are folders on this machine."""
+    """Return the mount points of the box's artifacts that are folders on this machine."""
     slots = [slot for verb in box.verbs for side in ("inputs", "outputs") for slot in getattr(box.slots_of(verb), side)]
     paths = [Path(slot.mount) for slot in slots if slot.mount is not None]
     return [path for path in dict.fromkeys(paths) if path.is_dir()]
 
 
 def resolve_inputs(mounts: Mounts, box: Box, verb: Verb, given: Mapping[str, str]) -> dict[str, Path]:
-    """Return the input slots of ``verb`` as existing paths, or as the places where remote ones will be.
+    """Return the input slots of ``verb`` as existing paths, or as the future paths of remote ones.
 
-    A slot that the request does not name is what lies at its mount point, if anything does.
+    A slot missing in the request is the content of its mount point, if any.
 
     Raises:
         InvalidArgument: an unknown slot, a required one that is missing, a path outside the mounts, a file where a
@@ -125,7 +125,7 @@ def resolve_inputs(mounts: Mounts, box: Box, verb: Verb, given: Mapping[str, str
 
 
 def plan_exchange(mounts: Mounts, box: Box, verb: Verb, given: Mapping[str, str], upload: str = "") -> Exchange:
-    """Plan what to fetch, compare and upload for a request that ``resolve_inputs`` took.
+    """Plan the fetches, comparisons and uploads of a request that ``resolve_inputs`` accepted.
 
     Raises:
         InvalidArgument: a malformed URI or digest, or outputs that may not go to S3.
@@ -174,7 +174,7 @@ def _resolve_slot(mounts: Mounts, slot: ArtifactSlot, text: str) -> Path:
 
 
 def _find_mounted(slot: ArtifactSlot) -> str | None:
-    """Return what is mounted for a slot: the folder, or the only file in it."""
+    """Return a slot's mounted path: the folder, or the only file in it."""
     if slot.mount is None or not Path(slot.mount).is_dir():
         return None
     found = [path for path in sorted(Path(slot.mount).iterdir()) if not path.name.startswith(".")]

@@ -1,7 +1,7 @@
-"""References to artifacts, read from what a caller wrote. Pure.
+"""References to artifacts, parsed from callers' texts (pure).
 
-``s3://BUCKET/KEY``, ``http(s)://HOST/PATH``, ``file:///PATH`` or a path; ``#sha256=HEX`` at the end of a URI says what
-it must be.
+``s3://BUCKET/KEY``, ``http(s)://HOST/PATH``, ``file:///PATH`` or a path; ``#sha256=HEX`` at the end of a URI is the
+required digest.
 """
 
 import re
@@ -23,11 +23,11 @@ class Reference:
     """A remote artifact."""
 
     scheme: str
-    #: Without the fragment.
+    #: URI without the fragment.
     uri: str
     #: Host (with its port) or bucket.
     host: str
-    #: Path with its query as it goes into a request, or the key.
+    #: Path with its query as sent in a request, or the object's key.
     path: str
     sha256: str | None = None
 
@@ -38,23 +38,23 @@ class Reference:
 
     @property
     def key(self) -> str:
-        """Return what stands for this reference in names of files."""
+        """Return a key for this reference that is valid in file names."""
         return sha256_of(self.text.encode())
 
     @property
     def name(self) -> str:
-        """The last part of the path as a harmless file name."""
+        """Return the last part of the path as a safe file name."""
         last = unquote(self.path.partition("?")[0].rstrip("/").rpartition("/")[2]) or "artifact"
         return re.sub(r"[^A-Za-z0-9._-]", "_", last).lstrip(".")[-100:] or "artifact"
 
     @property
     def is_folder(self) -> bool:
-        """An S3 prefix: everything below it."""
+        """Return whether it is an S3 prefix, which means everything below it."""
         return self.scheme == "s3" and (not self.path or self.path.endswith("/"))
 
 
 def is_remote(text: str) -> bool:
-    """Return whether ``text`` has to be fetched: it is neither a path nor ``file://``."""
+    """Return whether ``text`` must be fetched, because it is neither a path nor ``file://``."""
     return text.partition("://")[0].lower() in REMOTE_SCHEMES and "://" in text
 
 
@@ -98,7 +98,7 @@ def parse_reference(text: str, what: str) -> Reference:
 
 
 def parse_output(text: str) -> Reference:
-    """Read where outputs go: ``s3://BUCKET/PREFIX``, with or without a slash at the end.
+    """Parse the target of outputs: ``s3://BUCKET/PREFIX``, with or without a slash at the end.
 
     Raises:
         InvalidArgument: anything else.
@@ -125,7 +125,7 @@ def parse_fragment(fragment: str, what: str) -> str | None:
 
 
 def text_of(value: object, what: str) -> str:
-    """Return what a caller gave for an input as one text: the value itself, or one made of ``{"uri": …, "sha256": …}``.
+    """Return a caller's value for an input as one text, also from ``{"uri": …, "sha256": …}``.
 
     Raises:
         InvalidArgument: neither of these.

@@ -18,7 +18,7 @@ _FORBIDDEN: Final = frozenset({
 
 
 def make_client(timeout_s: float) -> Any:
-    """Return a client by the environment: ``AWS_ENDPOINT_URL``, ``AWS_REGION``, ``AWS_ACCESS_KEY_ID``, ….
+    """Return a client configured by the environment: ``AWS_ENDPOINT_URL``, ``AWS_REGION``, ``AWS_ACCESS_KEY_ID``, ….
 
     Raises:
         Unavailable: boto3 is not installed, or its configuration is wrong.
@@ -82,7 +82,7 @@ class S3Source:
 
 
 def list_objects(client: Any, bucket: str, prefix: str) -> dict[str, tuple[int, str]]:
-    """Key below ``prefix`` → size and ETag; markers of folders are left out.
+    """Return size and ETag of each key below ``prefix``; markers of folders are left out.
 
     Raises:
         NotFound: no bucket, or nothing below the prefix.
@@ -104,9 +104,10 @@ def list_objects(client: Any, bucket: str, prefix: str) -> dict[str, tuple[int, 
 
 
 def upload(client: Any, path: Path, bucket: str, key: str, sha256: str, sent: Callable[[int], None]) -> None:
-    """Write a file as an object, in parts when it is large; a reader sees the whole or what was there before.
+    """Upload a file as an object, in parts if it is large; readers see the old or the complete new object.
 
-    ``sent`` hears of bytes as they go, maybe from other threads. The digest is kept as metadata ``sha256``.
+    ``sent`` is called with numbers of sent bytes, possibly from other threads. The digest is kept as metadata
+    ``sha256``.
 
     Raises:
         NotFound: no such bucket.
@@ -123,7 +124,7 @@ def upload(client: Any, path: Path, bucket: str, key: str, sha256: str, sent: Ca
 
 @contextmanager
 def _errors(uri: str) -> Iterator[None]:
-    """boto's errors as ours."""
+    """Convert boto's errors to rdukit's."""
     exceptions, boto3 = import_module("botocore.exceptions"), import_module("boto3.exceptions")
     try:
         yield

@@ -1,4 +1,4 @@
-"""A screen for parts of an input that no verb is ever given: pickles, links that lead out, archives that are bombs."""
+"""Screening of inputs: refuse pickles, links that lead outside, and archive bombs."""
 
 import os
 import zipfile
@@ -13,7 +13,7 @@ PICKLE_SUFFIXES: Final = (".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib")
 
 
 def screen(path: Path, what: str, roots: Sequence[Path], limits: UnpackLimits) -> None:
-    """Look through a file, or all files of a folder.
+    """Screen a file, or all files of a folder.
 
     Raises:
         InvalidArgument: a pickle; a link out of ``roots`` (resolved folders); a zip or npz that unpacks to too much;
@@ -56,7 +56,7 @@ def _check_inside(path: Path, what: str, roots: Sequence[Path]) -> None:
 
 
 def _is_pickle(path: Path, head: bytes) -> bool:
-    """Return whether a file is, by its content, a pickle of protocol 2 to 5, or torch's zip with one."""
+    """Return whether a file's content is a pickle of protocol 2 to 5, or torch's zip with one."""
     if head[:1] == b"\x80" and head[1:2] in {b"\x02", b"\x03", b"\x04", b"\x05"}:
         with path.open("rb") as stream:
             stream.seek(-1, os.SEEK_END)

@@ -1,7 +1,7 @@
-"""Fetched artifacts of one box, by content: whole or absent, each fetched once however many ask.
+"""Fetched artifacts of one box, by content: complete or absent, and fetched once for concurrent callers.
 
-``content/SHA256/NAME`` holds files and ``folders/SHA256/`` what archives and prefixes held; both are never changed.
-``by-uri/KEY`` is a link to the newest content of a reference, and ``by-uri/KEY.json`` what the server called it.
+``content/SHA256/NAME`` has files, and ``folders/SHA256/`` the contents of archives and prefixes; both are immutable.
+``by-uri/KEY`` links to the newest content of a reference, and ``by-uri/KEY.json`` has the server's name of it.
 """
 
 import json
@@ -31,13 +31,13 @@ from rdukit_modelbox.artifacts.unpack import ARCHIVE_SUFFIXES, UnpackLimits, fin
 
 logger = logging.getLogger(__name__)
 
-#: Seconds since its last use in which no artifact is evicted: something may be reading it.
+#: Seconds since an artifact's last use during which it is not evicted, because it may be in use.
 _IN_USE_S: Final = 3600.0
 _WAIT_S: Final = 0.5
 
 
 def current_limits() -> UnpackLimits:
-    """Limits of archives by the settings."""
+    """Return the limits of archives from the settings."""
     return UnpackLimits(resolve(settings.MAX_UNPACKED_BYTES), resolve(settings.MAX_RATIO))
 
 
@@ -50,14 +50,14 @@ class ArtifactStore:
         self._s3: Any = None
 
     def link_of(self, reference: Reference) -> Path:
-        """Return the path at which the newest content of ``reference`` will be found once it is fetched."""
+        """Return the path of the newest content of ``reference``, once it is fetched."""
         return self.folder / "by-uri" / reference.key
 
     def fetch(self, reference: Reference, kind: str, watch: Watch = lambda done, size: None) -> Path:
         """Return the artifact as a ``file`` or ``folder`` on this disk; ``any``: a folder for prefixes and archives.
 
-        What was fetched before is not fetched again: with a digest never, without one if the server says that it is
-        the same. ``watch`` hears how far it is and may raise to give up; a later fetch goes on from there.
+        Content is not fetched again if its digest is given, or if the server reports it as unchanged. ``watch`` is
+        called with the progress and may raise to abort; a later fetch continues from there.
 
         Raises:
             NotFound, PermissionDenied: by the server, or a refused address.
@@ -113,7 +113,7 @@ class ArtifactStore:
         return path
 
     def _find_known(self, reference: Reference, source: ByteSource) -> Path | None:
-        """Return the content if it is here already and still what the reference means."""
+        """Return the content if it is here already and still current."""
         if reference.sha256 is not None:
             return self._find_content(reference.sha256, reference.name)
         try:
@@ -155,7 +155,7 @@ class ArtifactStore:
         if not target.is_dir():
             self._publish(target, lambda new: unpack(archive, new, current_limits(), lambda: watch(0, 0)))
         os.utime(target)
-        # An archive of one folder means that folder.
+        # An archive with a single folder means that folder.
         inside = list(target.iterdir())
         return inside[0] if len(inside) == 1 and inside[0].is_dir() else target
 
@@ -169,7 +169,7 @@ class ArtifactStore:
         for name in objects:
             if name.startswith("/") or {"", ".", ".."} & set(name.split("/")):
                 raise InvalidArgument(f"{reference.uri}: key {name!r} is not a path below it, which is refused")
-        # The ETags stand for the contents: the same listing is the same folder.
+        # ETags identify contents: an equal listing means an equal folder.
         digest = sha256_of(json.dumps([reference.uri, sorted(objects.items())]).encode())
         target = self.folder / "folders" / digest
         if not target.is_dir():
@@ -190,7 +190,7 @@ class ArtifactStore:
             done += path.stat().st_size
 
     def _publish(self, target: Path, fill: Callable[[Path], None]) -> None:
-        """Make a folder whole or not at all."""
+        """Create a folder atomically."""
         new = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.new")
         new.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -210,7 +210,7 @@ class ArtifactStore:
         measured = list_cached(
             path for part in ("content", "folders") for path in (self.folder / part).glob("[0-9a-f]*")
         )
-        # A use marks the folder: what is in it keeps its own times.
+        # A use is recorded in the folder's time; its files keep their own.
         kept = [replace(file, used_s=file.path.stat().st_mtime) for file in measured if file.path.exists()]
         now = time.time()
         going = choose_evicted(kept, resolve(settings.CACHE_BYTES))

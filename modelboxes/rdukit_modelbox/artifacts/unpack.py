@@ -16,24 +16,24 @@ from typing import IO, Any, Final, Protocol
 
 from rdukit.errors import InvalidArgument
 
-#: Bytes that any archive may unpack to, whatever its ratio: masks and zeros pack very well.
+#: Bytes that an archive may unpack to at any ratio: masks and zeros compress very well.
 FREE_BYTES: Final = 256 << 20
 MAX_MEMBERS: Final = 1_000_000
-#: Names that say that a file is to be unpacked, where a file would do too.
+#: Suffixes of files that are unpacked where both a file and a folder are accepted.
 ARCHIVE_SUFFIXES: Final = (".zip", ".tar", ".tgz", ".tar.gz", ".tbz2", ".tar.bz2", ".txz", ".tar.xz")
 _BLOCK: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class UnpackLimits:
-    """Most bytes in all, and most bytes per packed byte above ``FREE_BYTES``."""
+    """Largest total in bytes, and largest ratio of unpacked to packed bytes above ``FREE_BYTES``."""
 
     max_bytes: int
     max_ratio: int
 
 
 class Budget:
-    """Counts what comes out of one archive."""
+    """Counter of the bytes unpacked from one archive."""
 
     def __init__(self, path: Path, limits: UnpackLimits, free_bytes: int = FREE_BYTES) -> None:
         packed = max(path.stat().st_size, 1)
@@ -45,7 +45,7 @@ class Budget:
         """Count ``count`` bytes more.
 
         Raises:
-            InvalidArgument: that is more than the limits allow.
+            InvalidArgument: the limits are exceeded.
         """
         self._left -= count
         if self._left < 0:
@@ -56,7 +56,7 @@ class Budget:
 
 
 def find_kind(path: Path) -> str | None:
-    """``zip``, ``tar`` (also packed), or None for what is no archive; by content, not by name."""
+    """Return ``zip``, ``tar`` (also compressed), or ``None`` for other files, by content and not by name."""
     with path.open("rb") as stream:
         head = stream.read(512)
     if head[:4] in {b"PK\x03\x04", b"PK\x05\x06"}:
@@ -88,7 +88,8 @@ def unpack(path: Path, folder: Path, limits: UnpackLimits, step: Callable[[], No
 
 
 def check_zip(path: Path, limits: UnpackLimits) -> None:
-    """Refuse a zip file (an ``.npz`` is one) that claims to unpack to too much; readers stop at what it claims.
+    """Refuse a zip file (an ``.npz`` is one) whose declared unpacked size is too large; readers stop at the declared
+    size.
 
     Raises:
         InvalidArgument: too large, or damaged.
@@ -126,7 +127,7 @@ def _tar_members(path: Path, limits: UnpackLimits) -> Iterator[tuple[str, "_Read
         opener = _opener(raw.read(6))
         raw.seek(0)
         plain: _Readable = raw if opener is None else opener(raw)
-        # Headers count too: an archive of nothing but headers is no way round the limits.
+        # Headers count, too, or an archive of only headers would evade the limits.
         counted: Any = _Counted(plain, Budget(path, limits))
         with tarfile.open(fileobj=counted, mode="r|") as archive:
             for member in archive:
@@ -141,7 +142,7 @@ def _tar_members(path: Path, limits: UnpackLimits) -> Iterator[tuple[str, "_Read
 
 
 class _Readable(Protocol):
-    """A stream, as far as unpacking needs one."""
+    """The part of a stream's interface that unpacking needs."""
 
     def read(self, size: int = -1, /) -> bytes: ...
 
@@ -161,14 +162,14 @@ def _opener(head: bytes) -> Callable[[IO[bytes]], _Readable] | None:
 
 
 class _Counted:
-    """A stream whose bytes are taken from a budget."""
+    """A stream whose bytes count against a budget."""
 
     def __init__(self, stream: _Readable, budget: Budget) -> None:
         self._stream = stream
         self._budget = budget
 
     def read(self, size: int = -1, /) -> bytes:
-        """Read at most ``size`` bytes; at most a block when all is asked for."""
+        """Read at most ``size`` bytes, and at most a block."""
         data = self._stream.read(_BLOCK if size < 0 else size)
         self._budget.take(len(data))
         return data
@@ -184,7 +185,7 @@ def _write(path: Path, folder: Path, name: str, stream: "_Readable | None", step
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
-        # "x": a member that is there twice could stand for two things to two readers.
+        # "x": different readers could read different contents for a member that occurs twice.
         with target.open("xb") as written:
             while block := stream.read(_BLOCK):
                 written.write(block)

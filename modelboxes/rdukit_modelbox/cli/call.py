@@ -19,7 +19,7 @@ from rdukit.units import plain
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A verb's request. ``webhook`` is a URL to announce the end to; empty: none."""
+    """A verb's request. ``webhook`` is a URL to notify of the end; empty: none."""
 
     verb: str
     parameters: Mapping[str, object]
@@ -32,7 +32,7 @@ class Asked:
 
 
 def connect(url: str, token: str | None = None) -> BoxClient:
-    """Make a client of the box at ``url``, with the token that the settings have unless one is given.
+    """Make a client of the box at ``url``, with the given token, or that of the settings.
 
     Raises:
         InvalidArgument: the address or the token is not legal.
@@ -65,7 +65,7 @@ def call_verb(
 
 
 def watch_operation(url: str, operation_id: str, *, token: str | None = None, as_json: bool = False) -> int:
-    """Follow an operation that was asked for earlier, and print it. Returns the exit status as ``call_verb`` does.
+    """Follow an earlier operation, and print it. Returns the exit status as ``call_verb`` does.
 
     Raises:
         NotFound: no such operation.
@@ -81,14 +81,14 @@ def watch_operation(url: str, operation_id: str, *, token: str | None = None, as
 
 
 def show_operation(operation: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print it; its error goes to stderr."""
+    """Print an operation; its error goes to stderr."""
     if as_json:
         click.echo(json.dumps(operation, indent=2, sort_keys=True))
         return
     click.echo(f"{operation['id']}  {operation['verb']}  {operation['state']}")
     values = {**operation.get("result", {}), **operation.get("outputs", {})}
     if isinstance(fitting := values.get("compile_parameters"), dict):
-        # As the next command takes them.
+        # In the form of the next command's options.
         values["compile_parameters"] = " ".join(f"--set {name}={plain(v)}" for name, v in fitting.items()) or "none"
     width = max(map(len, values), default=0)
     for name, value in values.items():
@@ -128,7 +128,7 @@ class ProgressBars:
         self._bars.stop()
 
     def tell(self, progress: Mapping[str, Any], prefix: str = "") -> None:
-        """Show a progress as a verb's event has it; stages of another ``prefix`` have bars of their own."""
+        """Show a verb's progress event; stages of another ``prefix`` have bars of their own."""
         stage = f"{prefix}{progress['stage']}"
         if stage not in self._stages:
             self._stages[stage] = self._bars.add_task(stage, total=progress["total"], figures="")

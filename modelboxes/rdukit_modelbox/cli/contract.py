@@ -1,4 +1,4 @@
-"""``rdukit box list|describe|validate|new|inspect|schema|convert|check-bundle``: what starts no box."""
+"""``rdukit box list|describe|validate|new|inspect|schema|convert|check-bundle``: commands that start no box."""
 
 import json
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ def list_boxes(as_json: bool) -> None:
 
 
 def _with_card(box: Box) -> dict[str, object]:
-    """Return a box's description, its recipes if it has some, and the model card of one that comes with rdukit."""
+    """Return a box's description, its recipes if any, and the model card if it comes with rdukit."""
     description, card = describe_box(box), card_of(box)
     if (box.folder / RECIPES_FILE).is_file():
         description["recipes"] = {
@@ -55,7 +55,7 @@ def _with_card(box: Box) -> dict[str, object]:
 
 @click.command()
 @BOX_ARGUMENT
-@click.option("--yaml", "as_yaml", is_flag=True, help="Print a modelbox.yaml with all that its task gives written out.")
+@click.option("--yaml", "as_yaml", is_flag=True, help="Print a modelbox.yaml with its task's content written out.")
 @JSON_OPTION
 def describe(box_name: str, as_yaml: bool, as_json: bool) -> None:
     """Show a box's verbs, parameters and their legal values.
@@ -84,14 +84,13 @@ def describe(box_name: str, as_yaml: bool, as_json: bool) -> None:
     "--reported",
     multiple=True,
     metavar="VERB=FILE",
-    help="Also check that the box declares all metrics in this JSON: a run's result, or its report.json; repeat.",
+    help="Also check that the box declares all metrics of this JSON (a run's result or report.json); repeat for more.",
 )
 @JSON_OPTION
 def validate(file: Path, import_module: bool, reported: Sequence[str], as_json: bool) -> None:
-    """Check a modelbox.yaml. Prints each mistake with its line; the exit status is 2 then.
+    """Check a modelbox.yaml. It prints each mistake with its line, and then exits with 2.
 
-    FILE is a modelbox.yaml or its folder. A box says in its log, too, when a run reported metrics that it does not
-    declare.
+    FILE is a modelbox.yaml or its folder. A box also logs metrics of a run that it does not declare.
 
     Example: rdukit box validate my/modelbox.yaml
     """
@@ -129,10 +128,10 @@ def _check_reported(box: Box, verb: str, report: Path) -> None:
 @click.argument("name")
 @click.option("--folder", type=click.Path(path_type=Path), help="Folder to write it to [default: its name].")
 @click.option("--like", default="logreg", show_default=True, help="Installed box to start from.")
-@click.option("--module", "has_module", is_flag=True, help="With a model of its own: writes model.py too.")
+@click.option("--module", "has_module", is_flag=True, help="With a model of its own: also writes model.py.")
 @JSON_OPTION
 def new(name: str, folder: Path | None, like: str, has_module: bool, as_json: bool) -> None:
-    """Begin a new box. Writes a commented modelbox.yaml that validates, and its JSON schema for editors.
+    """Create a new box: a commented, valid modelbox.yaml, and its JSON schema for editors.
 
     Example: rdukit box new mine --module
     """
@@ -163,7 +162,7 @@ def new(name: str, folder: Path | None, like: str, has_module: bool, as_json: bo
 @BOX_TOKEN_OPTION
 @JSON_OPTION
 def inspect(where: str, as_json: bool) -> None:
-    """Show a box, wherever it is. It may be installed, in a folder, running, or an image in an OCI layout.
+    """Show a box that is installed, in a folder, running, or an image in an OCI layout.
 
     Example: rdukit box inspect http://127.0.0.1:9000
     """
@@ -195,7 +194,7 @@ def inspect(where: str, as_json: bool) -> None:
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The .safetensors file to write.")
 @JSON_OPTION
 def convert(file: Path, output: Path, as_json: bool) -> None:
-    """Turn a pickled checkpoint into safetensors. Nothing in the .pt file FILE is run.
+    """Convert a pickled checkpoint to safetensors. No code in the .pt file FILE is run.
 
     Example: rdukit box convert model.pt -o model.safetensors
     """
@@ -211,7 +210,7 @@ def convert(file: Path, output: Path, as_json: bool) -> None:
 @click.command()
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write it to [default: stdout].")
 def schema(output: Path | None) -> None:
-    """Print the JSON schema of modelbox.yaml. Editors and checkers take it.
+    """Print the JSON schema of modelbox.yaml, for editors and checkers.
 
     Example: rdukit box schema -o modelbox.schema.json
     """
@@ -227,7 +226,7 @@ def schema(output: Path | None) -> None:
 def check_bundle(file: Path, as_json: bool) -> None:
     """Check a bundle whose files are artifacts, as a platform does before it serves one.
 
-    artifact://ID lies as ID beside FILE. Weights are not read: whether they are the PEF's is seen when they are loaded.
+    artifact://ID is the file ID next to FILE. Weights are not read; a mismatch with the PEF shows when they are loaded.
 
     Example: rdukit box check-bundle bundle.yaml
     """

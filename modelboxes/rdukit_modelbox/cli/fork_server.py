@@ -1,8 +1,8 @@
-"""``rdukit box fork-server``: a worker forks the boxes of its jobs from it, fenced or not, and they their operations.
+"""``rdukit box fork-server``: a worker forks its jobs' boxes from this server, and the boxes fork their operations.
 
-A box that is started takes a second to import its server, and each of its operations two to import torch. A fork has
-both. The server itself reads no job, no box of a tenant and no checkpoint, and a worker starts it without its own
-environment: there is nothing in it that one tenant's box could learn of another's.
+A started box imports for one second, and each of its operations imports torch for two. A fork has both already. The
+server itself reads no job, no box of a tenant and no checkpoint, and a worker starts it without its own environment:
+there is nothing in it that one tenant's box could learn of another's.
 """
 
 import asyncio
@@ -22,13 +22,13 @@ from rdukit.cli import run_command
 from rdukit.fence.start import run_forked
 from rdukit.system.forks import import_for_forks, serve_forks
 
-#: What boxes and operations import while they work, and nothing that depends on a job: modules, and whole packages.
+#: Modules and packages that boxes and operations import, independent of jobs.
 MODULES: Final = (
     "torch", "numpy.random", "safetensors.torch", "sambaflow.samba.utils", "sambaflow.samba.session",
     "uvicorn.lifespan.off", "anyio._backends._asyncio",
 )  # fmt: skip
 PACKAGES: Final = ("rdukit_modelbox", "rdukit_serving.rest", "rdukit_serving.rpc", "rdukit_serving.text", "rdukit_zoo")
-#: Package of them whose programs call models from outside: no box imports it, and its clients take a second to.
+#: Package that no box imports: its programs call models from outside, and its clients import for a second.
 NOT_IN_BOXES: Final = "rdukit_zoo.kits"
 
 
@@ -47,7 +47,7 @@ def fork_server(descriptor: int) -> None:
 
 
 def find_modules() -> list[str]:
-    """Return every module of ``PACKAGES`` but programs, and ``NOT_IN_BOXES``."""
+    """Return every module of ``PACKAGES``, except programs and ``NOT_IN_BOXES``."""
     found: list[str] = []
     for name in PACKAGES:
         package = importlib.import_module(name)
@@ -56,7 +56,7 @@ def find_modules() -> list[str]:
 
 
 async def _warm_up() -> None:
-    """Build what every box builds, once: its routes for all of them, and what the files of the installed boxes say."""
+    """Build once what every box needs: the routes, and the parsed files of the installed boxes."""
     from rdukit_modelbox.contract.box import box_names, find_box_file, load_box
     from rdukit_modelbox.rest.routes_ahead import build_routes_ahead
     from rdukit_modelbox.server.serve import BoxOptions, ServedBox
@@ -77,7 +77,7 @@ def run_box(arguments: Sequence[str]) -> int:
     from rdukit_modelbox.cli.main import box
     from rdukit_modelbox.operations.forks import keep_fork_server
 
-    # Of all that draws numbers only this one would draw the same in each fork.
+    # Only this generator would repeat the same numbers in each fork.
     np.random.seed()
     keep_fork_server()
     sys.argv = ["rdukit box", *arguments]

@@ -22,12 +22,12 @@ from rdukit.errors import InvalidArgument
     type=Choice(("auto", "docker", "podman", "buildah", "none")),
     default="auto",
     show_default=True,
-    help="What builds it.",
+    help="Engine that builds it.",
 )
 @click.option("--base", help="oci:FOLDER[:NAME] or 'installed' without an engine, an image with one.")
 @JSON_OPTION
 def build(box_name: str, output: Path | None, tag: str | None, engine: str, base: str | None, as_json: bool) -> None:
-    """Build the image of a box. It is a thin layer with its YAML and code, no PEF, no checkpoint.
+    """Build the image of a box. The image is a thin layer with YAML and code, without PEF and checkpoint.
 
     BOX is a name, a modelbox.yaml, or its folder.
 
@@ -62,9 +62,9 @@ def build(box_name: str, output: Path | None, tag: str | None, engine: str, base
 
 @click.command()
 @click.argument("layout", type=click.Path(path_type=Path))
-@click.option("--tag", help="Which image of the layout [default: its only box].")
+@click.option("--tag", help="Image of the layout [default: its only box].")
 @click.argument("to", metavar="TARGET")
-@click.option("--plain-http", is_flag=True, help="The registry speaks no TLS.")
+@click.option("--plain-http", is_flag=True, help="The registry has no TLS.")
 @JSON_OPTION
 def push(layout: Path, tag: str | None, to: str, plain_http: bool, as_json: bool) -> None:
     """Copy an image to a registry or OCI layout. Every digest of the layout is checked first.

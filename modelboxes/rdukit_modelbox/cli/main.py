@@ -1,4 +1,4 @@
-"""``rdukit box``: look at ModelBoxes, run one, call one. The server and torch are imported only by what needs them.
+"""``rdukit box``: describe, run and call ModelBoxes. Server and torch are imported only where needed.
 
 Other parts add commands through the entry-point group ``rdukit.box.commands``.
 """
@@ -42,15 +42,17 @@ for command in (*COMMANDS, *OPERATION_COMMANDS, *IMAGE_COMMANDS, fork_server, re
 @click.option(
     "--socket-folder",
     type=click.Path(path_type=Path),
-    help="Folder to listen in, at rest.sock and grpc.sock, instead of at ports; it is made private.",
+    help="Private folder to listen in, at rest.sock and grpc.sock, instead of ports.",
 )
 @click.option("--state", type=click.Path(path_type=Path), help="Folder for outputs and logs [default: in the home].")
 @click.option(
     "--mount", "mounts", multiple=True, type=click.Path(path_type=Path), help="Folder that requests may name."
 )
-@click.option("--pef", help="A PEF to serve from the beginning: a path, or a URI to fetch it from.")
+@click.option("--pef", help="PEF to serve: a path, or a URI to fetch it from.")
+@click.option("--checkpoint", help="Parameters of the PEF: a path or URI; also a folder of save_pretrained.")
+@click.option("--draft-pef", help="PEF of a draft model for speculative decoding: a path or URI.")
 @click.option(
-    "--checkpoint", help="The parameters to serve it with: a path, or a URI; also a folder that save_pretrained wrote."
+    "--draft-checkpoint", help="Parameters of the draft model; for a folder of save_pretrained the PEF is compiled."
 )
 @click.option("--draft-pef", help="A smaller language model that guesses the texts: a path, or a URI.")
 @click.option("--draft-checkpoint", help="Its parameters; of a folder that save_pretrained wrote the PEF is compiled.")
@@ -60,7 +62,7 @@ for command in (*COMMANDS, *OPERATION_COMMANDS, *IMAGE_COMMANDS, fork_server, re
     "--name", "model_name", help="Name of the model in requests [default: the box's, or of a folder its model_type]."
 )
 @click.option("--announce", type=click.Path(path_type=Path), help="File to write the addresses to when ready.")
-@click.option("--parent", type=int, help="Process to end with [default: the one that starts this]; 0: none.")
+@click.option("--parent", type=int, help="Process id; the box ends with this process [default: its starter]; 0: none.")
 def run(
     box_name: str | None,
     rest_port: int,

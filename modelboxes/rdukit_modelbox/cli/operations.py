@@ -30,8 +30,8 @@ ID_ARGUMENT: Final = click.argument("operation_id", metavar="OPERATION")
 @click.option("--output", default="", help="Folder for the outputs [default: in the box's state folder].")
 @click.option("--key", default=None, help="Idempotency key.")
 @click.option("--timeout", "timeout_s", default=0.0, metavar="SECONDS", help="Time in which it must end; 0: no limit.")
-@click.option("--resume", is_flag=True, help="Have it queued once more if the box ends before it does.")
-@click.option("--webhook", default="", metavar="URL", help="Where the box announces the end.")
+@click.option("--resume", is_flag=True, help="Queue it again if the box ends first.")
+@click.option("--webhook", default="", metavar="URL", help="URL that the box notifies of the end.")
 @click.option("--detach", is_flag=True, help="Do not follow it; see rdukit box watch.")
 @JSON_OPTION
 def call(
@@ -47,7 +47,7 @@ def call(
     detach: bool,
     as_json: bool,
 ) -> None:
-    """Ask a running box for a verb. Follows the operation to its end; Ctrl-C cancels it.
+    """Call a verb of a running box, and follow the operation to its end; Ctrl-C cancels it.
 
     Relative paths are those of this folder; the box must see them (its --mount).
 
@@ -64,12 +64,12 @@ def call(
 @click.command()
 @URL_OPTION
 @BOX_TOKEN_OPTION
-@click.option("--state", type=Choice([str(s) for s in OperationState]), help="Only those in this state.")
-@click.option("--verb", type=Choice([str(v) for v in Verb]), help="Only those of this verb.")
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Most to show.")
+@click.option("--state", type=Choice([str(s) for s in OperationState]), help="Only operations in this state.")
+@click.option("--verb", type=Choice([str(v) for v in Verb]), help="Only operations of this verb.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Largest number of lines.")
 @JSON_OPTION
 def operations(url: str, state: str | None, verb: str | None, limit: int, as_json: bool) -> None:
-    """List a running box's operations. The newest come first; those of its earlier processes are there too.
+    """List a running box's operations, newest first, with those of its earlier processes.
 
     Example: rdukit box operations --state failed
     """
@@ -95,7 +95,7 @@ def operations(url: str, state: str | None, verb: str | None, limit: int, as_jso
 @ID_ARGUMENT
 @JSON_OPTION
 def watch(url: str, operation_id: str, as_json: bool) -> None:
-    """Follow an operation to its end. Shows what it did so far, too; Ctrl-C leaves it running.
+    """Follow an operation to its end, from its first event. Ctrl-C leaves it running.
 
     Example: rdukit box watch op-0123456789abcdef
     """

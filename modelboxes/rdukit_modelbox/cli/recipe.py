@@ -1,4 +1,4 @@
-"""``rdukit box recipe list|show|run``: how a box's model is trained, tuned, evaluated and asked, and the figures."""
+"""``rdukit box recipe list|show|run``: training, tuning, evaluation and inference of a box's model, with their figures."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ KINDS_ARGUMENT: Final = click.argument(
     "kinds", metavar="[KIND]...", nargs=-1, type=Choice([str(kind) for kind in Kind])
 )
 QUICK_OPTION: Final = click.option(
-    "--quick", is_flag=True, help="A few small batches, to see that it runs: the figures mean nothing."
+    "--quick", is_flag=True, help="Only a few small batches, as a smoke test; the figures are meaningless."
 )
 
 
@@ -65,7 +65,7 @@ def list_recipes(box_name: str | None, as_json: bool) -> None:
 @click.option("--as-pipeline", is_flag=True, help="Print it as YAML for: rdukit job submit --pipeline FILE")
 @JSON_OPTION
 def show(box_name: str, kinds: Sequence[str], quick: bool, as_pipeline: bool, as_json: bool) -> None:
-    """Show the steps of recipes: verbs with their parameters, and what feeds them. All kinds of a box unless given.
+    """Show the steps of recipes: verbs with parameters and inputs. The default is all kinds of a box.
 
     Example: rdukit box recipe show uno fine-tune --as-pipeline > uno.yaml
     """
@@ -92,9 +92,9 @@ def show(box_name: str, kinds: Sequence[str], quick: bool, as_pipeline: bool, as
 )
 @JSON_OPTION
 def run(box_name: str, kinds: Sequence[str], quick: bool, folder: Path | None, as_json: bool) -> None:
-    """Run recipes on this machine, all available ones of a box unless given. Ctrl-C stops; the same again goes on.
+    """Run recipes on this machine, by default all available ones of a box. The same command continues after Ctrl-C.
 
-    Steps that ended are not run again. What a recipe gave is in FOLDER/KIND.json too.
+    Finished steps are not run again. The results are also in FOLDER/KIND.json.
 
     Example: rdukit box recipe run uno fine-tune
     """

@@ -18,7 +18,7 @@ from rdukit_modelbox.contract.describe import describe
 
 
 def print_description(description: Mapping[str, Any]) -> None:
-    """Return a box's ``Description``, as a YAML or a running box gives it."""
+    """Print a box's ``Description``, from a YAML or a running box."""
     click.echo(f"{description['name']}: {description['title']}\n{description['description']}")
     origin = f"module {description['module']}" if description.get("module") else f"model {description['model']}"
     mode, target = description["mode"], description["target"]
@@ -83,12 +83,12 @@ def _value(parameter: Mapping[str, Any]) -> str:
     return plain(parameter["default"]) + (f" {parameter['unit']}" if parameter.get("unit") else "")
 
 
-#: Most bytes of a YAML that are read out of an image.
+#: Largest YAML in bytes that is read from an image.
 MAX_YAML_BYTES: Final = 1 << 20
 
 
 def inspect_running(url: str, token: str | None = None) -> dict[str, Any]:
-    """Show description, readiness and operations of the box at ``url``.
+    """Return description, readiness and operations of the box at ``url``.
 
     Raises:
         Unavailable: nothing answers there, or it is no box.
@@ -118,7 +118,7 @@ def inspect_file(box: str) -> dict[str, Any]:
 
 
 def inspect_image(folder: Path, reference: str | None) -> dict[str, Any]:
-    """Labels of an image in an OCI layout, and the description by the YAML in it.
+    """Return the labels of an image in an OCI layout, and the description from its YAML.
 
     Raises:
         NotFound: no layout, or no such image.
@@ -143,7 +143,7 @@ def inspect_image(folder: Path, reference: str | None) -> dict[str, Any]:
 
 
 def _find_yaml(folder: Path, manifest: dict[str, Any]) -> str | None:
-    """Return the box's YAML out of the topmost layer that has one."""
+    """Return the box's YAML from the topmost layer that has one."""
     import gzip
 
     from rdukit_modelbox.image.layer import unpack_file
@@ -153,7 +153,7 @@ def _find_yaml(folder: Path, manifest: dict[str, Any]) -> str | None:
     layout = ImageLayout(folder)
     for layer in reversed(manifest["layers"]):
         if int(layer["size"]) > 64 * MAX_YAML_BYTES:
-            # A box's own layer is small; the large ones are those that it lies on.
+            # A box's own layer is small; large layers belong to its base.
             continue
         path = layout.blob_file(Descriptor.from_json(layer).digest)
         is_packed = str(layer.get("mediaType", "")).endswith("gzip")

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, Strin
 ParameterValue = bool | int | float | str
 Word = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
 Limit = Annotated[float, Strict()] | Word
-#: Values by parameter name; what is not there is not known yet and limits nothing.
+#: Values by parameter name; missing ones are unknown and limit nothing.
 Values = Mapping[str, ParameterValue]
 
 _UNKNOWN: Final[Values] = {}
@@ -38,7 +38,7 @@ def _compiles(pattern: str) -> str:
 
 
 class AllowedValues(BaseModel):
-    """Limits on a value: all that are given hold. A limit is a number or another parameter's name."""
+    """Limits on a value, all of which hold. A limit is a number or another parameter's name."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -71,7 +71,7 @@ class AllowedValues(BaseModel):
         return self
 
     def limits(self) -> dict[str, Limit]:
-        """Return the limits that are given, by their keys in the file."""
+        """Return the given limits, by their keys in the file."""
         found = {
             "minimum": self.minimum, "maximum": self.maximum, "above": self.above, "below": self.below,
             "multipleOf": self.multiple_of,
@@ -79,7 +79,7 @@ class AllowedValues(BaseModel):
         return {key: limit for key, limit in found.items() if limit is not None}
 
     def named_limits(self) -> dict[str, str]:
-        """Return the limits that are other parameters' names, by their keys in the file."""
+        """Return the limits that name other parameters, by their keys in the file."""
         return {key: limit for key, limit in self.limits().items() if isinstance(limit, str)}
 
 
@@ -95,7 +95,9 @@ def find_misused_limit(kind: ParameterType, legal: AllowedValues) -> str | None:
 
 
 def format_allowed(kind: ParameterType, legal: AllowedValues, values: Values = _UNKNOWN) -> str:
-    """``one of 16, 32``, ``0 < x <= 1``, ``x <= context_length (2048)``, ``matches ^[a-z]+$``, or ``any int``."""
+    """Return the legal values as text: ``one of 16, 32``, ``0 < x <= 1``, ``x <= context_length (2048)``, ``matches
+    ^[a-z]+$``, or ``any int``.
+    """
     if kind is ParameterType.BOOL and legal.enum is None:
         return "true or false"
     parts = ["one of " + ", ".join(_word(v) for v in legal.enum)] if legal.enum is not None else []
@@ -113,7 +115,7 @@ def format_allowed(kind: ParameterType, legal: AllowedValues, values: Values = _
 
 
 def normalise(kind: ParameterType, value: object) -> ParameterValue | None:
-    """``value`` as ``kind``, or None if it is of another type.
+    """Return ``value`` as ``kind``, or ``None`` if it has another type.
 
     Wires lose the difference of 1 and 1.0 (protobuf has only doubles), so a whole float is an int and any int a float.
     """
@@ -136,7 +138,7 @@ def normalise(kind: ParameterType, value: object) -> ParameterValue | None:
 
 
 def find_objection(kind: ParameterType, legal: AllowedValues, value: object, values: Values = _UNKNOWN) -> str | None:
-    """Return why ``value`` is not legal, and what would be; None if it is. ``values`` are those that limits name."""
+    """Return why ``value`` is not legal, with the legal values; ``None`` if it is. ``values``: those that limits name."""
     given = normalise(kind, value)
     if given is None:
         return f"{value!r} is not of type {kind}; legal: {format_allowed(kind, legal, values)}"
@@ -149,7 +151,7 @@ def find_objection(kind: ParameterType, legal: AllowedValues, value: object, val
 
 
 def allowed_as_schema(kind: ParameterType, legal: AllowedValues) -> dict[str, object]:
-    """Return a JSON-schema fragment; limits that other parameters give are under ``x-limits``."""
+    """Return a JSON-schema fragment; limits by other parameters are under ``x-limits``."""
     types = {"int": "integer", "float": "number", "string": "string", "bool": "boolean"}
     schema: dict[str, object] = {"type": types[kind]}
     if legal.enum is not None:
@@ -166,7 +168,7 @@ def allowed_as_schema(kind: ParameterType, legal: AllowedValues) -> dict[str, ob
 
 
 def format_values(values: Iterable[ParameterValue]) -> str:
-    """``one of 16, 32``, or the only value."""
+    """Return values as text: ``one of 16, 32``, or the only value."""
     words = [_word(value) for value in values]
     return words[0] if len(words) == 1 else "one of " + ", ".join(words)
 

@@ -60,19 +60,20 @@ OwnModule = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._
 
 
 class Box(StrictModel):
-    """Everything a ``modelbox.yaml`` says."""
+    """Content of a ``modelbox.yaml``."""
 
     api_version: Literal["rdukit.dev/v1"] = Field(alias="apiVersion")
     kind: Literal["ModelBox"] = "ModelBox"
     extends: str | None = Field(
         default=None,
-        description="Task whose mode, target, verbs, parameters and artifacts the box has; what it says itself counts.",
+        description="Task whose mode, target, verbs, parameters and artifacts the box inherits; its own keys "
+        "override them.",
         json_schema_extra={"enum": [*task_names(), None]},
     )
     name: Name = Field(description="Name of the box: small letters, digits, - and _.")
     title: Sentence = Field(description="One line for lists.")
-    description: Sentence = Field(description="What the model takes and gives.")
-    model: Word = Field(description="Entry of the zoo; with module a name to show, by default the box's.")
+    description: Sentence = Field(description="Inputs and outputs of the model.")
+    model: Word = Field(description="Entry of the zoo; with module, a display name, by default the box's.")
     module: OwnModule | None = Field(
         default=None,
         description="Own model instead of one of the zoo: FILE.py:FUNCTION, the file inside the box's folder; the "
@@ -84,30 +85,30 @@ class Box(StrictModel):
     compiler_version: Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+){0,2}$")] = Field(
         alias="compilerVersion", description='Version of the compiler, in quotes: "0.1" takes every 0.1.x.'
     )
-    mode: Literal["o0", "o1", "o3"] = Field(description="How much is fused: o0 nothing, o1 by rules, o3 all.")
+    mode: Literal["o0", "o1", "o3"] = Field(description="Fusion mode: o0 none, o1 by rules, o3 all.")
     target: Literal["sn10", "sn30", "sn40l"] = Field(description="Chip generation.")
-    verbs: tuple[Verb, ...] = Field(min_length=1, description="What the box can be asked to do.")
+    verbs: tuple[Verb, ...] = Field(min_length=1, description="Verbs of the box.")
     parameters: tuple[BoxParameter, ...] = Field(default=(), description="Named parameters with their legal values.")
     override: Mapping[Verb, Mapping[Word, Change]] = Field(
         default_factory=dict,
         description="Changes to the task's parameters by verb and name: a default, or default, legal, help, unit, when",
     )
     remove: Mapping[Verb, tuple[Word, ...]] = Field(
-        default_factory=dict, description="Names of the task's parameters, by verb, that the box does not have."
+        default_factory=dict, description="Names, by verb, of the task's parameters that the box lacks."
     )
     artifacts: Mapping[Verb, VerbArtifacts] = Field(
         default_factory=dict, description="Files and folders that each verb takes and makes."
     )
     metrics: tuple[BoxMetric, ...] = Field(
-        default=(), description="Numbers that verbs report; the task's, and those of the box in their place or besides."
+        default=(), description="Metrics that verbs report: the task's, replaced or extended by the box's."
     )
     uncached: tuple[Verb, ...] = Field(
         default=(),
-        description="Verbs that pipelines run each time, even if a job has made the same: what they make is not always "
-        "the same, or they have an effect outside.",
+        description="Verbs that pipelines never take from earlier jobs, because their outputs vary or they have "
+        "effects outside.",
     )
-    resources: BoxResources = Field(default=BoxResources(), description="What one replica needs.")
-    serving: Serving = Field(default=Serving(), description="What is served over the Open Inference Protocol.")
+    resources: BoxResources = Field(default=BoxResources(), description="Resources of one replica.")
+    serving: Serving = Field(default=Serving(), description="Tensors served over the Open Inference Protocol.")
     labels: Mapping[Label, Annotated[str, StringConstraints(max_length=200)]] = Field(
         default_factory=dict, description="Words to find the box by."
     )
@@ -121,7 +122,7 @@ class Box(StrictModel):
 
     @property
     def folder(self) -> Path:
-        """The folder of the YAML; ``module`` and ``modelCard`` are inside it."""
+        """Return the folder of the YAML; ``module`` and ``modelCard`` are inside it."""
         return self._folder
 
     @field_validator("model", mode="before")
@@ -155,7 +156,7 @@ class Box(StrictModel):
         return tuple(p for p in self.parameters if verb in p.verbs)
 
     def slots_of(self, verb: Verb) -> VerbArtifacts:
-        """Return the artifacts of ``verb``."""
+        """Return the artifact slots of ``verb``."""
         return self.artifacts.get(verb, VerbArtifacts())
 
     def sizes_with(self, parameters: Mapping[str, ParameterValue]) -> dict[str, ParameterValue]:
@@ -165,7 +166,7 @@ class Box(StrictModel):
 
 
 def box_names(folder: Path = BOXES_FOLDER) -> tuple[str, ...]:
-    """Names of the boxes in ``folder``, sorted."""
+    """Return the sorted names of the boxes in ``folder``."""
     return tuple(sorted(path.parent.name for path in folder.glob(f"*/{FILE_NAME}")))
 
 
@@ -193,7 +194,7 @@ def load_box(path: Path) -> Box:
 
     Raises:
         NotFound: there is no file.
-        InvalidArgument: something is wrong; the message has every fault with file, line, key and what is legal.
+        InvalidArgument: it is invalid; the message has every fault with file, line, key and legal values.
     """
     if path.parent.parent == BOXES_FOLDER and path.is_file():
         return _load_installed(path, path.stat().st_mtime_ns)
@@ -225,10 +226,10 @@ def _load_box(path: Path) -> Box:
     try:
         box = Box.model_validate(document.value)
     except ValidationError as cause:
-        # The whole's own complaints come from the draft, with their keys.
+        # Faults of the whole come from the draft, with their keys.
         whole = MarkedYaml(document.value)
         found = [(f.path, f.message) for f in diagnostics_of(cause, whole, Box.model_json_schema()) if f.path]
-    # Of a box that is one, its own check has found that its parts agree.
+    # A valid box has already passed the check that its parts agree.
     later = [] if box is not None else find_problems(read_draft(document.value))
     later = [*later, *find_file_problems(document.value, path.parent)]
     named = {place for place, _ in found}
@@ -243,7 +244,7 @@ def _load_box(path: Path) -> Box:
 
 
 def read_document(path: Path) -> EffectiveDocument:
-    """Return what the readable file at ``path`` says, with what its task gives."""
+    """Return the document at ``path``, merged with its task's."""
     value = read_yaml(path.read_text(encoding="utf-8")).value
     assert isinstance(value, dict)
     return extend_task(value)
@@ -263,9 +264,9 @@ def check_compiler_version(box: Box, installed: str = __version__) -> None:
 
 
 def refusal_of(path: Path, found: Sequence[Problem]) -> InvalidArgument:
-    """Return one error for what is wrong with the readable file at ``path``, with its lines.
+    """Return one error for all faults of the file at ``path``, with its lines.
 
-    Places in ``found`` are those of the whole document, with what its task gives.
+    Places in ``found`` refer to the document merged with its task's.
     """
     marked, document = read_yaml(path.read_text(encoding="utf-8")), read_document(path)
     return _refusal(path, _as_faults([document.in_file(*one) for one in found], marked))
@@ -277,7 +278,7 @@ _KEYS: Final = ", ".join(field.alias or name for name, field in Box.model_fields
 def _as_faults(
     found: Sequence[Problem], marked: MarkedYaml, known: Collection[tuple[str | int, ...]] = ()
 ) -> list[Diagnostic]:
-    """Give what was found its lines; what is ``known`` already is left out."""
+    """Add lines to the found faults; ``known`` ones are left out."""
     return [Diagnostic(marked.mark_of(place), place, words) for place, words in found if place not in known]
 
 

@@ -1,4 +1,4 @@
-"""Model cards of the boxes that come with rdukit: what ``scripts/zoo_cards.py`` found, and the model's picture."""
+"""Model cards of the boxes that come with rdukit: the results of ``scripts/zoo_cards.py``, and the model's picture."""
 
 import json
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ def load_cards() -> Mapping[str, Mapping[str, Any]]:
 def card_of(box: Box) -> Mapping[str, Any] | None:
     """Return the card of a box; None for one that does not come with rdukit.
 
-    ``picture`` has the SVG itself under ``svg``, and where it is under ``file``. A model without a recipe was measured
+    ``picture`` has the SVG under ``svg``, and its path under ``file``. A model without a recipe was measured
     when its picture was made.
     """
     if box.folder.parent != BOXES_FOLDER:

@@ -1,4 +1,4 @@
-"""Checks of the parameters that a caller gives, which become all values of a verb. Pure."""
+"""Checks of a caller's parameters, completed by defaults to all values of a verb (pure)."""
 
 from collections.abc import Mapping
 
@@ -13,8 +13,8 @@ def check_parameters(box: Box, verb: Verb, given: Mapping[str, object]) -> dict[
     """Return every parameter of ``verb``: the given value, or the box's default for the other values.
 
     Raises:
-        UnknownParameter: a name that this verb does not have; lists those it has.
-        IllegalValue: a value outside its legal values, which may depend on other values; lists them.
+        UnknownParameter: a name that this verb lacks; the message lists its parameters. IllegalValue: an illegal value;
+            the message lists the legal ones, which may depend on other values.
     """
     if verb not in box.verbs:
         raise InvalidArgument(f"box {box.name} has no verb {verb}; legal: {', '.join(box.verbs)}")

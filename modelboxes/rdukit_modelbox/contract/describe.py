@@ -1,6 +1,6 @@
 """A box's description for callers, the same on both transports, and the JSON schema of ``modelbox.yaml``.
 
-``python -m rdukit_modelbox.contract.describe`` writes the schema's file anew.
+``python -m rdukit_modelbox.contract.describe`` rewrites the schema's file.
 """
 
 import json
@@ -13,7 +13,7 @@ from rdukit_modelbox.contract.parameter import BoxParameter
 
 
 def describe(box: Box) -> dict[str, object]:
-    """Return the ``Description`` of ``docs/design/wire.md`` as JSON values; what the box does not say is left out."""
+    """Return the ``Description`` of ``docs/design/wire.md`` as JSON values; missing keys of the box are left out."""
     fields: dict[str, object] = {
         "name": box.name,
         "title": box.title,
@@ -74,7 +74,7 @@ SCHEMA_FILE: Final = Path(__file__).with_name("modelbox.schema.json")
 
 
 def box_schema() -> dict[str, Any]:
-    """Draft 2020-12. Editors check with it; dependences between parts need ``rdukit box validate``."""
+    """Return the JSON schema (draft 2020-12) for editors; dependences between parts need ``rdukit box validate``."""
     schema = Box.model_json_schema(by_alias=True)
     schema["required"] = [key for key in schema["required"] if key != "model"]
     inherited = ["mode", "target", "verbs"]
@@ -97,7 +97,7 @@ def box_schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """Return the schema's text as the shipped file has it."""
+    """Return the schema's text, equal to the shipped file."""
     return json.dumps(box_schema(), indent=1, ensure_ascii=False) + "\n"
 
 

@@ -1,7 +1,7 @@
-"""The YAML of a box that extends a task: the task's part, the box's changes to it, and both as one document.
+"""The YAML of a box that extends a task: merge the task's part and the box's changes into one document.
 
 A task's file has the parameters and artifacts that its boxes share. A box narrows legal values and never widens them:
-a task's work was written for its own legal values.
+a task's code was written for its own legal values.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,7 +28,7 @@ from rdukit_modelbox.contract.validation import Problem
 from rdukit_serving.strict_yaml.schema_errors import StrictModel, suggest
 
 TASKS_FOLDER: Final = FilePath(__file__).parents[1] / "tasks"
-#: Keys that a box takes from its task unless it has them itself.
+#: Keys that a box inherits from its task unless it has them.
 _INHERITED: Final = ("mode", "target", "verbs")
 _EXTENDS: Final[Path] = ("extends",)
 
@@ -56,16 +56,16 @@ Change = Annotated[ParameterChange, BeforeValidator(_as_mapping)]
 
 @dataclass(frozen=True, slots=True)
 class EffectiveDocument:
-    """A box's whole document, what its task gives included."""
+    """A box's document, merged with its task's."""
 
     value: dict[str, Any]
-    #: Place in ``value`` → place in the file, where these differ; ``extends`` stands for all that the task gives.
+    #: Places in the file by places in ``value``, where they differ; ``extends`` is the place of everything inherited.
     origins: Mapping[Path, Path] = field(default_factory=dict)
-    #: What the box may not change; places are those in the file.
+    #: Forbidden changes of the box, with places in the file.
     faults: tuple[Problem, ...] = ()
 
     def in_file(self, path: Path, words: str) -> Problem:
-        """Return a fault at ``path`` of the whole document, as one of the file."""
+        """Convert a fault at ``path`` of the merged document to one of the file."""
         for size in range(len(path), 0, -1):
             origin = self.origins.get(path[:size])
             if origin == _EXTENDS:
@@ -78,13 +78,13 @@ class EffectiveDocument:
         return path, words
 
     def to_yaml_value(self) -> dict[str, Any]:
-        """Return the document as one that extends nothing."""
+        """Return the document in a form without ``extends``."""
         return {key: part for key, part in self.value.items() if key not in {"extends", "override", "remove"}}
 
 
 @cache
 def task_names() -> tuple[str, ...]:
-    """Names of the tasks that a box can extend, sorted."""
+    """Return the sorted names of the tasks that a box can extend."""
     return tuple(sorted(path.stem for path in TASKS_FOLDER.glob("*.yaml")))
 
 
@@ -99,9 +99,9 @@ def read_task(name: str) -> Mapping[str, Any]:
 
 
 def extend_task(written: Mapping[str, Any]) -> EffectiveDocument:
-    """Return the whole document of the box, or task, whose file says ``written``.
+    """Return the merged document of a box's or task's file content ``written``.
 
-    Parts that are wrong in themselves pass through as they are; the box's own check names them.
+    Malformed parts pass through unchanged; the box's own check reports them.
     """
     name = written.get("extends")
     if name is None:
@@ -119,7 +119,7 @@ def extend_task(written: Mapping[str, Any]) -> EffectiveDocument:
 
 
 class _Merge:
-    """A box and its task while they become one document."""
+    """Merge of a box and its task."""
 
     def __init__(self, written: Mapping[str, Any], task: Mapping[str, Any]) -> None:
         self.task = task
@@ -165,7 +165,7 @@ class _Merge:
         return found
 
     def artifacts(self) -> object:
-        """Return the task's artifacts; those that the box has replace them by name, or are added."""
+        """Return the task's artifacts; the box's replace them by name, or are added."""
         own = self._written.get("artifacts", {})
         if not isinstance(own, dict):
             return own
@@ -190,7 +190,7 @@ class _Merge:
         return found
 
     def metrics(self) -> object:
-        """Return the task's metrics; those that the box has replace them by verb and name, or are added."""
+        """Return the task's metrics; the box's replace them by verb and name, or are added."""
         own = self._written.get("metrics", [])
         if not isinstance(own, list):
             return own
@@ -200,7 +200,7 @@ class _Merge:
         return [metric for metric, _ in merged]
 
     def _by_verb(self, key: str, kind: type) -> dict[str, Any]:
-        """``override`` or ``remove`` by verb, where it can be read; names that the task does not have are faults."""
+        """Return ``override`` or ``remove`` by verb, if readable; names that the task lacks are faults."""
         value = self._written.get(key)
         by_verb = value.items() if isinstance(value, dict) else ()
         found: dict[str, Any] = {verb: names for verb, names in by_verb if isinstance(names, kind)}
@@ -216,7 +216,7 @@ class _Merge:
         return found
 
     def _changed(self, parameter: Mapping[str, Any], change: object, place: Path) -> Mapping[str, Any]:
-        """``parameter`` as the box has it; without a change that cannot be read."""
+        """Return ``parameter`` with the box's change, if that is readable."""
         try:
             asked = _as_mapping(change)
             wanted = ParameterChange.model_validate(asked).legal
@@ -235,7 +235,7 @@ class _Merge:
         return merged
 
 
-#: The keys that limit the same side.
+#: Keys that limit the same side.
 _SIDES: Final = (("minimum", "above"), ("maximum", "below"), ("multipleOf",))
 
 
@@ -252,7 +252,7 @@ def _narrowed(base: AllowedValues, wanted: AllowedValues) -> dict[str, Any]:
 
 
 def _widenings(kind: ParameterType, base: AllowedValues, wanted: AllowedValues) -> Iterator[str]:
-    """Yield where ``wanted`` allows what ``base`` does not, or where nobody can tell."""
+    """Yield where ``wanted`` allows more than ``base``, or cannot be compared with it."""
     for value in wanted.enum or ():
         if find_objection(kind, base, value) is not None:
             yield f"{value!r} is more than the task allows"

@@ -1,6 +1,6 @@
-"""Metrics that a box's verbs report: declared in its ``modelbox.yaml``, and what a run told that is not declared.
+"""Metrics that a box's verbs report: declared in its ``modelbox.yaml``, and a check for undeclared ones.
 
-Whoever chooses by a metric (a sweep, a step that takes the best of several) is told at once of one that does not exist.
+Requests that choose by an unknown metric (sweeps, best-of steps) are refused at once.
 A verb without declared metrics may report any.
 """
 
@@ -25,7 +25,7 @@ class Better(StrEnum):
 
 
 class Reported(StrEnum):
-    """Time at which a metric is reported: with the verb's result, by its progress while it runs, or at both."""
+    """Time at which a metric is reported: with the verb's result, in its progress, or both."""
 
     RESULT = "result"
     PROGRESS = "progress"
@@ -38,13 +38,13 @@ class BoxMetric(StrictModel):
     name: MetricName
     verbs: tuple[Verb, ...] = Field(min_length=1, description="The verbs that report it.")
     help: Sentence
-    unit: str | None = Field(default=None, min_length=1, max_length=40, description="What it counts: s, samples/s.")
+    unit: str | None = Field(default=None, min_length=1, max_length=40, description="Unit: s, samples/s.")
     better: Better | None = Field(default=None, description="higher or lower; without it neither is better.")
     reported: Reported = Field(default=Reported.RESULT, description="With the result, by the progress, or both.")
 
 
 class WithMetrics(Protocol):
-    """A box, as far as its metrics go."""
+    """The part of a box with its metrics."""
 
     @property
     def metrics(self) -> Sequence[BoxMetric]: ...
@@ -56,7 +56,7 @@ def metrics_of(box: WithMetrics, verb: Verb) -> tuple[BoxMetric, ...]:
 
 
 def find_undeclared(box: WithMetrics, verb: Verb, reported: Mapping[str, object]) -> list[str]:
-    """Return the names of numbers that a run's result has and the box does not declare for the verb (pure)."""
+    """Return the names of numbers in a run's result that the box does not declare for the verb (pure)."""
     declared = {metric.name for metric in metrics_of(box, verb) if metric.reported is not Reported.PROGRESS}
     if not declared:
         return []
@@ -64,12 +64,12 @@ def find_undeclared(box: WithMetrics, verb: Verb, reported: Mapping[str, object]
 
 
 def is_number(value: object) -> bool:
-    """Return whether a figure of a result is a metric: a number that is no truth value."""
+    """Return whether a figure of a result is a metric: a number, not a boolean."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def words_for_undeclared(box: WithMetrics, verb: Verb, names: Iterable[str]) -> str:
-    """Say which metrics are not declared, each with the nearest that is, and what to do (pure)."""
+    """Describe undeclared metrics, each with a similar declared one, and the next step (pure)."""
     declared = [metric.name for metric in metrics_of(box, verb)]
     hints = " ".join(f"{name!r}.{suggest(name, declared)}" for name in names)
     return f"{verb} reported metrics that the box does not declare: {hints} Declare them under metrics."
@@ -78,7 +78,7 @@ def words_for_undeclared(box: WithMetrics, verb: Verb, names: Iterable[str]) -> 
 def find_metric_problems(
     metrics: Sequence[BoxMetric], verbs: Collection[Verb] | None
 ) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yield what does not fit together in a list of metrics, with its key (pure)."""
+    """Yield contradictions in a list of metrics, with their keys (pure)."""
     seen: set[tuple[Verb, str]] = set()
     for number, metric in enumerate(metrics):
         for place, verb in enumerate(metric.verbs):
@@ -93,7 +93,7 @@ def find_metric_problems(
 def merge_metrics(
     given: Sequence[Mapping[str, Any]], own: Sequence[Any], verbs: Collection[str]
 ) -> list[tuple[Mapping[str, Any], int | None]]:
-    """Return a task's metrics of some verbs, less those that the box has itself, then the box's, each with its place.
+    """Return the task's metrics that the box does not replace, then the box's, each with its place.
 
     The place is that in the box's list; ``None``: it is the task's (pure).
     """

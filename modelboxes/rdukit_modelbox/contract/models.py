@@ -24,7 +24,7 @@ from rdukit_serving.shape import Shape, shape_of
 from rdukit_serving.strict_yaml.schema_errors import suggest
 from rdukit_zoo.registry import ModelEntry, SizeValue, get_model, model_names
 
-#: Name under which own modules are imported; one box, one module, one process.
+#: Name under which a box's own module is imported; a process has one box only.
 MODULE_NAME: Final = "rdukit_box_module"
 #: Parameter of compile that names published sizes, and its value for the box's own small ones.
 VARIANT: Final = "variant"
@@ -37,7 +37,7 @@ def entry_of(box: Box) -> ModelEntry:
     """Return the model that ``box`` names.
 
     Raises:
-        InvalidArgument: the zoo has no such model, or the own module does not make one.
+        InvalidArgument: the zoo has no such model, or the own module does not return one.
     """
     return get_model(box.model) if box.module is None else load_own_module(box.folder, box.module)
 
@@ -57,7 +57,7 @@ def load_own_module(folder: Path, place: str) -> ModelEntry:
         raise InvalidArgument(f"module {place!r}: {file_name} is not a Python file; legal: a name ending in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[MODULE_NAME] = module
-    # Whatever somebody else's code raises is that code's fault.
+    # Any error of the box's own code is its own fault.
     try:
         spec.loader.exec_module(module)
         entry = getattr(module, function_name or "model_entry")()
@@ -71,7 +71,8 @@ def load_own_module(folder: Path, place: str) -> ModelEntry:
 
 
 def chosen_sizes(box: Box, entry: ModelEntry, parameters: Mapping[str, ParameterValue]) -> dict[str, SizeValue]:
-    """Return all sizes of the model: the box's and those of ``parameters``, on top of a variant if they name one.
+    """Return all sizes of the model: a variant's if ``parameters`` name one, overridden by the box's and those of
+    ``parameters``.
 
     Raises:
         InvalidArgument: the model has no such size or variant.
@@ -84,7 +85,7 @@ def chosen_sizes(box: Box, entry: ModelEntry, parameters: Mapping[str, Parameter
 
 
 def model_name_of(box: Box) -> str:
-    """Return the box's model as PEFs and checkpoints name it: its zoo entry, or the place of its own module."""
+    """Return the model's name in PEFs and checkpoints: its zoo entry, or the path of its own module."""
     return str(box.module or box.model)
 
 
@@ -93,7 +94,7 @@ def read_shape(box: Box, pef: Path) -> Shape:
 
     Raises:
         PefError: the file cannot be read.
-        PefMismatch: no ModelBox compiled it, or one with another model did.
+        PefMismatch: it was not compiled by a ModelBox, or by one with another model.
     """
     loaded = read_pef(pef)
     shape = shape_of(loaded.pef, str(pef))
@@ -102,12 +103,12 @@ def read_shape(box: Box, pef: Path) -> Shape:
         raise PefMismatch(
             f"{pef} was compiled from model {shape.model!r}, box {box.name} serves {model_name_of(box)!r}"
         )
-    # An earlier version wrote the sizes alone.
+    # An earlier version wrote only the sizes.
     return shape if shape.identity else replace(shape, identity=entry_of(box).identity(shape.sizes))
 
 
 def _choices_of(loaded: LoadedPef, task: str) -> dict[str, int]:
-    """Return how many values each input of integers chooses from, by its name: rows of its smallest table, or classes.
+    """Return the number of legal values of each integer input: rows of its smallest table, or classes.
 
     The target [B, …] of a task of classes is compared with an output [B, classes, …], as torch's cross entropy has it.
     """
@@ -119,14 +120,16 @@ def _choices_of(loaded: LoadedPef, task: str) -> dict[str, int]:
         if task in CLASS_TASKS and graph.inputs and graph.outputs:
             target, output = (pef.symbols[names[-1]] for names in (graph.inputs, graph.outputs))
             is_of_classes = len(output.shape) > 1 and (output.shape[0], *output.shape[2:]) == target.shape
-            # A single score is no choice: its targets may be 0 and 1.
+            # A single score is not a class index: its targets may be 0 and 1.
             if target.host_dtype.startswith("int") and is_of_classes and output.shape[1] > 1:
                 found[target.name] = output.shape[1]
     return found
 
 
 def find_model_problems(box: Box, *, import_module: bool = False) -> Iterator[Problem]:
-    """Yield what does not fit, with its key. A box's own module is imported only with ``import_module``."""
+    """Yield contradictions between box and model, with their keys. A box's own module is imported only with
+    ``import_module``.
+    """
     try:
         check_compiler_version(box)
     except InvalidArgument as error:

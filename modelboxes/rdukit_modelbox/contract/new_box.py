@@ -1,4 +1,4 @@
-"""A new box's files: the YAML of a box that is installed, with another name and comments. Pure."""
+"""Files of a new box: an installed box's YAML with another name and comments (pure)."""
 
 import json
 from collections.abc import Mapping
@@ -37,10 +37,10 @@ _TAIL: Final = """
 
 
 def new_box_files(name: str, template: str, has_module: bool) -> Mapping[str, bytes]:
-    """File name → content for a box called ``name``, after ``template``, the text of an installed box's YAML.
+    """Return the files, by name, of a new box ``name`` after ``template``, an installed box's YAML.
 
     Raises:
-        InvalidArgument: no box can be called so.
+        InvalidArgument: the name is illegal.
     """
     try:
         TypeAdapter(Name).validate_python(name)
@@ -66,7 +66,7 @@ def new_box_files(name: str, template: str, has_module: bool) -> Mapping[str, by
 
 
 def _with_keys(text: str, replaced: Mapping[str, str]) -> str:
-    """``text`` with other blocks for some of its top keys; all else, comments too, stays."""
+    """Return ``text`` with some top-level blocks replaced; everything else, also comments, stays."""
     marks = read_yaml(text).marks
     starts = {mark.line - 1: str(path[0]) for path, mark in marks.items() if len(path) == 1}
     lines = text.splitlines(keepends=True)

@@ -19,7 +19,7 @@ from rdukit_modelbox.contract.allowed_values import (
 from rdukit_modelbox.contract.parts import Flag, Sentence, Verb
 from rdukit_serving.strict_yaml.schema_errors import StrictModel
 
-#: Values of other parameters under which something holds: all names must have one of their values.
+#: Condition on other parameters: each named one must have one of the values.
 When = Mapping[Word, tuple[bool | int | float | str, ...]]
 
 
@@ -27,7 +27,7 @@ class ParameterCase(StrictModel):
     """Other legal values (and another default) while other parameters have certain values."""
 
     when: When = Field(min_length=1, description="Names of other parameters with the values under which this holds.")
-    legal: AllowedValues = Field(description="What is legal then, instead of the parameter's own legal values.")
+    legal: AllowedValues = Field(description="Legal values then, instead of the parameter's own.")
     default: bool | int | float | str | None = Field(
         default=None, description="The default then; without it the parameter's own."
     )
@@ -42,10 +42,10 @@ class BoxParameter(StrictModel):
     legal: AllowedValues = Field(default=AllowedValues(), description="Legal values; without it any value of the type.")
     verbs: tuple[Verb, ...] = Field(min_length=1, description="The verbs that take it.")
     help: Sentence
-    unit: str | None = Field(default=None, min_length=1, max_length=40, description="What it counts: s, images.")
+    unit: str | None = Field(default=None, min_length=1, max_length=40, description="Unit: s, images.")
     #: The value is also a size of the model: it is passed to the model's builder under the same name.
     size: Flag = Field(
-        default=False, description="Pass it to the model's builder; only compile, and preprocess with it, have such."
+        default=False, description="Pass it to the model's builder; only for compile, or for preprocess and compile."
     )
     when: When = Field(default_factory=dict, description="It may be given only while others have these values.")
     cases: tuple[ParameterCase, ...] = Field(
@@ -78,7 +78,7 @@ class BoxParameter(StrictModel):
         return next((case for case in self.cases if holds(case.when, values)), None)
 
     def legal_for(self, values: Values) -> AllowedValues:
-        """Return what is legal while the others have ``values``."""
+        """Return the legal values while the others have ``values``."""
         case = self.case_for(values)
         return self.legal if case is None else case.legal
 
@@ -88,7 +88,7 @@ class BoxParameter(StrictModel):
         return self.default if case is None or case.default is None else case.default
 
     def dependences(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        """Yield each place in this parameter that names another one, and that one's name."""
+        """Yield each place in this parameter that names another, with that name."""
         for name in self.when:
             yield ("when", name), name
         for key, name in self.legal.named_limits().items():
@@ -100,7 +100,7 @@ class BoxParameter(StrictModel):
                 yield ("cases", number, "legal", key), name
 
     def legal_words(self) -> str:
-        """Say all that is legal, in words: ``1 <= x; when target is sn10: one of 1, 2; only when mode is o1``."""
+        """Describe all legal values: ``1 <= x; when target is sn10: one of 1, 2; only when mode is o1``."""
         parts = [format_allowed(self.type, self.legal)]
         parts += [f"when {format_condition(case.when)}: {format_allowed(self.type, case.legal)}" for case in self.cases]
         if self.when:
@@ -108,7 +108,7 @@ class BoxParameter(StrictModel):
         return "; ".join(parts)
 
     def schema_fragment(self) -> dict[str, object]:
-        """Return a JSON schema of its values: the default, ``x-cases`` and ``x-when`` included where there are any."""
+        """Return a JSON schema of its values: the default, with ``x-cases`` and ``x-when`` if there are any."""
         fragment = {**allowed_as_schema(self.type, self.legal), "default": self.default, "description": self.help}
         if self.unit is not None:
             fragment["x-unit"] = self.unit
@@ -132,5 +132,5 @@ def holds(when: When, values: Values) -> bool:
 
 
 def format_condition(when: When) -> str:
-    """``mode is one of o1, o3 and target is sn30``."""
+    """Return a condition as text: ``mode is one of o1, o3 and target is sn30``."""
     return " and ".join(f"{name} is {format_values(values)}" for name, values in when.items())

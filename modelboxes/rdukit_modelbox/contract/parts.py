@@ -1,4 +1,4 @@
-"""Parts of a ``modelbox.yaml``: strict mappings, verbs, artifacts, resources and what is served."""
+"""Parts of a ``modelbox.yaml``: strict mappings, verbs, artifacts, resources and serving."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -17,13 +17,13 @@ Size = Annotated[int, Strict(), Field(ge=0)]
 
 
 class Verb(StrEnum):
-    """Work that a box can be asked to do."""
+    """Verb of a box."""
 
     PREPROCESS = "preprocess"
     COMPILE = "compile"
     TRAIN = "train"
     INFER = "infer"
-    #: Ours: the published contract has the other four, and evaluates in Train and Infer.
+    #: Ours: the published contract has only the other four, and evaluates in Train and Infer.
     EVALUATE = "evaluate"
 
 
@@ -36,7 +36,7 @@ Datatype = Literal[
 #: A path inside a container: absolute, no ``..``, not the root.
 MountPoint = Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+$", max_length=200)]
 Label = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9._/-]{0,61}[a-z0-9])?$")]
-#: A file inside the box's folder, as it may be written; whether it stays inside is checked where it is opened.
+#: A relative file name; whether it stays inside the box's folder is checked on opening.
 RelativeFile = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._/-]*$", max_length=200)]
 
 
@@ -52,7 +52,7 @@ class ArtifactSlot(StrictModel):
         description="Folder of a container where it is mounted; relative paths start there, if the folder exists.",
     )
     schemes: tuple[Scheme, ...] | None = Field(
-        default=None, min_length=1, description="Schemes of URIs it may come from or go to; without it all."
+        default=None, min_length=1, description="Permitted URI schemes; default: all."
     )
 
 
@@ -64,7 +64,7 @@ class VerbArtifacts(StrictModel):
 
 
 class BoxResources(StrictModel):
-    """Resources that one replica needs. Each is optional; without it the platform's own default counts."""
+    """Resources that one replica needs. Each is optional, with the platform's own default."""
 
     tiles: Count | None = Field(default=None, ge=1, le=64, description="Tiles to lease.")
     memory: Bytes | None = Field(default=None, description="Memory of the box's processes: 2GiB, 512MiB or bytes.")
@@ -81,18 +81,22 @@ class TensorDescription(StrictModel):
 
 
 class Serving(StrictModel):
-    """Tensors and batches of the Open Inference Protocol. Each key is optional; without it the PEF says it."""
+    """Tensors and batches of the Open Inference Protocol. Each key is optional; the default comes from the PEF."""
 
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$")] | None = Field(
         default=None, description="Name of the served model; without it the box's."
     )
-    max_batch_size: Count | None = Field(default=None, ge=1, description="Most rows of a batch; at most the PEF's.")
-    max_queue: Count | None = Field(default=None, ge=1, description="Most requests that wait; more are refused.")
+    max_batch_size: Count | None = Field(
+        default=None, ge=1, description="Largest number of rows in a batch, within the PEF's."
+    )
+    max_queue: Count | None = Field(
+        default=None, ge=1, description="Largest number of waiting requests; further ones are refused."
+    )
     inputs: tuple[TensorDescription, ...] = Field(default=(), description="Inputs that clients send.")
     outputs: tuple[TensorDescription, ...] = Field(default=(), description="Outputs that clients get.")
     labels: tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...] = Field(
         default=(), description="Names of the classes, in order."
     )
     text: Mapping[Word, Word] | None = Field(
-        default=None, description="A text model: what it needs (tokenizer) and the input of infer that it comes in."
+        default=None, description="For a text model: the needed part (tokenizer), and the infer input that has it."
     )

@@ -1,6 +1,6 @@
 """Problems of a box whose parts do not fit together, or that names files outside its folder.
 
-Also reads what it can of a box that is partly wrong, so that all problems are reported at once.
+It also reads partly invalid boxes, so that all problems are reported at once.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ class Draft:
 
     #: None if unreadable.
     verbs: tuple[Verb, ...] | None
-    #: By place in the file's list; those that could not be read are missing.
+    #: Parameters by position in the file; unreadable ones are missing.
     parameters: Mapping[int, BoxParameter]
     #: All names in the file, also of parameters that could not be read.
     names: frozenset[str]
@@ -34,7 +34,7 @@ class Draft:
     serving: Serving | None = None
     metrics: tuple[BoxMetric, ...] = ()
     uncached: tuple[Verb, ...] = ()
-    #: No parameter is missing.
+    #: Whether all parameters are readable.
     is_whole: bool = True
 
 
@@ -47,12 +47,12 @@ def find_problems(draft: Draft) -> list[Problem]:
     if not found and draft.is_whole:
         for verb in Verb:
             found += _defaults(draft, verb)
-    # What is said of a parameter for several verbs is said once.
+    # Equal problems of a parameter in several verbs are reported once.
     return list(dict.fromkeys(found))
 
 
 def in_order(parameters: Sequence[BoxParameter]) -> tuple[BoxParameter, ...]:
-    """Put each parameter after those that it depends on; names that are not there are left out.
+    """Put each parameter after those that it depends on; unknown names are ignored.
 
     Raises:
         CycleError: they depend on each other in a circle.
@@ -139,14 +139,14 @@ def _dependences(draft: Draft) -> Iterator[Problem]:
             circle: list[str] = cycle.args[1]
             if len(set(circle)) > 1:
                 first = next(n for n, p in taken if p.name in circle)
-                # graphlib tells whom each is needed by; read backwards it is who depends on whom.
+                # graphlib reports the cycle in order of need; reversed, it shows the dependences.
                 yield ("parameters", first), f"parameters depend on each other in a circle: {' -> '.join(circle[::-1])}"
 
 
 def _dependence(
     draft: Draft, parameter: BoxParameter, verb: Verb, path: tuple[str | int, ...], name: str
 ) -> Iterator[Problem]:
-    """Check one parameter's word about another, in one verb that it belongs to."""
+    """Check one parameter's reference to another, in one of its verbs."""
     others = [p for p in draft.parameters.values() if p.name == name]
     if not others:
         return
@@ -167,7 +167,7 @@ def _dependence(
 
 
 def _defaults(draft: Draft, verb: Verb) -> Iterator[Problem]:
-    """Check that everything is legal when nothing is given."""
+    """Check that all defaults together are legal."""
     numbers = {p.name: n for n, p in draft.parameters.items() if verb in p.verbs}
     values: dict[str, ParameterValue] = {}
     for parameter in in_order([p for p in draft.parameters.values() if verb in p.verbs]):
@@ -200,7 +200,7 @@ P = TypeVar("P", bound=BaseModel)
 
 
 def read_draft(value: Mapping[str, Any]) -> Draft:
-    """Read the parts of the file's value that are right by themselves."""
+    """Read the valid parts of the file's value."""
     written, artifacts = value.get("parameters"), value.get("artifacts")
     parameters = {n: _find(BoxParameter, p) for n, p in enumerate(written if isinstance(written, list) else [])}
     slots = {
@@ -223,7 +223,7 @@ def read_draft(value: Mapping[str, Any]) -> Draft:
 
 
 def find_file_problems(value: Mapping[str, Any], folder: Path) -> list[Problem]:
-    """Files that the box names and that are not inside its folder."""
+    """Return the problems of files that the box names outside of its folder."""
     found: list[Problem] = []
     for key in ("module", "modelCard"):
         name = value.get(key)

@@ -1,1 +1,1 @@
-"""Container images of ModelBoxes: written as an OCI layout by ourselves, or built by an engine."""
+"""Container images of ModelBoxes: written as an OCI layout, or built by an engine."""

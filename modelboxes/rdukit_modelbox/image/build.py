@@ -22,7 +22,7 @@ from rdukit_modelbox.image.media import (
     machine_name,
 )
 
-#: The base that is made of what is installed here.
+#: Name of the base made from this installation.
 INSTALLED: Final = "installed"
 WAYS_TO_A_BASE: Final = (
     "legal: 'installed' (made from this Python and its packages), or oci:FOLDER[:NAME], which "
@@ -74,10 +74,10 @@ def build_layout(box: str, output: Path, base: str = INSTALLED, reference: str |
 
 
 def parse_base(base: str) -> tuple[Path, str | None]:
-    """Folder and name of ``oci:FOLDER[:NAME]``.
+    """Return folder and name of ``oci:FOLDER[:NAME]``.
 
     Raises:
-        InvalidArgument: it is written otherwise.
+        InvalidArgument: the text has another form.
     """
     kind, _, rest = base.partition(":")
     folder, _, name = rest.partition(":")
@@ -87,7 +87,7 @@ def parse_base(base: str) -> tuple[Path, str | None]:
 
 
 def _take_base(layout: ImageLayout, base: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Bring the base's layers. Returns its manifest and configuration, which the layout does not need."""
+    """Copy the base's layers into the layout. Returns its manifest and configuration, which are not copied."""
     folder, name = parse_base(base)
     source = ImageLayout.open(folder)
     descriptor = source.find(name)

@@ -1,7 +1,7 @@
-"""Bytecode of all that a box imports when it starts: a read-only system would compile it again at each start.
+"""Bytecode of everything that a box imports at start; a read-only system would compile it at each start.
 
-``python -m rdukit_modelbox.image.bytecode`` imports it, which makes Python write what is missing; ``--list`` prints the
-files instead. The Dockerfile does the former, a base made of what is installed uses the latter.
+``python -m rdukit_modelbox.image.bytecode`` imports the modules, so Python writes missing bytecode; ``--list`` prints
+the files instead. The Dockerfile uses the former, an installed base the latter.
 """
 
 import argparse
@@ -30,17 +30,17 @@ START_MODULES: Final = (
     "sambaflow.samba", "rdukit_compiler.pipeline", "torch._dynamo", "torch._inductor.compile_fx", "numpy.random",
     "numpy.ctypeslib",
 )  # fmt: skip
-#: The newest of marshal's forms that writes no references, which depend on what else the process has in memory.
+#: Newest version of marshal without references, which would depend on other objects in memory.
 _MARSHAL_VERSION: Final = 2
-#: Header flags: checked by no source, neither its date nor its digest (PEP 552).
+#: Header flags: not checked against the source's date or digest (PEP 552).
 _UNCHECKED_HASH: Final = (1).to_bytes(4, "little")
 
 
 def imported_files() -> frozenset[str]:
-    """Return the source files, as real paths, of all that a box imports when it starts; asked of another process.
+    """Return the source files, as real paths, that a box imports at start; a separate process finds them.
 
     Raises:
-        Unavailable: something cannot be imported; the message has the last line.
+        Unavailable: an import fails; the message has the last line.
     """
     command = [sys.executable, "-m", "rdukit_modelbox.image.bytecode", "--list"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -52,9 +52,9 @@ def imported_files() -> frozenset[str]:
 
 
 def bytecode_entries(entries: Iterable[LayerEntry], files: Collection[str]) -> Iterator[LayerEntry]:
-    """Bytecode beside those of ``entries`` whose source is one of ``files`` (real paths).
+    """Yield bytecode for the entries whose source is one of ``files`` (real paths).
 
-    It is valid whatever the dates of the sources are, and its bytes depend on source, path and interpreter only.
+    It does not depend on dates: its bytes depend on source, path and interpreter only.
     """
     for entry in entries:
         if entry.source is None or os.path.realpath(entry.source) not in files:
@@ -65,11 +65,11 @@ def bytecode_entries(entries: Iterable[LayerEntry], files: Collection[str]) -> I
 
 
 def compile_source(source: bytes, path: str) -> bytes:
-    """Return the content of the ``.pyc`` of a module whose tracebacks shall name ``path``."""
+    """Return the content of the ``.pyc`` of a module, with ``path`` in its tracebacks."""
     code = compile(source, path, "exec", dont_inherit=True, optimize=0)
     try:
         body = marshal.dumps(code, _MARSHAL_VERSION)
-    except ValueError:  # constants that this form lacks, of a newer Python
+    except ValueError:  # constants of a newer Python that this version lacks
         body = marshal.dumps(code)
     return importlib.util.MAGIC_NUMBER + _UNCHECKED_HASH + importlib.util.source_hash(source) + body
 

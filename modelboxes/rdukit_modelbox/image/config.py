@@ -1,4 +1,4 @@
-"""An image's configuration: what a base's becomes when a box is put on it. Pure."""
+"""Configuration of an image: the base's, changed for a box (pure)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -24,7 +24,7 @@ def empty_config(machine: str, path: str, has_tini: bool) -> dict[str, Any]:
 def with_layers(
     config: Mapping[str, Any], diff_ids: Sequence[str], comments: Sequence[str], seconds: int
 ) -> dict[str, Any]:
-    """``config`` with more layers on top, each with a comment of its own."""
+    """Return ``config`` with more layers on top, each with its comment."""
     created = build_time(seconds)
     layers = {"type": "layers", "diff_ids": [*config["rootfs"]["diff_ids"], *diff_ids]}
     entries = [{"created": created, "created_by": "rdukit box build", "comment": text} for text in comments]
@@ -32,7 +32,7 @@ def with_layers(
 
 
 def box_config(base: Mapping[str, Any], labels: Mapping[str, str], diff_id: str, seconds: int) -> dict[str, Any]:
-    """Return the configuration of a box on ``base``: its user, command, ports, labels and check of health.
+    """Return the configuration of a box on ``base``: its user, command, ports, labels and health check.
 
     ``Healthcheck`` is the engines' own key; the format lets it pass.
     """

@@ -1,4 +1,4 @@
-"""A box's additions to the image that it lies on: its folder's small text files, labels and how it is started."""
+"""A box's additions to its base image: small text files, labels and the start command."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from rdukit_modelbox.contract.box import FILE_NAME, Box, find_box_file, load_box
 from rdukit_modelbox.image.layer import LayerEntry
 from rdukit_modelbox.image.sbom import SbomComponent, make_sbom
 
-#: What a box's folder may bring into an image; all else is left out, or refused where it is an artifact.
+#: Suffixes of files that are copied into an image; others are left out, or refused if they are artifacts.
 KEPT_SUFFIXES: Final = (".yaml", ".yml", ".py", ".md", ".json", ".txt", ".toml")
 KEPT_NAMES: Final = ("LICENSE", "LICENCE", "NOTICE")
 #: Artifacts: mounted or fetched by URI when the box runs, never part of an image.
@@ -58,7 +58,7 @@ class BoxContents:
 
     @property
     def labels(self) -> dict[str, str]:
-        """Labels of the image, and annotations of its manifest."""
+        """Return the image's labels, which are also its manifest's annotations."""
         box = self.box
         return {
             "org.opencontainers.image.title": f"rdukit ModelBox {box.name}",
@@ -73,7 +73,7 @@ class BoxContents:
 
     @property
     def version(self) -> str:
-        """The version that the box's YAML gives in its labels, or rdukit's."""
+        """Return the version in the labels of the box's YAML, or rdukit's."""
         given = getattr(self.box, "labels", None) or {}
         return str(given.get("org.opencontainers.image.version") or given.get("version") or __version__)
 
@@ -89,7 +89,7 @@ class BoxContents:
 
 
 def read_contents(box: str) -> BoxContents:
-    """Return the box named ``box`` (an installed one's name, a YAML file, or its folder) and what its image gets.
+    """Return the box named ``box`` (an installed one's name, a YAML file, or its folder) and its files for the image.
 
     Raises:
         NotFound: there is no such box.

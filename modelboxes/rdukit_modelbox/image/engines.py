@@ -1,4 +1,4 @@
-"""Build a box's image by an engine that is there: docker, podman or buildah, from a generated Dockerfile."""
+"""Build a box's image with docker, podman or buildah, from a generated Dockerfile."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ from rdukit.errors import InvalidArgument, Unavailable
 from rdukit_modelbox.image.contents import BoxContents, make_dockerfile
 
 ENGINES: Final = ("docker", "podman", "buildah")
-#: What asks an engine whether it works: docker's needs its daemon.
+#: Command that tests an engine; docker also needs its daemon.
 _PROBES: Final[Mapping[str, Sequence[str]]] = {
     "docker": ("docker", "version", "--format", "{{.Server.Version}}"),
     "podman": ("podman", "version"),
@@ -86,7 +86,7 @@ def build_with_engine(engine: str, contents: BoxContents, tag: str, base: str, t
 
 
 def _quiet_environment() -> dict[str, str]:
-    """BuildKit is not asked for: the client may lack the plugin, and the Dockerfile needs nothing of it."""
+    """Return the environment without BuildKit: the client may lack the plugin, and the Dockerfile does not need it."""
     return {"DOCKER_BUILDKIT": "0", **os.environ}
 
 

@@ -1,7 +1,7 @@
-"""A base image made of what is installed here: this interpreter, the packages that rdukit requires, and the shared
-libraries that they name. No shell, no package manager, no root.
+"""A base image made from this installation: the interpreter, rdukit's required packages, and their shared libraries;
+without shell, package manager and root.
 
-It runs on any Linux of the same processor; its C library is this machine's. Development tools beside rdukit stay out.
+It runs on any Linux of the same processor; its C library is this machine's. Development tools are left out.
 """
 
 import platform
@@ -29,15 +29,15 @@ from rdukit_modelbox.image.shared_objects import find_libraries
 
 ROOT: Final = "/opt/rdukit"
 FINGERPRINT: Final = "dev.rdukit.base.fingerprint"
-#: Of the standard library, not needed by a server.
+#: Parts of the standard library that a server does not need.
 _LEFT_OUT: Final = {"test", "idlelib", "tkinter", "turtledemo", "lib2to3", "ensurepip", "site-packages", "__pycache__"}
-#: Of packages, what only tests and compilers need; the image has no compiler.
+#: Parts of packages for tests and compilers; the image has no compiler.
 _WITHOUT: Final = {("torch", "test"), ("torch", "include"), ("pyarrow", "tests"), ("pyarrow", "include")}
 _SKIPPED_SUFFIXES: Final = (".pyc", ".pyo", ".a", ".pyi", ".pxd", ".pyx")
 
 
 def make_installed_base(layout: ImageLayout, seconds: int) -> Descriptor:
-    """Write the base into ``layout`` as ``rdukit-base``, or find the one that was made from the same installation.
+    """Write the base into ``layout`` as ``rdukit-base``, or reuse the one of the same installation.
 
     Raises:
         InvalidArgument: not Linux, or a package lacks the list of its files.
@@ -79,10 +79,10 @@ def make_installed_base(layout: ImageLayout, seconds: int) -> Descriptor:
 
 
 def required_distributions(name: str) -> list[Distribution]:
-    """``name`` and all that it requires here, extras left out, sorted by name.
+    """Return ``name`` and all its requirements, without extras, sorted by name.
 
     Raises:
-        InvalidArgument: something that is required is not installed.
+        InvalidArgument: a requirement is not installed.
     """
     found: dict[str, Distribution] = {}
     waiting = [Requirement(name)]
@@ -134,7 +134,7 @@ def _package_entries(packages: Sequence[Distribution], site: str) -> Iterator[La
 
 
 def _own_files(packages: Sequence[Distribution]) -> Iterator[LayerEntry]:
-    """Our packages where they lie (a checkout or an installation), the command, and the bill of materials."""
+    """Yield rdukit's packages (from a checkout or an installation), the command, and the bill of materials."""
     site = f"{ROOT}/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
     for name in (
         "rdukit",
@@ -161,7 +161,7 @@ def _own_files(packages: Sequence[Distribution]) -> Iterator[LayerEntry]:
 
 
 def _folder_of(package: str) -> Path | None:
-    """Find the folder of a package of ours without importing it."""
+    """Find the folder of one of rdukit's packages without importing it."""
     for root in sys.path:
         folder = Path(root) / package
         if (folder / "__init__.py").is_file():
@@ -189,7 +189,7 @@ def _library_entries(entries: Sequence[LayerEntry]) -> Iterator[LayerEntry]:
     if tini is not None:
         programs.append(tini)
         yield LayerEntry(f"{ROOT}/bin/tini", source=tini, is_executable=True)
-    # A shared libpython is found by an absolute run path here, and must not be mistaken for the system's.
+    # A shared libpython is found here by an absolute run path; the system's must not be used instead.
     folder, name = sysconfig.get_config_var("LIBDIR"), sysconfig.get_config_var("INSTSONAME")
     library = Path(str(folder)) / str(name)
     given = {library.name: library} if ".so" in library.name and library.is_file() else {}

@@ -1,4 +1,4 @@
-"""One layer of an image: files as a tar whose bytes depend on nothing but names, contents and the build's time."""
+"""One layer of an image: files as a tar whose bytes depend only on names, contents and the build's time."""
 
 import io
 import shutil
@@ -27,7 +27,7 @@ class LayerEntry:
     is_executable: bool = False
     #: Owner and group.
     user: int = 0
-    #: Other rights than 0755 for folders and executables and 0644 for other files.
+    #: Mode, if not 0755 for folders and executables, or 0644 for other files.
     mode: int | None = None
 
     @property
@@ -48,13 +48,13 @@ def write_layer(entries: Iterable[LayerEntry], stream: BinaryIO, seconds: int) -
 
 
 def with_folders(entries: Iterable[LayerEntry]) -> Iterator[LayerEntry]:
-    """Return the entries sorted by path, each after the folders that it lies in."""
+    """Yield the entries sorted by path, each after its parent folders."""
     known: dict[str, LayerEntry] = {}
     for entry in entries:
         path = _checked_path(entry.path)
         old = known.get(path)
         if old is not None and old != replace(entry, path=path):
-            raise InvalidArgument(f"{path} is twice in one layer, with other content")
+            raise InvalidArgument(f"{path} occurs twice in one layer, with different content")
         known[path] = replace(entry, path=path)
     for path in list(known):
         while path := path.rpartition("/")[0]:

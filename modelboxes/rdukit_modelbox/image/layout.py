@@ -1,6 +1,6 @@
 """An OCI image layout: a folder with ``oci-layout``, ``index.json`` and blobs by digest.
 
-Blobs are written before what points to them, and each file atomically, so that a crash leaves a layout as it was.
+Blobs are written before references to them, and each file atomically, so a crash leaves the layout valid.
 Source: OCI Image Format Specification 1.1, "Image Layout".
 """
 
@@ -33,7 +33,7 @@ from rdukit_modelbox.image.media import (
 
 LAYOUT_FILE: Final = "oci-layout"
 INDEX_FILE: Final = "index.json"
-#: What the base is called in a layout; the images beside it are boxes.
+#: Name of the base in a layout; the other images are boxes.
 BASE_REFERENCE: Final = "rdukit-base"
 _BLOCK: Final = 1 << 20
 
@@ -54,7 +54,7 @@ class ImageLayout:
 
     @classmethod
     def create(cls, folder: Path) -> "ImageLayout":
-        """Return a layout at ``folder``: the one that is there, or a new empty one.
+        """Return a layout at ``folder``: the existing one, or a new empty one.
 
         Raises:
             InvalidArgument: the folder is there and holds something else.
@@ -111,7 +111,7 @@ class ImageLayout:
         return data
 
     def add_blob(self, media_type: str, data: bytes) -> Descriptor:
-        """Keep ``data``; nothing happens if it is there already."""
+        """Add ``data``, unless it exists."""
         digest = f"sha256:{sha256_of(data)}"
         if not self.blob_file(digest).exists():
             write_atomic(self.blob_file(digest), data)
@@ -122,7 +122,7 @@ class ImageLayout:
 
         Uncompressed by default: gzip's bytes depend on the library that made them, a tar's do not.
         """
-        # Its name is known when it is written, which is why atomic_target does not fit.
+        # Its name is known only after writing, so atomic_target cannot be used.
         temporary = self.folder / "blobs" / f".layer.{os.getpid()}.{secrets.token_hex(4)}.part"
         try:
             with temporary.open("wb") as stream:
@@ -142,11 +142,11 @@ class ImageLayout:
         return ImageLayer(Descriptor(media_type, outer.digest, outer.size), inner.digest)
 
     def references(self) -> dict[str, Descriptor]:
-        """Return the images by the names that the index gives them."""
+        """Return the images by their names in the index."""
         return {d.annotations[REFERENCE_KEY]: d for d in self._manifests() if REFERENCE_KEY in d.annotations}
 
     def find(self, reference: str | None = None) -> Descriptor:
-        """Return the image named ``reference``; when that is None the only one, or the only one beside the base.
+        """Return the image named ``reference``; or, if that is ``None``, the only one except the base.
 
         Raises:
             NotFound: there is none, or more than one; the message has the names.
@@ -172,7 +172,7 @@ class ImageLayout:
         return manifest, config
 
     def set_reference(self, reference: str, descriptor: Descriptor, annotations: Mapping[str, str]) -> None:
-        """Let the index name ``descriptor`` ``reference``; what had the name before loses it."""
+        """Name ``descriptor`` as ``reference`` in the index, in place of an earlier image of this name."""
         named = Descriptor(
             descriptor.media_type, descriptor.digest, descriptor.size, {**annotations, REFERENCE_KEY: reference}
         )
@@ -184,7 +184,7 @@ class ImageLayout:
             write_atomic(self.folder / INDEX_FILE, compact_json(index))
 
     def take(self, other: "ImageLayout", descriptor: Descriptor) -> None:
-        """Bring a blob of another layout here, as a hard link where the disk allows it.
+        """Copy a blob of another layout, as a hard link if possible.
 
         Raises:
             NotFound: the other one lacks it.
@@ -216,7 +216,7 @@ class ImageLayout:
 
 
 class _Digesting:
-    """A stream to write to that knows the digest and size of what went through."""
+    """A writable stream that computes digest and size of its bytes."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -224,21 +224,21 @@ class _Digesting:
         self.size = 0
 
     def write(self, data: bytes) -> int:
-        """Write, and take into account."""
+        """Write, and update digest and size."""
         self._hash.update(data)
         self.size += len(data)
         return self._stream.write(data)
 
     def tell(self) -> int:
-        """Bytes so far."""
+        """Return the number of bytes so far."""
         return self.size
 
     def flush(self) -> None:
-        """Do nothing: nothing is kept here."""
+        """Do nothing, as nothing is buffered."""
 
     @property
     def digest(self) -> str:
-        """``sha256:…`` of all so far."""
+        """Return ``sha256:…`` of all bytes so far."""
         return f"sha256:{self._hash.hexdigest()}"
 
 

@@ -35,7 +35,7 @@ class Descriptor:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Descriptor":
-        """Read one back.
+        """Parse a descriptor.
 
         Raises:
             InvalidArgument: a key is missing, or the digest is not a SHA-256.
@@ -51,18 +51,18 @@ class Descriptor:
 
 
 def is_sha256(digest: str) -> bool:
-    """Return whether it is ``sha256:`` and 64 lowercase hex digits: nothing else may become part of a path."""
+    """Return whether it is ``sha256:`` and 64 lowercase hex digits: only such a digest may become part of a path."""
     kind, _, hexadecimal = digest.partition(":")
     return kind == "sha256" and len(hexadecimal) == 64 and not set(hexadecimal) - set("0123456789abcdef")
 
 
 def compact_json(value: object) -> bytes:
-    """Return a value as a blob, in one form: sorted keys, no spaces, so that equal values have equal digests."""
+    """Return a value as canonical JSON (sorted keys, no spaces), so that equal values have equal digests."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def build_seconds(environment: Mapping[str, str] | None = None) -> int:
-    """Seconds since 1970 that every file and image gets: ``SOURCE_DATE_EPOCH``, or 0.
+    """Return the seconds since 1970 that date every file and image: ``SOURCE_DATE_EPOCH``, or 0.
 
     Raises:
         InvalidArgument: the variable is not a whole number of at least 0.
@@ -76,7 +76,7 @@ def build_seconds(environment: Mapping[str, str] | None = None) -> int:
 
 
 def build_time(seconds: int) -> str:
-    """RFC 3339."""
+    """Return a time in the format of RFC 3339."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

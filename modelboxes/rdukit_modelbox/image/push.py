@@ -1,4 +1,4 @@
-"""Copy an image out of a layout: to another layout, or to a registry.
+"""Copy an image from a layout to another layout or a registry.
 
 Source: OCI Distribution Specification 1.1, "Push"; the token flow is Docker Registry's "Token Authentication".
 """
@@ -26,7 +26,7 @@ _REPOSITORY: Final = re.compile(r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """A finished copy: its target, the manifest's digest, blobs sent and blobs that were there already."""
+    """A finished copy: its target, the manifest's digest, and the numbers of sent and existing blobs."""
 
     target: str
     digest: str
@@ -137,14 +137,14 @@ def _checked(response: httpx.Response, status: int) -> httpx.Response:
 
 
 class _RegistryAuth(httpx.Auth):
-    """No credentials until asked; then Basic, or a token fetched from where the registry says."""
+    """Authentication on demand: Basic, or a token from the server that the registry names."""
 
     def __init__(self, target: RegistryTarget) -> None:
         self._target = target
         self._header: str | None = None
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        """Answer a 401 once; the bodies of uploads come after the first request, which has the answer."""
+        """Answer a 401 once; bodies of uploads are sent only after an authenticated request."""
         if self._header is not None:
             request.headers["Authorization"] = self._header
         response = yield request
@@ -170,7 +170,7 @@ class _RegistryAuth(httpx.Auth):
 
 
 def find_credentials(host: str, config: Mapping[str, object]) -> str | None:
-    """``user:password`` in base64 for ``host``, from docker's configuration; credential helpers are not asked."""
+    """``user:password`` in base64 for ``host``, from docker's configuration; credential helpers are not used."""
     entries = config.get("auths")
     for name in (host, f"https://{host}", f"https://{host}/v1/"):
         entry = entries.get(name) if isinstance(entries, dict) else None

@@ -1,4 +1,4 @@
-"""A bill of materials: what is installed beside a program, as CycloneDX 1.5 JSON that holds no time and no random id.
+"""A bill of materials: the packages installed with a program, as CycloneDX 1.5 JSON without times and random ids.
 
 ``python -m rdukit_modelbox.image.sbom --output FILE`` writes the one of the interpreter that runs it.
 """
@@ -20,12 +20,12 @@ _DPKG: Final = Path("/var/lib/dpkg/status")
 
 @dataclass(frozen=True, slots=True, order=True)
 class SbomComponent:
-    """A package: its name as the index normalises it, its version, and its licence where it says one."""
+    """A package: its normalised name, its version, and its licence if declared."""
 
     name: str
     version: str
     licence: str = ""
-    #: Kind of package, as package URLs name it.
+    #: Type of package in package URLs.
     kind: str = "pypi"
 
     @property
@@ -35,7 +35,7 @@ class SbomComponent:
 
 
 def component_of(distribution: Distribution) -> SbomComponent:
-    """Return the component that an installed distribution is."""
+    """Return the component of an installed distribution."""
     metadata = distribution.metadata
     name = str(metadata["Name"]).lower().replace("_", "-").replace(".", "-")
     licence = metadata.json.get("license_expression", "")
@@ -60,7 +60,7 @@ def system_components(status: str) -> list[SbomComponent]:
 def make_sbom(subject: Mapping[str, str], components: Iterable[SbomComponent]) -> bytes:
     """Return the document for ``subject`` (``name`` and ``version``) as JSON.
 
-    The same components give the same bytes: it holds no time and no serial number.
+    Equal components give equal bytes, as it has no time and no serial number.
     """
     entries = []
     for component in sorted(set(components)):

@@ -9,7 +9,7 @@ from typing import Final
 
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
 _DT_NULL, _DT_NEEDED, _DT_STRTAB = 0, 1, 5
-#: Loaded by name when the program runs, so that no header has them.
+#: Libraries loaded by name at run time, which no header lists.
 _LOADED_LATE: Final = ("libgcc_s.so.1", "libnss_files.so.2", "libnss_dns.so.2", "libresolv.so.2")
 
 
@@ -58,10 +58,10 @@ def _file_offset(loads: Sequence[tuple[int, int, int]], address: int) -> int | N
 
 
 def find_libraries(programs: Iterable[Path], given: Mapping[str, Path]) -> list[tuple[str, Path]]:
-    """Libraries of the system that ``programs`` need, and those that these need: (path in the image, file).
+    """Return the system libraries that ``programs`` need, directly and indirectly, as (path in the image, file).
 
-    A library that lies among the programs themselves is theirs to find (by its run path); one that this machine lacks
-    is left out, as optional ones are. Those of ``given`` (name, file) come first, and lie beside the C library.
+    Libraries among the programs are found by run path. Libraries that this machine lacks are left out, as optional ones
+    are. Those of ``given`` (name, file) come first, next to the C library.
     """
     known = _loader_cache()
     beside = known["libc.so.6"].parent
@@ -87,7 +87,7 @@ def find_libraries(programs: Iterable[Path], given: Mapping[str, Path]) -> list[
 
 
 def _loader_cache() -> dict[str, Path]:
-    """Libraries by name, as ``ldconfig -p`` lists them; the first of a name counts."""
+    """Return libraries by name from ``ldconfig -p``; the first of a name counts."""
     done = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True)
     known: dict[str, Path] = {}
     for line in done.stdout.splitlines()[1:]:

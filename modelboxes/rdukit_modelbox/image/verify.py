@@ -1,4 +1,4 @@
-"""Read a whole OCI layout: every digest, size and reference, and the layers against the configuration."""
+"""Verify a complete OCI layout: digests, sizes, references, and layers against the configuration."""
 
 import gzip
 import hashlib
@@ -25,11 +25,11 @@ class Verified:
 
 
 def verify_layout(folder: Path) -> Verified:
-    """Check a layout from its index down.
+    """Verify a layout from its index down.
 
     Raises:
         NotFound: not a layout, or a blob is missing.
-        InvalidArgument: anything does not agree; the message names every such blob.
+        InvalidArgument: something does not match; the message names every such blob.
     """
     layout = ImageLayout.open(folder)
     seen: dict[str, int] = {}
@@ -103,7 +103,7 @@ def _digest(stream: BinaryIO) -> tuple[str, int]:
 
 
 def _check_strays(layout: ImageLayout, seen: dict[str, int]) -> Iterator[str]:
-    """Blobs that no named image needs are legal, but must be what their names say."""
+    """Yield damaged blobs that no named image uses; unused blobs themselves are legal."""
     for path in sorted((layout.folder / "blobs" / "sha256").iterdir()):
         if path.name.startswith(".") or f"sha256:{path.name}" in seen:
             continue

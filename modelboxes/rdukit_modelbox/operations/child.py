@@ -1,6 +1,6 @@
 """The process that does a box's work: ``python -m rdukit_modelbox.operations.child --events-fd N --parent PID``.
 
-Reads one JSON line from stdin that says what to do, and writes JSON lines to the descriptor: ``started``, ``progress``,
+Reads its request as one JSON line from stdin, and writes JSON lines to the descriptor: ``started``, ``progress``,
 ``log``, then ``result`` or ``error``. A process of its own, so that a crash or a kill ends one operation and not the
 box.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rdukit_modelbox.contract.box import Box
     from rdukit_modelbox.verbs.context import Progress
 
-#: Least seconds between two progress messages of one stage; the first and the last of a stage always go out.
+#: Shortest time in seconds between progress messages of a stage; the first and the last are always sent.
 PROGRESS_INTERVAL_S: Final = 0.1
 
 
@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> int:
     with os.fdopen(int(options["--events-fd"]), "w") as events:
         try:
             request: dict[str, Any] = json.loads(sys.stdin.readline())
-            if not request.get("is_follower"):  # it has the niceness of the process that started it
+            if not request.get("is_follower"):  # a follower inherits the niceness of the process that started it
                 lower_priority(resolve(VERB_NICE))
             _send(events, kind="started")
             attributes = {"rdukit.box": Path(request["box_file"]).parent.name, "rdukit.verb": request["verb"]}
@@ -78,11 +78,11 @@ class ChildContext:
 
     @property
     def box(self) -> "Box":
-        """The box whose verb runs."""
+        """Return the box whose verb runs."""
         return self._box
 
     def progress(self, progress: "Progress") -> None:
-        """Pass it on, unless one of the same stage went out a moment ago."""
+        """Send the progress, unless one of the same stage was sent just before."""
         now = time.monotonic()
         is_edge = progress.step in {0, 1, progress.total}
         if not is_edge and now - self._sent_at.get(progress.stage, 0.0) < PROGRESS_INTERVAL_S:
@@ -91,7 +91,7 @@ class ChildContext:
         _send(self._events, kind="progress", progress=progress.to_json())
 
     def log(self, text: str) -> None:
-        """Pass the line on."""
+        """Send the line."""
         _send(self._events, kind="log", log=text)
 
     def check_cancelled(self) -> None:
@@ -106,13 +106,13 @@ class ChildContext:
 
 
 class FollowerContext(ChildContext):
-    """Context of a member that is not the first one of all: what there is to tell, that one tells."""
+    """Context of a follower: only the first member reports progress and logs."""
 
     def progress(self, progress: "Progress") -> None:
-        """Keep it."""
+        """Discard the progress."""
 
     def log(self, text: str) -> None:
-        """Keep it."""
+        """Discard the line."""
 
 
 def _run_verb(request: dict[str, Any], events: IO[str]) -> None:
@@ -126,7 +126,7 @@ def _run_verb(request: dict[str, Any], events: IO[str]) -> None:
     box, verb = load_box(Path(request["box_file"])), Verb(request["verb"])
     run, parameters, output = load_verb(verb), request["parameters"], Path(request["output"])
     inputs = {name: Path(path) for name, path in request["inputs"].items()}
-    if request.get("is_follower"):  # the first one of this box has brought them
+    if request.get("is_follower"):  # the box's first member has fetched them
         run(FollowerContext(box, events), parameters, inputs, output)
         return
     part = find_part() if verb is Verb.TRAIN else None
@@ -145,7 +145,7 @@ def _run_verb(request: dict[str, Any], events: IO[str]) -> None:
 
 
 def _end(events: IO[str], error: "RdukitError") -> None:
-    """End this process for another member's failure, whatever it does."""
+    """End this process at once, because another member failed."""
     _send(events, kind="error", **error.body())
     os._exit(error.exit_status)
 
@@ -160,5 +160,5 @@ if __name__ == "__main__":
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
-    # Everything is written and released; taking torch's modules apart would only cost a second.
+    # Everything is written and released; unloading torch would only take a second.
     os._exit(exit_status)

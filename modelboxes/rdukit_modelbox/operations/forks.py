@@ -1,6 +1,6 @@
-"""Operations' children forked from a process that has imported torch and the verbs, instead of started anew.
+"""Children of operations, forked from a process that has imported torch and the verbs.
 
-A box that was itself forked has such a server beside it; see ``rdukit_modelbox.cli.fork_server``. An operation forks
+A forked box has such a server; see ``rdukit_modelbox.cli.fork_server``. An operation forks
 the other members of its training itself.
 """
 
@@ -19,18 +19,18 @@ from typing import Final
 from rdukit.fence.kernel import set_process_name
 from rdukit.system.forks import ForkedProcess, ForkRequest, ForkServer, run_to_end
 
-#: Of the process of an operation.
+#: Name of the process of an operation.
 NAME: Final = "rdukit-verb"
 _SERVERS: list[ForkServer] = []
 
 
 def keep_fork_server() -> None:
-    """Fork this process into the server of its operations. Call with one thread, after the imports."""
+    """Fork this process into the server of its operations. Call it with a single thread, after the imports."""
     _SERVERS[:] = [ForkServer.by_fork(run_operation, "rdukit-verbs")]
 
 
 def find_fork_server() -> ForkServer | None:
-    """Return the server of this process's operations, if it has one that answers."""
+    """Return the live server of this process's operations; ``None``: there is none."""
     return next((server for server in _SERVERS if server.is_ready()), None)
 
 
@@ -42,7 +42,7 @@ def run_operation(request: ForkRequest) -> int:
 
 
 def can_fork_members() -> bool:
-    """Return whether this process may fork members: it has imported torch, and one thread only."""
+    """Return whether this process may fork members: it has imported torch and has a single thread."""
     return "torch" in sys.modules and len(list(Path("/proc/self/task").iterdir())) == 1
 
 
@@ -50,14 +50,14 @@ def fork_member(request: bytes, events: int, rank: int, environment: Mapping[str
     """Fork this process into the member ``rank`` of its training, with variables of its own.
 
     Args:
-        request, events: as of ``start_forked``.
+        request, events: as for ``start_forked``.
     """
     stdin = os.memfd_create("member", os.MFD_CLOEXEC)
     try:
         os.write(stdin, request)
         os.lseek(stdin, 0, os.SEEK_SET)
         for stream in (sys.stdout, sys.stderr):
-            stream.flush()  # the fork would write it once more
+            stream.flush()  # the fork would write it again
         parent, pid = os.getpid(), os.fork()
         if pid == 0:
             run_to_end(partial(_become_member, stdin, events, rank, environment, parent))
@@ -67,7 +67,7 @@ def fork_member(request: bytes, events: int, rank: int, environment: Mapping[str
 
 
 class ForkedMember:
-    """Fork of this process, as ``subprocess.Popen`` shows a child. Safe in any thread."""
+    """Fork of this process with the interface of ``subprocess.Popen``. Thread-safe."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -84,7 +84,7 @@ class ForkedMember:
             return self._status
 
     def kill(self) -> None:
-        """SIGKILL; nothing happens if it has ended."""
+        """Send SIGKILL; does nothing if it has ended."""
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
 
@@ -96,7 +96,7 @@ def _become_member(stdin: int, events: int, rank: int, environment: Mapping[str,
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.environ.update(environment)
     os.dup2(stdin, 0)
-    sys.stdin = os.fdopen(0, closefd=False)  # the one before may have read ahead
+    sys.stdin = os.fdopen(0, closefd=False)  # the previous reader may have read ahead
     return main(["--events-fd", str(events), "--parent", str(parent)])
 
 
@@ -126,7 +126,7 @@ async def start_forked(server: ForkServer, request: bytes, events: int) -> "Fork
 
 
 class ForkedChild:
-    """A fork as asyncio shows a process of its own."""
+    """A fork with the interface of asyncio's processes."""
 
     def __init__(self, process: ForkedProcess, stdout: asyncio.StreamReader) -> None:
         self._process = process
@@ -140,7 +140,7 @@ class ForkedChild:
         return await asyncio.shield(self._ended)
 
     def terminate(self) -> None:
-        """SIGTERM."""
+        """Send SIGTERM."""
         self._process.terminate()
 
     async def _await_end(self) -> int:

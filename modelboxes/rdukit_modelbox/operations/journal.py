@@ -19,9 +19,9 @@ from rdukit_modelbox.operations.values import Operation, OperationEvent, VerbCal
 
 logger = logging.getLogger(__name__)
 
-#: Changes when the tables do; a file of another version is put aside.
+#: Version of the tables; a file of another version is renamed and replaced.
 _VERSION: Final = 1
-#: Progress and log events that wait in memory while the file cannot be written.
+#: Largest number of progress and log events in memory while the file cannot be written.
 _MAX_GATHERED: Final = 4000
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS operations (
@@ -44,7 +44,7 @@ CREATE TABLE IF NOT EXISTS events (
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """An operation as it was written, with what was asked."""
+    """A stored operation, with its request."""
 
     operation: Operation
     call: VerbCall
@@ -52,12 +52,12 @@ class JournalEntry:
 
 
 class OperationJournal:
-    """The file. All methods belong to one thread, and one process at a time has it open."""
+    """Journal in a file. Use it in one thread and in one process at a time."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """Open or make the file at ``path``; None: in memory. A file that cannot be read is put aside, not deleted."""
+        """Open or make the file at ``path``; None: in memory. An unreadable file is renamed, not deleted."""
         self._path = path
-        #: Written by the next ``flush``: events, and operations as they are now, that could not be written yet.
+        #: Events, and changed operations, that the next ``flush`` writes.
         self._gathered: list[tuple[int, OperationEvent]] = []
         self._unsaved: dict[int, Operation] = {}
         self._is_failing = False
@@ -101,25 +101,25 @@ class OperationJournal:
         return number
 
     def save(self, operation: Operation, events: Iterable[OperationEvent] = ()) -> None:
-        """Write an operation as it is now with its new events, all or nothing.
+        """Write an operation with its new events, all or nothing.
 
-        What cannot be written (the disk is full) stays gathered: it is written when something can be again.
+        If writing fails (full disk), they stay in memory and are written later.
         """
         self._gathered += [(operation.number, event) for event in events]
         self._unsaved[operation.number] = operation
         self._write()
 
     def gather(self, number: int, event: OperationEvent) -> None:
-        """Have an event written by the next ``flush`` or ``save``."""
+        """Queue an event for the next ``flush`` or ``save``."""
         self._gathered.append((number, event))
 
     def flush(self) -> None:
-        """Write what was gathered."""
+        """Write the queued events and operations."""
         if self._gathered or self._unsaved:
             self._write()
 
     def events_of(self, number: int, after: int = 0) -> list[OperationEvent]:
-        """Events of an operation with higher numbers than ``after``, in order."""
+        """Return the events of an operation with higher numbers than ``after``, in order."""
         self.flush()
         rows = self._database.execute(
             "SELECT value FROM events WHERE number = ? AND sequence > ? ORDER BY sequence", (number, after)
@@ -128,14 +128,14 @@ class OperationJournal:
         return [*found, *(event for n, event in self._gathered if n == number and event.sequence > after)]
 
     def drop_passing(self, number: int, below: int) -> None:
-        """Forget progress and log events of an operation with numbers less than ``below``, if that can be written."""
+        """Delete an operation's progress and log events with numbers below ``below``, if possible."""
         with self._or_later("old events are kept"):
             self._database.execute(
                 "DELETE FROM events WHERE number = ? AND sequence < ? AND is_passing", (number, below)
             )
 
     def forget(self, numbers: Iterable[int]) -> None:
-        """Delete operations and their events, and give the space back, if that can be written."""
+        """Delete operations and their events, and free the space, if possible."""
         rows = [(number,) for number in numbers]
         for (number,) in rows:
             self._unsaved.pop(number, None)
@@ -146,7 +146,7 @@ class OperationJournal:
             self._database.execute("PRAGMA incremental_vacuum").fetchall()
 
     def size_bytes(self) -> int:
-        """Bytes of the file that are in use."""
+        """Return the used bytes of the file."""
         pages, free, page = (
             self._database.execute(f"PRAGMA {name}").fetchone()[0]
             for name in ("page_count", "freelist_count", "page_size")
@@ -154,7 +154,7 @@ class OperationJournal:
         return int((pages - free) * page)
 
     def close(self) -> None:
-        """Write what was gathered and close the file."""
+        """Write the queued events and close the file."""
         self.flush()
         self._database.close()
 
@@ -169,7 +169,8 @@ class OperationJournal:
                 [(_text(operation.to_json()), number) for number, operation in unsaved.items()],
             )
         if not is_written():
-            # The work goes on and its watchers are told. States and results are kept at any length, talk is not.
+            # The work continues, and its watchers are notified. States and results are kept without a limit, progress
+            # and logs are not.
             passing = [each for each in gathered if _is_passing(each[1])]
             dropped = {id(event) for _, event in passing[: max(0, len(passing) - _MAX_GATHERED)]}
             self._gathered = [each for each in gathered if id(each[1]) not in dropped]
@@ -177,7 +178,9 @@ class OperationJournal:
 
     @contextmanager
     def _or_later(self, what: str) -> Iterator[Callable[[], bool]]:
-        """Run a transaction; that it failed is logged, once until one succeeds. Returns whether it was written."""
+        """Run a transaction; a failure is logged once, until one succeeds. Yields a function that returns whether it
+        was written.
+        """
         is_written = False
         try:
             with self._database:
@@ -203,7 +206,7 @@ def _open(path: Path | None) -> sqlite3.Connection:
         if version not in {0, _VERSION}:
             raise sqlite3.DatabaseError(f"its version is {version}, this program's is {_VERSION}")
         if version == 0:
-            # Empty tables need not outlive the machine: a file that is damaged is put aside.
+            # Empty tables need not be durable: a damaged file is replaced.
             database.execute("PRAGMA synchronous = OFF")
         database.execute("PRAGMA auto_vacuum = INCREMENTAL")
         database.execute("PRAGMA journal_mode = WAL")

@@ -1,9 +1,9 @@
-"""Other members of an operation: processes beside the one that does a box's work, each on a lease of its own.
+"""Other members of an operation: further processes of a box's work, each with its own lease.
 
 The platform leases tiles for each member and names the leases in ``$RDUKIT_BOX_MEMBERS``. The operation's process is
-the box's first member and starts the others; they meet over loopback as ranks that torchrun would start. They end with
-it, and it ends with the first of them that fails: no member goes on without the others. Where ``$RDUKIT_BOX_PART``
-says that more of them are in boxes of other nodes, a relay brings their connections (``rdukit.box.links``).
+the box's first member and starts the others; they communicate over loopback like ranks of torchrun. They end with it,
+and it ends when the first of them fails: no member goes on without the others. Where ``$RDUKIT_BOX_PART`` says that
+more of them are in boxes of other nodes, a relay brings their connections (``rdukit.box.links``).
 """
 
 import json
@@ -29,9 +29,9 @@ from rdukit_modelbox.operations.forks import ForkedMember, can_fork_members, for
 from rdukit_modelbox.settings import MEMBERS, PART
 from rdukit_node.settings import LEASE
 
-#: Where members of one box meet: a fence leaves them nothing else.
+#: Address on which members of a box meet; a fence permits only loopback.
 LOOPBACK: Final = "127.0.0.1"
-#: Seconds that the first member, having lost another one, waits to see how that one ended.
+#: Seconds that the first member waits for the exit status of a lost member.
 END_S: Final = 10.0
 
 Environment = dict[str, str]
@@ -46,10 +46,10 @@ class MemberLease:
 
 
 def read_members(text: str) -> tuple[MemberLease, ...]:
-    """Read the leases of all members, the first one's first (pure); none: the operation has one process.
+    """Parse the leases of all members, the first member's first (pure); empty: the operation has one process.
 
     Raises:
-        InvalidArgument: it is no list of leases.
+        InvalidArgument: the text is no list of leases.
     """
     found = []
     for word in text.split():
@@ -64,20 +64,19 @@ def read_members(text: str) -> tuple[MemberLease, ...]:
 
 
 def find_part() -> LinkedPart | None:
-    """Return the place of this box among those of its job; ``None``: it is the only one.
+    """Return this box's part of its job; ``None``: it is the only box.
 
     Raises:
-        InvalidArgument: the setting is no place.
+        InvalidArgument: the setting is malformed.
     """
     return read_part(resolve(PART))
 
 
 def place_of(number: int, members: Sequence[MemberLease], port: int, part: LinkedPart | None = None) -> Environment:
-    """Return the variables of a member's process beside those of the box's first one (pure).
+    """Return the additional variables of a member's process (pure).
 
     Args:
-        number: of the member in this box.
-        port: where they meet, if this box has all of them.
+        number: number of the member in this box. port: their meeting port, if this box has all members.
     """
     count, own = len(members), members[number]
     first, world = (0, count) if part is None else (part.first_rank, part.world)
@@ -92,7 +91,7 @@ def place_of(number: int, members: Sequence[MemberLease], port: int, part: Linke
 
 @dataclass(slots=True)
 class _Member:
-    """Process of another member, and the file that its messages go to."""
+    """Process of another member, and the file of its messages."""
 
     rank: int
     count: int
@@ -101,7 +100,7 @@ class _Member:
     watch: threading.Thread = field(init=False)
 
     def error(self, status: int) -> RdukitError:
-        """Return why it ended, with its status (negative: a signal)."""
+        """Return the error of its end; ``status`` is negative for a signal."""
         self.events.seek(0)
         said = [json.loads(line) for line in self.events.read().splitlines() if line.startswith(b"{")]
         name = f"member {self.rank} of {self.count}"
@@ -118,13 +117,13 @@ class _Member:
 
 @contextmanager
 def other_members(request: Mapping[str, Any], fail: Callable[[RdukitError], object]) -> Iterator[None]:
-    """Have the other members of this box do the same while the block does it as the first one of them.
+    """Run the other members of this box while the block runs the first one.
 
-    Does nothing where ``$RDUKIT_BOX_MEMBERS`` names no others, and no other box has any.
+    Does nothing if the operation has a single member.
 
     Args:
-        request: what a child process reads, with inputs that are there.
-        fail: called in another thread when a member fails; is to end this process.
+        request: the child's request, with local inputs. fail: called in another thread when a member fails; must end
+            this process.
     """
     members, part = read_members(resolve(MEMBERS)), find_part()
     if part is None and len(members) < 2:
@@ -163,7 +162,7 @@ def _watched(
     try:
         yield
     except PeerLost:
-        for each in others:  # who lost whom is known by how that one ended
+        for each in others:  # the lost member's own end has the reason
             each.watch.join(END_S)
         raise
     for each in others:

@@ -18,13 +18,13 @@ from rdukit_modelbox.operations.values import VerbCall
 from rdukit_modelbox.server.state_folder import StateFolder
 from rdukit_modelbox.training.options import options_from
 
-#: Longest an operation may ask to be given; a year.
+#: Longest timeout of an operation: a year.
 MAX_TIMEOUT_S: Final = 366 * 86400.0
 _MAX_KEY: Final = 256
 
 
 def check_call(call: VerbCall) -> None:
-    """Check what does not depend on verb and box.
+    """Check the parts of a call that do not depend on verb and box.
 
     Raises:
         InvalidArgument: idempotency key or time are not legal; the detail has ``field``.
@@ -41,14 +41,14 @@ class WorkPlanner:
     """Plans the work of one box."""
 
     def __init__(self, box: Box, box_file: Path, mounts: Mounts, state: StateFolder) -> None:
-        """``box_file``: where children read ``box`` again."""
+        """``box_file``: file from which children read ``box``."""
         self._box = box
         self._box_file = box_file
         self._mounts = mounts
         self._state = state
 
     def plan(self, verb: Verb, call: VerbCall, operation_id: str) -> VerbWork:
-        """Return the work that ``call`` asks for; the folder for its outputs is made.
+        """Return the work of ``call``, and create its output folder.
 
         Raises:
             UnknownParameter, IllegalValue, InvalidArgument, NotFound: the request is wrong; the detail has ``field``.
@@ -57,7 +57,7 @@ class WorkPlanner:
         with _fields("parameters", "parameter"):
             parameters = check_parameters(box, verb, call.parameters)
             if verb is Verb.TRAIN:
-                options_from(parameters)  # what does not fit together is told at once
+                options_from(parameters)  # contradictions are reported at once
         with _fields("inputs", "input"):
             inputs = resolve_inputs(mounts, box, verb, call.inputs)
         with _fields("output"):
@@ -75,7 +75,7 @@ class WorkPlanner:
 
 @contextmanager
 def _fields(place: str, detail: str = "") -> Iterator[None]:
-    """Errors in the block name the field of the request that is wrong, the one in their ``detail`` if they say."""
+    """Add the wrong field of the request to errors inside the block."""
     try:
         yield
     except RdukitError as error:

@@ -13,12 +13,12 @@ from typing import Any, Final, Protocol
 from rdukit.errors import Unavailable
 from rdukit_modelbox.operations.forks import find_fork_server, start_forked
 
-#: Longest line either way; a reply with thousands of rows is one line.
+#: Longest line in both directions; a reply with thousands of rows is one line.
 _MAX_LINE: Final = 64 << 20
 
 
 class RunningProcess(Protocol):
-    """A process as asyncio shows its own."""
+    """Interface of asyncio's processes."""
 
     @property
     def pid(self) -> int:
@@ -40,7 +40,7 @@ class RunningProcess(Protocol):
         ...
 
     def terminate(self) -> None:
-        """SIGTERM."""
+        """Send SIGTERM."""
         ...
 
 
@@ -64,7 +64,7 @@ class ChildProcess:
     async def start(
         cls, request: Mapping[str, object], log_file: Path, on_line: Callable[[str], object] | None = None
     ) -> "ChildProcess":
-        """Start one and hand it ``request``. Call from the main thread: the child dies with the thread."""
+        """Start a child with ``request``. Call it from the main thread: the child dies with the thread."""
         log_file.parent.mkdir(parents=True, exist_ok=True)
         read_end, write_end = os.pipe()
         try:
@@ -87,11 +87,11 @@ class ChildProcess:
 
     @property
     def is_running(self) -> bool:
-        """Return whether the child has not ended, as far as is known."""
+        """Return whether the child is not known to have ended."""
         return self._process.returncode is None
 
     async def receive(self) -> dict[str, Any] | None:
-        """Return the child's next message; None when it has closed its end."""
+        """Return the child's next message; ``None``: it has closed its end."""
         line = await self._reader.readline()
         if not line.endswith(b"\n"):
             return None
@@ -104,17 +104,17 @@ class ChildProcess:
             yield message
 
     async def wait(self) -> int:
-        """Return the child's exit status once it has ended and its output is kept.
+        """Wait for the child's end and its output. Returns the exit status.
 
         Negative: the signal that killed it.
         """
         status = await self._process.wait()
-        # What it started may hold the pipe open for longer.
+        # Its descendants may keep the pipe open longer.
         await asyncio.wait({self._copying}, timeout=1.0)
         return status
 
     async def stop(self, grace_s: float) -> None:
-        """SIGTERM, and SIGKILL to it and what it started if it still runs after ``grace_s`` seconds."""
+        """Send SIGTERM, and after ``grace_s`` seconds SIGKILL to it and its descendants."""
         if self.is_running:
             with suppress(ProcessLookupError):
                 self._process.terminate()
@@ -125,13 +125,13 @@ class ChildProcess:
         await self._process.wait()
 
     def kill(self) -> None:
-        """SIGKILL to it and what it started."""
+        """Send SIGKILL to it and its descendants."""
         if self.is_running:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     async def _reap(self) -> None:
-        """Kill what it started once it has ended: workers of its own would hold its end of the pipes open."""
+        """Kill its descendants once it has ended, as they would keep the pipes open."""
         await self._process.wait()
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -167,7 +167,7 @@ async def _start(request: bytes, events: int) -> RunningProcess:
         pass_fds=(events,), start_new_session=True,
     )  # fmt: skip
     assert process.stdin is not None
-    with suppress(ConnectionError, RuntimeError):  # a child that is gone shows in ``receive``
+    with suppress(ConnectionError, RuntimeError):  # ``receive`` detects a dead child
         process.stdin.write(request)
         await process.stdin.drain()
     return process
@@ -187,7 +187,7 @@ _PROC: Final = Path("/proc")
 
 
 def resident_bytes(pid: int, proc: Path = _PROC) -> int:
-    """Resident memory of process ``pid`` and of all that it started; 0 when it has ended."""
+    """Return the resident bytes of process ``pid`` and its descendants; 0 if it has ended."""
     total, pending = 0, [pid]
     while pending:
         one = pending.pop()
@@ -197,7 +197,7 @@ def resident_bytes(pid: int, proc: Path = _PROC) -> int:
 
 
 def peak_bytes(pid: int, proc: Path = _PROC) -> int:
-    """Return the most resident memory that process ``pid`` alone ever had; 0 when it has ended."""
+    """Return the peak resident bytes of process ``pid`` alone; 0 if it has ended."""
     return _figure(proc / str(pid) / "status", "VmHWM:") * 1024
 
 

@@ -1,4 +1,4 @@
-"""Runs operations: each waits for its turn, then a child does it; the table records the progress.
+"""Runs operations: each waits for its turn, then a child runs it; the table records the progress.
 
 Work on the device runs one after another; preprocess needs no device, so it does not wait for the others.
 """
@@ -22,13 +22,13 @@ from rdukit_modelbox.verbs.context import Progress
 
 logger = logging.getLogger(__name__)
 
-#: Seconds for which progress and log events are gathered before they are written.
+#: Seconds for which progress and log events are buffered.
 FLUSH_DELAY_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class VerbWork:
-    """A child's task: its request, and what the service remembers it by. ``timeout_s`` 0: no limit."""
+    """A child's work: its request, and the service's record of it. ``timeout_s`` 0: no limit."""
 
     verb: Verb
     request: Mapping[str, object]
@@ -50,8 +50,7 @@ class OperationRunner:
     ) -> None:
         """
         Args:
-            logs: folder for what children print.
-            memory_bytes: what the box allows a child; 0: no limit.
+            logs: folder of the children's output. memory_bytes: memory limit of a child; 0: no limit.
             before: awaited when an operation has its turn, before its child starts.
             after: called when an operation has ended.
         """
@@ -67,28 +66,28 @@ class OperationRunner:
         self._host = asyncio.Semaphore(1)
         self._is_closing = False
         self._flushing: asyncio.TimerHandle | None = None
-        #: Why the last child did not even start; empty once one has.
+        #: Reason why the last child could not start; empty after a successful start.
         self.broken = ""
 
     @property
     def unended(self) -> int:
-        """Operations that wait or run."""
+        """Return the number of waiting and running operations."""
         return len(self._tasks)
 
     def start(self, operation: Operation, work: VerbWork) -> None:
-        """Begin with a queued operation; returns at once."""
+        """Start a task for a queued operation; returns at once."""
         self._cancels[operation.id] = asyncio.Event()
         self._tasks[operation.id] = asyncio.create_task(self._run(operation, work))
 
     async def cancel(self, operation_id: str) -> None:
-        """Cancel and wait for the end; nothing if it has ended."""
+        """Cancel an operation and wait for its end; does nothing if it has ended."""
         task = self._tasks.get(operation_id)
         if task is not None:
             self._cancels[operation_id].set()
             await asyncio.wait({task})
 
     async def close(self) -> None:
-        """End everything, and wait until no child runs; what asked to be resumed stays unended in the table."""
+        """End all operations, and wait until no child runs. Operations with ``resume`` stay open in the table."""
         self._is_closing = True
         for cancel in self._cancels.values():
             cancel.set()
@@ -176,7 +175,7 @@ def _late(work: VerbWork) -> ChildOutcome:
 
 
 async def _acquire_unless(semaphore: asyncio.Semaphore, cancel: asyncio.Event, timeout_s: float | None) -> bool:
-    """Wait for the semaphore; False if ``cancel`` is set or the time is over first."""
+    """Wait for the semaphore; Returns false if ``cancel`` is set or the time is over first."""
     acquiring = asyncio.create_task(semaphore.acquire())
     cancelling = asyncio.create_task(cancel.wait())
     timeout_s = None if timeout_s is None else max(timeout_s, 0.0)

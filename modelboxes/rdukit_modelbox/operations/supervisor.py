@@ -1,4 +1,4 @@
-"""Supervision of one operation's child process: an outcome whatever happens to the child."""
+"""Supervision of an operation's child process, with an outcome in every case."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ from rdukit_serving.device.client import describe_exit
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks at a child's memory and signs of life.
+#: Seconds between checks of a child's memory and activity.
 LOOK_EVERY_S: Final = 0.2
 
 
@@ -28,7 +28,7 @@ LOOK_EVERY_S: Final = 0.2
 class ChildLimits:
     """The limits of a child; 0: no limit, except for ``grace_s``, the time it has between SIGTERM and SIGKILL.
 
-    ``timeout_s`` is what is left of the operation's time, ``given_s`` all of it, for the message.
+    ``timeout_s`` is the rest of the operation's time, ``given_s`` all of it, for the message.
     """
 
     grace_s: float = 5.0
@@ -40,7 +40,9 @@ class ChildLimits:
 
 @dataclass(frozen=True, slots=True)
 class ChildOutcome:
-    """The end of a child: exactly one of the three. ``has_started`` tells a broken installation from a failed verb."""
+    """The end of a child: exactly one of the three fields. ``has_started`` distinguishes a failed verb from a broken
+    installation.
+    """
 
     succeeded: tuple[Mapping[str, object], Mapping[str, str]] | None = None
     failed: OperationFailure | None = None
@@ -51,7 +53,7 @@ class ChildOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """The receivers of a child's talk."""
+    """Callbacks for a child's messages."""
 
     progress: Callable[[Progress], object]
     log: Callable[[str], object]
@@ -67,7 +69,7 @@ class VerbEnd(StrEnum):
 
 
 class Watch:
-    """A record of a running child: its memory, and when it last gave a sign of life."""
+    """State of a running child: its memory, and the time of its last activity."""
 
     def __init__(self) -> None:
         self.heard_at = time.monotonic()
@@ -76,14 +78,14 @@ class Watch:
         self.reason: VerbEnd | None = None
 
     def hear(self) -> None:
-        """Note that the child said something."""
+        """Record activity of the child."""
         self.heard_at = time.monotonic()
 
 
 async def run_child(
     request: Mapping[str, object], log_file: Path, listener: Listener, cancel: asyncio.Event, limits: ChildLimits
 ) -> ChildOutcome:
-    """Start a child for ``request``, pass its talk on, keep it within ``limits``, and say how it ended.
+    """Start a child for ``request``, pass its messages on, enforce ``limits``, and return its outcome.
 
     It is stopped when ``cancel`` is set.
     """
@@ -132,9 +134,10 @@ async def run_child(
 def judge(
     last: Mapping[str, Any], status: int, watch: Watch, limits: ChildLimits, words: str, *, was_short_of_memory: bool
 ) -> ChildOutcome:
-    """Judge how a child ended from its last message, its exit status (negative: a signal) and why it was stopped.
+    """Judge how a child ended from its last message, its exit status (negative: a signal) and the reason for stopping
+    it.
 
-    ``was_short_of_memory``: SIGKILL ended it, and the kernel killed something for memory meanwhile.
+    ``was_short_of_memory``: SIGKILL ended it while the kernel killed processes for lack of memory.
     """
     if last.get("kind") == "result":
         result = as_words(last["result"])
@@ -193,7 +196,7 @@ def _with(words: str) -> str:
 
 
 async def _keep(child: ChildProcess, watch: Watch, cancel: asyncio.Event, limits: ChildLimits) -> None:
-    """End the child when it is to end, and note why."""
+    """End the child when necessary, and record the reason."""
     cancelling = asyncio.create_task(cancel.wait())
     looking = asyncio.create_task(_look(child, watch, limits))
     tasks: set[asyncio.Task[Any]] = {cancelling, looking}
@@ -211,7 +214,7 @@ async def _keep(child: ChildProcess, watch: Watch, cancel: asyncio.Event, limits
 
 
 async def _look(child: ChildProcess, watch: Watch, limits: ChildLimits) -> VerbEnd:
-    """Wait until the child is out of its limits."""
+    """Wait until the child exceeds a limit. Returns the limit."""
     while True:
         watch.peak_bytes = max(watch.peak_bytes, peak_bytes(child.pid))
         if limits.memory_bytes:

@@ -29,23 +29,23 @@ from rdukit_modelbox.operations.values import (
 )
 from rdukit_modelbox.verbs.context import Progress
 
-#: Log and progress events kept for each operation; the oldest go first, states and results never.
+#: Largest number of log and progress events per operation; the oldest are dropped first, states and results never.
 KEPT_EVENTS: Final = 2000
-#: Added to the sequence when an operation outlives its box: events that were told a moment before a kill may not have
-#: been written, and their numbers must not come again.
+#: Added to the sequence when an operation outlives its box: events sent just before a kill may be unwritten, and their
+#: numbers must not be reused.
 SEQUENCE_GAP: Final = 1_000_000
 
 
 class OperationEventLog:
-    """Events of one operation. Ends with a ``result``; nothing comes after it."""
+    """Events of one operation. The last event is the ``result``."""
 
     def __init__(self, clock: Clock, known: list[OperationEvent] | None = None) -> None:
-        """``known``: what an earlier process of the box wrote, in order."""
+        """``known``: events of an earlier process of the box, in order."""
         self._clock = clock
         self._sequence = known[-1].sequence + SEQUENCE_GAP if known else 0
-        #: States and the result: at most four for each run.
+        #: States and the result, at most four per run.
         self._kept: list[OperationEvent] = []
-        #: Progress and log.
+        #: Progress and log events.
         self._passing: deque[OperationEvent] = deque(maxlen=KEPT_EVENTS)
         self._changed = asyncio.Event()
         for event in known or ():
@@ -53,12 +53,12 @@ class OperationEventLog:
 
     @property
     def is_closed(self) -> bool:
-        """The result is there."""
+        """Return whether the result is there."""
         return bool(self._kept) and self._kept[-1].kind == "result"
 
     @property
     def oldest_passing(self) -> int:
-        """Sequence number of the oldest progress or log event that is kept; 0 if there is none."""
+        """Return the sequence number of the oldest stored progress or log event; 0 if there is none."""
         return self._passing[0].sequence if self._passing else 0
 
     def add(
@@ -72,7 +72,7 @@ class OperationEventLog:
         """Append an event and wake those who wait.
 
         Raises:
-            Conflict: the log has its result already.
+            Conflict: the log already has its result.
         """
         if self.is_closed:
             raise Conflict(f"the operation has ended; no {kind} event may follow its result")
@@ -85,12 +85,12 @@ class OperationEventLog:
         return event
 
     def after(self, sequence: int) -> list[OperationEvent]:
-        """Events with higher numbers, in order."""
+        """Return the events with higher numbers, in order."""
         events = [e for e in (*self._kept, *self._passing) if e.sequence > sequence]
         return sorted(events, key=lambda event: event.sequence)
 
     async def follow(self, sequence: int = 0) -> AsyncIterator[OperationEvent]:
-        """Events after ``sequence`` as they come; ends after the result."""
+        """Yield events after ``sequence`` as they come; end after the result."""
         while True:
             changed = self._changed
             for event in self.after(sequence):
@@ -105,11 +105,11 @@ class OperationEventLog:
         (self._kept if event.kind in {"state", "result"} else self._passing).append(event)
 
 
-#: Finished operations kept; the oldest go first.
+#: Largest number of finished operations; the oldest are deleted first.
 KEPT_OPERATIONS: Final = 1000
-#: Bytes of the journal above which the oldest finished operations go.
+#: Size of the journal in bytes above which the oldest finished operations are deleted.
 KEPT_BYTES: Final = 64 << 20
-#: An operation that was started so often and never ended is not resumed: it may be what kills the box.
+#: Number of starts after which an unfinished operation is not resumed, because it may be killing the box.
 MAX_RUNS: Final = 5
 
 #: The highest number that SQLite has.
@@ -135,23 +135,23 @@ class OperationTable:
         journal: OperationJournal | None = None,
         on_state: Callable[[Operation], object] = lambda operation: None,
     ) -> None:
-        """``on_state`` hears of each operation that came into a state."""
+        """``on_state`` is called with each operation that changes its state."""
         self._clock = clock
         self._journal = journal or OperationJournal()
         self._on_state = on_state
         self._operations: dict[str, Operation] = {}
         self._calls: dict[str, VerbCall] = {}
-        #: Of operations that have not ended; those of the others are in the journal only.
+        #: Logs of open operations; those of ended ones are only in the journal.
         self._logs: dict[str, OperationEventLog] = {}
-        #: Idempotency key -> operation id and what was asked under it.
+        #: Idempotency key -> operation id and its request.
         self._keys: dict[str, tuple[str, str]] = {}
         #: Progress and log events since old ones were last dropped from the journal.
         self._passed: dict[str, int] = {}
 
     def recover(self) -> list[tuple[Operation, VerbCall]]:
-        """Take over what an earlier process of the box left; returns what is queued once more, oldest first.
+        """Take over the operations of an earlier process of the box. Returns those queued again, oldest first.
 
-        What it left unended and was not asked to be resumed fails as ``interrupted``.
+        Open operations without ``resume`` fail as ``interrupted``.
         """
         resumed = []
         for entry in self._journal.entries():
@@ -187,7 +187,7 @@ class OperationTable:
         return self._operations[known]
 
     def add(self, operation_id: str, verb: Verb, call: VerbCall | None = None) -> Operation:
-        """Return a new queued operation; its key, unless empty, stands for it from now on.
+        """Return a new queued operation; its key, unless empty, identifies it from now on.
 
         Raises:
             Unavailable: it cannot be written.
@@ -207,7 +207,7 @@ class OperationTable:
         return operation
 
     def get(self, operation_id: str) -> Operation:
-        """Return the operation as it is now.
+        """Return the operation's present state.
 
         Raises:
             NotFound: no such operation.
@@ -220,11 +220,11 @@ class OperationTable:
             ) from None
 
     def find(self, operation_id: str) -> Operation | None:
-        """Return the operation as it is now; None if there is none, or no more."""
+        """Return the operation's present state; ``None``: there is none, or it was deleted."""
         return self._operations.get(operation_id)
 
     def call_of(self, operation_id: str) -> VerbCall:
-        """Return what was asked.
+        """Return the operation's request.
 
         Raises:
             NotFound: as ``get``.
@@ -263,10 +263,10 @@ class OperationTable:
         return list(self._operations.values())
 
     def page(self, state: OperationState | None, verb: Verb | None, limit: int, cursor: str = "") -> OperationPage:
-        """List at most ``limit`` operations in that state and of that verb, newest first, from where ``cursor`` points.
+        """List at most ``limit`` operations in that state and of that verb, newest first, from ``cursor`` on.
 
         Raises:
-            InvalidArgument: a cursor that no page gave.
+            InvalidArgument: the cursor is of no page.
         """
         below = _number_of(cursor) if cursor else None
         found = [
@@ -329,7 +329,7 @@ class OperationTable:
             self._pass(self._operations[operation_id], log.add("log", log=line), log)
 
     def set_delivery(self, operation_id: str, delivery: Delivery) -> None:
-        """Write how an announcement is going; nothing if the operation was forgotten."""
+        """Record the state of a delivery; does nothing if the operation was deleted."""
         old = self._operations.get(operation_id)
         if old is None:
             return
@@ -338,7 +338,7 @@ class OperationTable:
         self._journal.save(new)
 
     def flush(self) -> None:
-        """Write progress and log events that were gathered."""
+        """Write the buffered progress and log events."""
         self._journal.flush()
 
     def close(self) -> None:
@@ -346,7 +346,7 @@ class OperationTable:
         self._journal.close()
 
     def validate(self) -> None:
-        """Re-derive what must always hold; for tests."""
+        """Check the invariants; for tests."""
         assert set(self._operations) == set(self._calls)
         assert set(self._logs) == {o.id for o in self._operations.values() if not o.state.is_final}
         for operation in self._operations.values():

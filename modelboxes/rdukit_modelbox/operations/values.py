@@ -27,7 +27,7 @@ class OperationState(StrEnum):
 
 
 class StateEvent(StrEnum):
-    """An event in an operation's life. ``resume``: its box was killed, is back, and queues it once more."""
+    """An event in an operation's life. ``resume``: its box was restarted after a kill, and queues it again."""
 
     START = "start"
     SUCCEED = "succeed"
@@ -66,15 +66,15 @@ def next_state(state: OperationState, event: StateEvent, subject: str) -> Operat
 EventKind = Literal["state", "progress", "log", "result"]
 DeliveryState = Literal["pending", "delivered", "failed"]
 
-#: Longest line of an operation's log; the rest of a longer one is cut off.
+#: Longest line of an operation's log; longer ones are cut.
 MAX_LOG_CHARACTERS: Final = 4096
-#: What a webhook is told of when its request does not say.
+#: Default events of a webhook.
 DEFAULT_WEBHOOK_EVENTS: Final = tuple(sorted(str(state) for state in FINAL_STATES))
 
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """The place at which to announce an operation. ``events`` are names of states."""
+    """A URL to notify about an operation. ``events`` are names of states."""
 
     url: str
     events: tuple[str, ...] = DEFAULT_WEBHOOK_EVENTS
@@ -82,10 +82,10 @@ class Webhook:
 
 @dataclass(frozen=True, slots=True)
 class VerbCall:
-    """A request for a verb, as a caller wrote it.
+    """A caller's request for a verb.
 
-    ``timeout_s`` counts from the moment that the box takes the request; 0: no limit. With ``resume`` a box that was
-    killed and started again queues the operation once more.
+    ``timeout_s`` counts from the moment that the box takes the request; 0: no limit. With ``resume``, a box that is
+    restarted after a kill queues the operation again.
     """
 
     parameters: Mapping[str, object] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class VerbCall:
     webhook: Webhook | None = None
 
     def asked(self, verb: Verb) -> str:
-        """Equal for equal requests, whatever their key and the wire that they came over."""
+        """Return a text that is equal for equal requests, regardless of their key and wire."""
         return json.dumps([verb, _as_numbers(self.to_json())], sort_keys=True, default=repr)
 
     def to_json(self) -> dict[str, object]:
@@ -125,7 +125,7 @@ class VerbCall:
 
 @dataclass(frozen=True, slots=True)
 class OperationFailure:
-    """An operation's failure: an error's code, message and what else it tells, such as a failed component."""
+    """An operation's failure: an error's code, message and detail, such as a failed component."""
 
     code: str
     message: str
@@ -134,7 +134,7 @@ class OperationFailure:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """An announcement to a webhook: how often it was tried, and what the last answer was.
+    """A delivery to a webhook: its attempts, and the last answer.
 
     ``status`` is the HTTP status of the last answer, 0 if there was none.
     """
@@ -148,7 +148,7 @@ class Delivery:
     at: float = 0.0
 
     def to_json(self) -> dict[str, object]:
-        """``Delivery`` of ``docs/design/wire.md``."""
+        """Return the ``Delivery`` of ``docs/design/wire.md``."""
         return {
             "id": self.id,
             "event": self.event,
@@ -164,7 +164,7 @@ class Delivery:
 class Operation:
     """A verb's run in a box. ``result`` and ``outputs`` are set when it succeeded, ``failure`` when it failed.
 
-    ``number`` counts the operations of a state folder; ``runs`` how often it was started, above 1 after a resume.
+    ``number`` counts the operations of a state folder. ``runs`` is the number of starts, above 1 after a resume.
     """
 
     id: str
@@ -183,7 +183,7 @@ class Operation:
     deliveries: tuple[Delivery, ...] = ()
 
     def to_json(self) -> dict[str, object]:
-        """``Operation`` of ``docs/design/wire.md``."""
+        """Return the ``Operation`` of ``docs/design/wire.md``."""
         value: dict[str, object] = {
             "id": self.id,
             "verb": str(self.verb),
@@ -227,7 +227,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class OperationEvent:
-    """An event of an operation. Sequence numbers count from 1 and may skip what was dropped."""
+    """An event of an operation. Sequence numbers count from 1 and may have gaps."""
 
     sequence: int
     kind: EventKind
@@ -237,7 +237,7 @@ class OperationEvent:
     log: str | None = None
 
     def to_json(self) -> dict[str, object]:
-        """``OperationEvent`` of ``docs/design/wire.md``."""
+        """Return the ``OperationEvent`` of ``docs/design/wire.md``."""
         value: dict[str, object] = {"sequence": self.sequence, "kind": self.kind, "at": self.at}
         if self.operation is not None:
             value["operation"] = self.operation.to_json()
@@ -259,7 +259,7 @@ class OperationEvent:
 
 
 def _as_numbers(value: object) -> object:
-    """Whole floats as ints: protobuf has only doubles."""
+    """Convert whole floats to ints, because protobuf has only doubles."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, Mapping):

@@ -23,9 +23,9 @@ from rdukit_modelbox.settings import (
 
 logger = logging.getLogger(__name__)
 
-#: Posts at one time.
+#: Largest number of concurrent posts.
 _AT_ONCE: Final = 8
-#: Seconds that posts have when the box stops; what is not told by then is told after its next start.
+#: Seconds that posts have when the box stops; unfinished ones are sent after its next start.
 _CLOSING_S: Final = 1.0
 
 
@@ -37,12 +37,12 @@ class WebhookDispatcher:
         self._box = box
         self._clock = clock
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        #: What each operation looked like in each state that is to be told.
+        #: Body of each announced state, by delivery.
         self._bodies: dict[str, bytes] = {}
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
     def look(self, operation: Operation) -> None:
-        """See whether ``operation`` has something to tell, and begin."""
+        """Start sending if ``operation`` has due deliveries."""
         pending = [d for d in operation.deliveries if d.state == "pending"]
         for delivery in pending:
             self._bodies.setdefault(delivery.id, body_of(delivery, operation, self._box))
@@ -50,7 +50,7 @@ class WebhookDispatcher:
             self._tasks[operation.id] = asyncio.create_task(self._tell(operation.id))
 
     async def close(self) -> None:
-        """Let posts that are under way end, for a moment."""
+        """Stop; posts under way have a short time to end."""
         if self._tasks:
             _, late = await asyncio.wait(set(self._tasks.values()), timeout=_CLOSING_S)
             for task in late:
@@ -72,7 +72,7 @@ class WebhookDispatcher:
         return next((d for d in operation.deliveries if d.state == "pending"), None) if operation else None
 
     async def _deliver(self, operation_id: str, delivery: Delivery) -> None:
-        """Try until it is told or given up."""
+        """Send until it is delivered or given up."""
         webhook = self._table().call_of(operation_id).webhook
         assert webhook is not None
         body = self._bodies[delivery.id]
@@ -96,7 +96,7 @@ class WebhookDispatcher:
         self._bodies.pop(delivery.id, None)
 
     async def _post(self, url: str, delivery_id: str, body: bytes) -> tuple[int, str]:
-        """Status and, if it was not told, why; status 0 when there was no answer, -1 when the address is refused."""
+        """Return the status, and the reason of a failure; 0: no answer, -1: the address is refused."""
         secret = resolve(WEBHOOK_SECRET)
         try:
             headers = headers_of(delivery_id, int(self._clock.now()), body, [secret] if secret else [])
@@ -135,5 +135,5 @@ def body_of(delivery: Delivery, operation: Operation, box: str) -> bytes:
 
 
 def backoff_s(attempts: int, first_s: float) -> float:
-    """Seconds to wait after so many failed tries."""
+    """Return the seconds to wait after a number of failed attempts."""
     return min(LONGEST_BACKOFF_S, first_s * 2.0 ** min(attempts - 1, 32))

@@ -1,1 +1,1 @@
-"""Recipes of boxes: how a model is trained, tuned, evaluated and asked, as data, and what that gave."""
+"""Recipes of boxes: training, tuning, evaluation and inference of a model as data, with the results."""

@@ -1,6 +1,6 @@
-"""Recipes become steps: verbs of boxes with parameters, each fed by earlier ones, as in a pipeline of jobs. Pure.
+"""Plan of recipes as steps: verbs of boxes with parameters and earlier outputs, as in a pipeline (pure).
 
-A kind's step is called ``KIND-VERB``; steps that several kinds need are there once.
+A kind's step is called ``KIND-VERB``; steps that several kinds need occur once.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -13,7 +13,7 @@ from rdukit_modelbox.contract.box import Box, Verb
 from rdukit_modelbox.contract.check_parameters import check_parameters
 from rdukit_modelbox.recipes.recipe import Kind, Recipe, Recipes, split_reference
 
-#: The most of each verb's parameters in a quick run: a few small batches, to see that a recipe runs.
+#: Largest values of each verb's parameters in a quick run of a few small batches.
 QUICK: Final[Mapping[Verb, Mapping[str, int]]] = {
     Verb.PREPROCESS: {"samples": 80, "limit": 160},
     Verb.COMPILE: {"batch_size": 16},
@@ -25,7 +25,7 @@ QUICK: Final[Mapping[Verb, Mapping[str, int]]] = {
 
 @dataclass(frozen=True, slots=True)
 class RecipeStep:
-    """A step of a recipe. ``parameters`` are those that it names; ``inputs`` are ``@step.slot`` by slot."""
+    """A step of a recipe. ``parameters`` are those that the recipe names; ``inputs`` are ``@step.slot`` by slot."""
 
     name: str
     box: str
@@ -35,12 +35,12 @@ class RecipeStep:
 
 
 def plan_recipes(box: str, kinds: Collection[Kind], find: Callable[[str], Recipes]) -> tuple[RecipeStep, ...]:
-    """Return the steps that ``kinds`` of a box need, in an order in which each comes after those that feed it.
+    """Return the steps that ``kinds`` of a box need, each after its sources.
 
     Args:
         find: the recipes of a box by name.
     Raises:
-        InvalidArgument: a kind is unavailable, with the reason, or not there.
+        InvalidArgument: a kind is unavailable (the message has the reason) or missing.
     """
     planner = _Planner(box, find)
     for kind in Kind:
@@ -53,7 +53,7 @@ def recipe_of(box: str, kind: Kind, recipes: Recipes) -> Recipe:
     """Return a box's recipe of a kind.
 
     Raises:
-        InvalidArgument: there is none; gives the reason, and the kinds there are.
+        InvalidArgument: there is none; the message has the reason, and the existing kinds.
     """
     recipe = recipes.get(kind)
     if recipe is None or recipe.unavailable is not None:
@@ -64,7 +64,7 @@ def recipe_of(box: str, kind: Kind, recipes: Recipes) -> Recipe:
 
 
 def shorten(steps: Collection[RecipeStep], boxes: Mapping[str, Box]) -> tuple[RecipeStep, ...]:
-    """Return steps that take seconds: the same with fewer samples, smaller batches and a few steps of training."""
+    """Return short versions of steps: fewer samples, smaller batches, a few training steps."""
     return tuple(replace(step, parameters=_shortened(step, boxes[step.box])) for step in steps)
 
 
@@ -90,7 +90,7 @@ def pipeline_of(name: str, steps: Collection[RecipeStep]) -> dict[str, Any]:
 
 
 class _Planner:
-    """Steps so far, by name; each question adds those that its answer needs."""
+    """Planner: its steps by name; each method adds the steps that its answer needs."""
 
     def __init__(self, box: str, find: Callable[[str], Recipes]) -> None:
         self.steps: dict[str, RecipeStep] = {}
@@ -98,7 +98,7 @@ class _Planner:
         self._find = find
 
     def judge(self, box: str, kind: Kind) -> None:
-        """Add what ends a recipe, and where it tunes a checkpoint, the same with the checkpoint as it was."""
+        """Add a recipe's last step; for a tuning recipe, add it for the original checkpoint, too."""
         recipe = self._recipe(box, kind)
         verb, parameters = recipe.last, recipe.parameters_of(recipe.last) or {}
         if recipe.train is not None and recipe.checkpoint is not None:
@@ -152,14 +152,14 @@ class _Planner:
 
 
 def _shortened(step: RecipeStep, box: Box) -> dict[str, ParameterValue]:
-    """Return the parameters of a quick run; those that the recipe does not name are taken from the box."""
+    """Return the parameters of a quick run; missing ones are the box's defaults."""
     values = dict(step.parameters)
     for parameter in box.parameters_of(step.verb):
         most = QUICK[step.verb].get(parameter.name)
         if most is None:
             continue
         given = values.get(parameter.name, parameter.default)
-        # 0 stands for all.
+        # 0 means all.
         values[parameter.name] = min(int(given), most) if given else most
     if step.verb is Verb.TRAIN and values.get("evaluate_every"):
         values["evaluate_every"] = 1

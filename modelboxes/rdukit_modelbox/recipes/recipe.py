@@ -1,7 +1,7 @@
 """Recipes as values: the checked content of the ``recipes.yaml`` beside a ``modelbox.yaml``.
 
-A recipe of a kind says what each verb is called with, which earlier recipe's checkpoint and data it starts from, and
-the figures that it reached; or why there is none.
+A recipe of a kind has the parameters of each verb, the recipe whose checkpoint and data it starts from, and its
+figures; or the reason why there is none.
 """
 
 from collections.abc import Mapping
@@ -38,19 +38,19 @@ Figures = Mapping[Word, float]
 
 
 class Recipe(StrictModel):
-    """A recipe of one kind. A verb that is named is called, with these parameters and the box's defaults."""
+    """A recipe of one kind. Each named verb is called, with these parameters and the box's defaults."""
 
     checkpoint: Reference | None = Field(default=None, description="Recipe whose checkpoint it starts from.")
-    data: Reference | None = Field(default=None, description="Recipe whose data set it takes, unless it makes one.")
+    data: Reference | None = Field(default=None, description="Recipe whose data set it uses, unless it makes one.")
     preprocess: Parameters | None = None
     compile: Parameters | None = None
     train: Parameters | None = None
     infer: Parameters | None = None
-    evaluate: Parameters | None = Field(default=None, description="What ends it is evaluate; by default infer.")
-    before: Figures = Field(default={}, description="Figures of the checkpoint that it starts from, on its data.")
+    evaluate: Parameters | None = Field(default=None, description="Its last verb is evaluate; by default infer.")
+    before: Figures = Field(default={}, description="Figures of the starting checkpoint on its data.")
     reached: Figures = Field(default={}, description="Figures that it reached on held-out data.")
     trained_parameters: int | None = None
-    seconds: float | None = Field(default=None, description="Of the training on one core, or of infer.")
+    seconds: float | None = Field(default=None, description="Seconds of the training on one core, or of infer.")
     measured: date | None = Field(default=None, description="Day of the figures.")
     unavailable: Sentence | None = Field(default=None, description="Why the box has no recipe of this kind.")
 
@@ -68,11 +68,11 @@ class Recipe(StrictModel):
 
     @property
     def last(self) -> Verb:
-        """The verb whose figures are those of the recipe."""
+        """Return the verb that gives the recipe's figures."""
         return Verb.INFER if self.evaluate is None else Verb.EVALUATE
 
     def parameters_of(self, verb: Verb) -> Parameters | None:
-        """Return what ``verb`` is called with; None: it is not called."""
+        """Return the parameters of ``verb``; ``None``: it is not called."""
         named: Parameters | None = getattr(self, verb.value)
         return named
 
@@ -96,7 +96,7 @@ def load_recipes(box: str) -> Recipes:
 
     Raises:
         NotFound: no such box, or it has no recipes.
-        InvalidArgument: the file is wrong; names line, key and what is legal.
+        InvalidArgument: the file is invalid; the message has line, key and legal values.
     """
     path = find_box_file(box).with_name(RECIPES_FILE)
     try:
@@ -109,7 +109,7 @@ def load_recipes(box: str) -> Recipes:
 
 
 def parse_recipes(text: str, where: str) -> Recipes:
-    """Do ``load_recipes`` for the text of a file called ``where`` (pure)."""
+    """Parse the text of a recipes file; ``where`` is its name (pure)."""
     marked = read_yaml(text)
     faults = list(marked.faults)
     found: dict[Kind, Recipe] = {}

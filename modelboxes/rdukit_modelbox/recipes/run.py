@@ -1,7 +1,6 @@
-"""Recipes run: each step is a verb in a child process, its outputs in a folder of its own that a later run takes over.
+"""Run of recipes: each step is a verb in a child process, with an output folder that later runs reuse.
 
-A step that ended is not run again while what it is asked for stays the same; one that was stopped goes on where its
-verb can, as a training does.
+A finished step with an unchanged request is not run again. A stopped step resumes if its verb can, as training does.
 """
 
 import asyncio
@@ -28,7 +27,7 @@ from rdukit_modelbox.recipes.recipe import Kind, Recipes, load_recipes
 from rdukit_modelbox.settings import CANCEL_GRACE_S, STALL_S
 
 STEP_FILE: Final = "step.json"
-#: Figures of infer and evaluate that say nothing about the model.
+#: Figures of infer and evaluate that are not about the model.
 _NOT_ABOUT_MODEL: Final = frozenset(
     {"samples", "checkpoint_step", "host_seconds", "emulated_seconds", "emulated_cycles", "tokens", "tokens_per_s"}
 )
@@ -79,9 +78,9 @@ def run_plan(plan: Plan, folder: Path, begin: Callable[[RecipeStep], Listener]) 
     """Run the steps below ``folder``. SIGINT and SIGTERM stop the running one, which may leave a checkpoint.
 
     Args:
-        begin: called before each step that runs; returns what its child's talk goes to.
+        begin: called before each step that runs; returns the listener for its child's messages.
     Returns:
-        What each step gave, by its name.
+        Result of each step, by name.
     Raises:
         Conflict: another run uses the folder.
         Cancelled: a signal came.
@@ -94,7 +93,7 @@ def run_plan(plan: Plan, folder: Path, begin: Callable[[RecipeStep], Listener]) 
 
 
 def summarise(plan: Plan, kind: Kind, results: Mapping[str, StepResult]) -> dict[str, Any]:
-    """Return what a recipe gave, under the names that ``recipes.yaml`` has (pure)."""
+    """Return a recipe's results, with the keys of ``recipes.yaml`` (pure)."""
     ended = results.get(f"{kind}-evaluate") or results[f"{kind}-infer"]
     trained = results.get(f"{kind}-train")
     summary: dict[str, Any] = {"box": plan.box, "kind": str(kind), "reached": figures_of(ended)}
@@ -111,7 +110,7 @@ def summarise(plan: Plan, kind: Kind, results: Mapping[str, StepResult]) -> dict
 
 
 def figures_of(result: StepResult) -> dict[str, float]:
-    """Return the figures of a step that judge the model; the loss only where there is no other (pure)."""
+    """Return a step's figures of quality; the loss only if there is no other (pure)."""
     named = {
         name: value
         for name, value in result.figures.items()
@@ -122,7 +121,7 @@ def figures_of(result: StepResult) -> dict[str, float]:
 
 
 def rates_of(result: StepResult) -> dict[str, float]:
-    """Return how fast a step was on this machine: samples a second, or tokens of texts (pure)."""
+    """Return a step's speed on this machine: samples per second, or tokens (pure)."""
     if "tokens_per_s" in result.figures:
         return {"tokens_per_s": result.figures["tokens_per_s"]}
     seconds = float(result.figures.get("host_seconds") or 0)
@@ -183,7 +182,7 @@ def _succeeded(step: RecipeStep, outcome: ChildOutcome) -> tuple[Mapping[str, An
 
 
 def _find_ended(place: Path, digest: str) -> StepResult | None:
-    """Return what the step gave that ended there for the same request, if its outputs are still there."""
+    """Return the result of a step that ended there with the same request, if its outputs still exist."""
     note = _read_note(place)
     if note.get("digest") != digest or "outputs" not in note:
         return None

@@ -1,4 +1,4 @@
-"""The application for the control routes of a box, put together, and the routes of the box itself."""
+"""The application with a box's control routes, and the routes of the box itself."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -16,10 +16,10 @@ from rdukit_modelbox.server.service import BoxService
 from rdukit_serving.rest.web import BodyLimits, JsonAnswer, add_error_handlers
 
 _TAGS: Final = [
-    {"name": "box", "description": "What the box is and how it is."},
+    {"name": "box", "description": "Description and health of the box."},
     {"name": "verbs", "description": "Compile, train, preprocess, infer and evaluate."},
     {"name": "inference", "description": "Open Inference Protocol v2."},
-    {"name": "operations", "description": "Verbs that take their time: poll, follow, cancel."},
+    {"name": "operations", "description": "Operations of verbs: poll, follow, cancel."},
 ]
 
 
@@ -28,7 +28,7 @@ def make_app(
 ) -> FastAPI:
     """Return the application for ``service``, with ``more`` routes.
 
-    ``other_paths``: paths that others answer, for ``/openapi.json``.
+    ``other_paths``: paths of other servers, for ``/openapi.json``.
     """
     app = FastAPI(
         title=service.box.title,
@@ -55,12 +55,12 @@ def make_app(
 
 
 def box_routes(service: BoxService) -> APIRouter:
-    """Health, metrics and description."""
+    """Return the routes of health, metrics and description."""
     router = APIRouter(tags=["box"])
 
     @router.get("/health/live", response_model=Status, responses=errors())
     async def live() -> Response:
-        """Say whether the process answers."""
+        """Report that the process answers."""
         return JsonAnswer({"status": "live"})
 
     @router.get(
@@ -69,7 +69,7 @@ def box_routes(service: BoxService) -> APIRouter:
         responses={**errors(), 503: {"model": Status, "description": "not ready"}},
     )
     async def ready() -> Response:
-        """Say whether the box takes work now."""
+        """Report whether the box accepts work now."""
         health = await service.readiness()
         if health.is_ready:
             return JsonAnswer({"status": "ready"})
@@ -80,7 +80,7 @@ def box_routes(service: BoxService) -> APIRouter:
         responses={**errors(), 200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
     )  # fmt: skip
     async def metrics() -> Response:
-        """Prometheus text."""
+        """Return metrics as Prometheus text."""
         return Response(service.metrics.text(service.operations.all()), media_type=CONTENT_TYPE_LATEST)
 
     @router.get("/v1/describe", response_model=Described, responses=errors())

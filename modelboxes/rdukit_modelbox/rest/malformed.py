@@ -1,4 +1,4 @@
-"""Errors for malformed requests: made from pydantic's findings, they name each field and what is legal. Pure."""
+"""Errors for malformed requests: they name each field and its legal values, from pydantic's errors (pure)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -16,7 +16,9 @@ Location = Sequence[int | str]
 
 
 def malformed_request(errors: Sequence[Any], content_type: str) -> MalformedRequest:
-    """``errors``: as FastAPI gives them; ``content_type``: the request's header, empty if it has none."""
+    """Return the error for a malformed request. ``errors``: as FastAPI gives them; ``content_type``: the request's
+    header, empty if it has none.
+    """
     faults = [{"at": _place(e["loc"]), "message": _words(e, content_type)} for e in errors[:20]]
     words = "; ".join(f"{fault['at']}: {fault['message']}" for fault in faults)[:4000]
     field = faults[0]["at"] if faults else "body"
@@ -48,7 +50,7 @@ def _words(error: Mapping[str, Any], content_type: str) -> str:
 
 
 def _legal(location: Location) -> list[str]:
-    """Names of the fields around the unknown one."""
+    """Return the names of the legal fields next to an unknown one."""
     around = _fields(location)[:-1]
     body: type[BaseModel] = RowsBody if ROWS in location else VerbBody
     if around[:1] == ["webhook"]:
@@ -59,5 +61,5 @@ def _legal(location: Location) -> list[str]:
 
 
 def _fields(location: Location) -> list[int | str]:
-    """Return the location without the forms of a value that were tried: no field of a request has such a name."""
+    """Return the location without the names of the tried forms of a value, which no field has."""
     return [part for part in location[1:] if part not in {ROWS, VERB, ARTIFACT, PATH}]

@@ -1,6 +1,6 @@
-"""Routes built before the box whose they are is known: they take longer to build than a box to start.
+"""Routes built before their box is known, because building takes longer than a box's start.
 
-A fork server builds them once. Each of its forks, which has one box, binds them to that.
+A fork server builds them once. Each of its forks binds them to its only box.
 """
 
 from typing import TYPE_CHECKING, Any, cast
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class RoutesAhead:
-    """The application of a box that asks nobody for a token."""
+    """The application of a box that requires no token."""
 
     def __init__(self, example: BoxService) -> None:
-        """Build it; ``example`` is a box that it has until it is bound."""
+        """Build the application; ``example`` is its box until it is bound."""
         self._service, self._models = _Forward(example), _Forward(example.models)
         self._app = make_app(
             cast("BoxService", self._service),
@@ -32,7 +32,7 @@ class RoutesAhead:
         self._app.middleware_stack = self._app.build_middleware_stack()
 
     def bind(self, service: BoxService) -> FastAPI:
-        """Return it, as the application of ``service`` from now on."""
+        """Bind the application to ``service``, and return it."""
         self._service.bind(service)
         self._models.bind(service.models)
         self._app.title, self._app.description = service.box.title, service.box.description
@@ -40,7 +40,7 @@ class RoutesAhead:
 
 
 class _Forward:
-    """Stands for an object that is exchanged later."""
+    """Proxy for an object that is exchanged later."""
 
     def __init__(self, target: object) -> None:
         self._target = target
@@ -52,7 +52,7 @@ class _Forward:
         return getattr(self._target, name)
 
 
-#: Of this process, if it was forked from one that built them.
+#: Routes of this process, if it was forked from one that built them.
 _AHEAD: list[RoutesAhead] = []
 
 

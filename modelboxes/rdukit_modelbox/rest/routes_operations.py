@@ -14,7 +14,7 @@ from rdukit_modelbox.rest.schemas import OperationResponse, OperationsResponse, 
 from rdukit_modelbox.server.service import BoxService
 from rdukit_serving.rest.web import JsonAnswer
 
-#: Sequence numbers stay below.
+#: Largest sequence number.
 _LAST: Final = (1 << 63) - 1
 #: One event of the stream.
 _EVENT_SCHEMA: Final = {
@@ -28,14 +28,14 @@ _EVENT_SCHEMA: Final = {
 }
 #: Content of answers that are streams of events.
 EVENTS_CONTENT: Final = {EVENT_STREAM: {"schema": _EVENT_SCHEMA}}
-#: Silence after which a comment is sent.
+#: Seconds of silence after which a comment is sent.
 KEEP_ALIVE_S: Final = 5.0
-#: What browsers wait before they attach again.
+#: Milliseconds that browsers wait before they reconnect.
 RETRY_MS: Final = 500
 
 
 def operation_routes(service: BoxService) -> APIRouter:
-    """List, look, follow, cancel."""
+    """Return the routes that list, show, follow and cancel operations."""
     router = APIRouter(tags=["operations"], prefix="/v1/operations")
 
     @router.get("", response_model=OperationsResponse, responses=errors())
@@ -45,13 +45,13 @@ def operation_routes(service: BoxService) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
         cursor: Annotated[str, Query(max_length=256)] = "",
     ) -> Response:
-        """Operations of this box, newest first, those of earlier processes too."""
+        """List the operations of this box, newest first, with those of earlier processes."""
         page = service.operations.page(state, verb, limit, cursor)
         return JsonAnswer({"operations": [o.to_json() for o in page.operations], "next_cursor": page.cursor})
 
     @router.get("/{operation_id}", response_model=OperationResponse, responses=errors(404))
     async def get_operation(operation_id: str) -> Response:
-        """Show an operation as it is now."""
+        """Show an operation's present state."""
         return JsonAnswer(service.operations.get(operation_id).to_json())
 
     @router.get(
@@ -61,10 +61,10 @@ def operation_routes(service: BoxService) -> APIRouter:
     async def events(
         operation_id: str,
         after: Annotated[int, Query(ge=0, le=_LAST, description="Only events with higher numbers.")] = 0,
-        follow: Annotated[bool, Query(description="Go on until the result; false: what there is now.")] = True,
-        last_event_id: Annotated[str, Header(description="Continues as `after` does.")] = "",
+        follow: Annotated[bool, Query(description="Continue until the result; false: only present events.")] = True,
+        last_event_id: Annotated[str, Header(description="Continue after this event, like `after`.")] = "",
     ) -> Response:
-        """Stream what happens to it, as it happens; ends after the result."""
+        """Stream an operation's events as they happen; end after the result."""
         service.operations.get(operation_id)
         last = last_event_id if last_event_id.isascii() and last_event_id.isdigit() else "0"
         start = max(after, min(int(last[:20]), _LAST))
@@ -73,7 +73,7 @@ def operation_routes(service: BoxService) -> APIRouter:
 
     @router.post("/{operation_id}/cancel", response_model=OperationResponse, responses=errors(404))
     async def cancel(operation_id: str) -> Response:
-        """Cancel it, queued or running, and wait until it has ended; one that has ended stays as it is."""
+        """Cancel a queued or running operation and wait for its end; an ended one is unchanged."""
         operation = await service.cancel(operation_id)
         return JsonAnswer(operation.to_json())
 
@@ -81,7 +81,7 @@ def operation_routes(service: BoxService) -> APIRouter:
 
 
 def answer_events(events: AsyncIterator[OperationEvent], headers: Mapping[str, str] | None = None) -> Response:
-    """Answer with a stream of events; ``headers``: what its head tells besides."""
+    """Answer with a stream of events; ``headers``: further headers."""
     told = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **(headers or {})}
     return StreamingResponse(stream_events(events), media_type=EVENT_STREAM, headers=told)
 
@@ -92,7 +92,7 @@ async def _now(service: BoxService, operation_id: str, after: int) -> AsyncItera
 
 
 async def stream_events(events: AsyncIterator[OperationEvent]) -> AsyncIterator[bytes]:
-    """Yield each event in its frame, and a comment now and then while there is none."""
+    """Yield each event in its frame, and comments during silence."""
     yield frame_retry(RETRY_MS)
     pending = asyncio.ensure_future(anext(events))
     try:

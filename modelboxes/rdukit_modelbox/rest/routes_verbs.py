@@ -59,7 +59,7 @@ def verb_routes(service: BoxService) -> APIRouter:
 
     @router.post("/v1/preprocess", status_code=202, response_model=OperationResponse, responses=_SUBMITTED)
     async def preprocess(body: Asked, accept: Accept = "") -> Response:
-        """Raw data to a data set."""
+        """Convert raw data to a data set."""
         return submit(Verb.PREPROCESS, body, accept)
 
     @router.post("/v1/compile", status_code=202, response_model=OperationResponse, responses=_SUBMITTED)
@@ -69,12 +69,12 @@ def verb_routes(service: BoxService) -> APIRouter:
 
     @router.post("/v1/train", status_code=202, response_model=OperationResponse, responses=_SUBMITTED)
     async def train(body: Asked, accept: Accept = "") -> Response:
-        """Train: a PEF and a data set to checkpoints."""
+        """Train: make checkpoints from a PEF and a data set."""
         return submit(Verb.TRAIN, body, accept)
 
     @router.post("/v1/evaluate", status_code=202, response_model=OperationResponse, responses=_SUBMITTED)
     async def evaluate(body: Asked, accept: Accept = "") -> Response:
-        """Evaluate: a PEF, a data set and a checkpoint to figures."""
+        """Evaluate: compute figures from a PEF, a data set and a checkpoint."""
         return submit(Verb.EVALUATE, body, accept)
 
     @router.post(
@@ -100,7 +100,7 @@ def verb_routes(service: BoxService) -> APIRouter:
 
 
 class StrictRequest(Request):
-    """A request that reads its JSON strictly. FastAPI wraps what is wrong with it: see the cause of its HTTP error."""
+    """A request that reads its JSON strictly. FastAPI wraps its errors: see the cause of the HTTP error."""
 
     async def json(self) -> Any:
         """Return the body's value.
@@ -112,10 +112,10 @@ class StrictRequest(Request):
 
 
 class StrictRoute(APIRoute):
-    """A route of such requests, whose operations belong to the trace that they name."""
+    """A route of strict requests; their operations belong to the trace that they name."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """FastAPI's handler, given a strict request."""
+        """Return FastAPI's handler, called with a strict request."""
         handle = super().get_route_handler()
 
         async def strictly(request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""Bodies of requests and answers, for checking the first and for describing both in the OpenAPI."""
+"""Bodies of requests and answers, for validation of requests and for OpenAPI."""
 
 from typing import Annotated, Any, Final, Literal
 
@@ -13,7 +13,7 @@ from rdukit_modelbox.server.inference import InferCall
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 VerbName = Literal["preprocess", "compile", "train", "infer", "evaluate"]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-#: Of an answer: what JSON lacks is a word (``rdukit.strict_json``).
+#: Number in an answer; values that JSON lacks are texts (``rdukit.strict_json``).
 Number = float | Literal["NaN", "Infinity", "-Infinity"]
 
 
@@ -22,10 +22,10 @@ class _Asked(BaseModel):
 
 
 class WebhookBody(_Asked):
-    """URL that is told of an operation, by POST; signed as the Standard Webhooks specification says."""
+    """URL that is notified of an operation by POST, signed by the Standard Webhooks specification."""
 
     url: str = Field(max_length=2048, pattern=r"^https?://[^\s/?#@]+", examples=["https://example.com/told"])
-    events: list[State] = Field(default_factory=list, description="States to announce; none: the last three.")
+    events: list[State] = Field(default_factory=list, description="States to announce; empty: the last three.")
 
 
 class ArtifactBody(_Asked):
@@ -54,21 +54,21 @@ class VerbBody(_Asked):
         default_factory=dict,
         description="Artifact slot to path or URI (file, s3, http, https; may end with #sha256=).",
     )
-    output: str = Field(default="", max_length=4096, description="Folder or s3:// prefix for the outputs.")
+    output: str = Field(default="", max_length=4096, description="Folder or s3:// prefix of the outputs.")
     idempotency_key: str | None = Field(
         default=None, max_length=256, description="The same key returns the same operation, also after a restart."
     )
     timeout_s: Finite = Field(
-        default=0.0, ge=0, le=MAX_TIMEOUT_S, description="Seconds in which it must end, queue included; 0: no limit."
+        default=0.0, ge=0, le=MAX_TIMEOUT_S, description="Timeout in seconds, with the time in the queue; 0: no limit."
     )
-    resume: bool = Field(default=False, description="Queue it once more if the box ends before it does.")
+    resume: bool = Field(default=False, description="Queue it again if the box ends first.")
     webhook: WebhookBody | None = None
 
     def to_call(self) -> VerbCall:
-        """Return the service's form.
+        """Convert to the service's call.
 
         Raises:
-            InvalidArgument: the webhook's URL is none.
+            InvalidArgument: the webhook's URL is invalid.
         """
         webhook = check_webhook(self.webhook.url, list(self.webhook.events)) if self.webhook else None
         inputs = {
@@ -84,10 +84,10 @@ class RowsBody(_Asked):
     """Rows to answer at once."""
 
     rows: list[list[Finite]] = Field(min_length=1, description="Features as preprocess makes them.")
-    inputs: dict[str, str] = Field(default_factory=dict, description="pef and checkpoint; none: the newest model.")
+    inputs: dict[str, str] = Field(default_factory=dict, description="pef and checkpoint; empty: the newest model.")
 
     def to_call(self) -> InferCall:
-        """Return the inferencer's form."""
+        """Convert to the inferencer's call."""
         return InferCall(rows=self.rows, inputs=self.inputs)
 
 
@@ -122,7 +122,7 @@ class BoxErrorDetail(BaseModel):
 
     code: str = Field(examples=["illegal-value"])
     message: str
-    detail: dict[str, Any] = Field(description="For machines; `field` names what is wrong in the request.")
+    detail: dict[str, Any] = Field(description="Details for machines; `field` names the wrong field of the request.")
     request_id: str | None
 
 
@@ -155,7 +155,7 @@ class Described(BaseModel):
 
 
 class Failed(BaseModel):
-    """Why an operation failed."""
+    """Failure of an operation."""
 
     code: str = Field(examples=["child-died"])
     message: str
@@ -186,7 +186,7 @@ class DeliveryResponse(BaseModel):
 
 
 class OperationResponse(BaseModel):
-    """An operation; what is not known is left out."""
+    """An operation; unknown fields are left out."""
 
     id: str = Field(examples=["op-0123456789abcdef"])
     verb: VerbName
@@ -204,10 +204,10 @@ class OperationResponse(BaseModel):
 
 
 class OperationsResponse(BaseModel):
-    """A part of the list, newest first."""
+    """A page of the list, newest first."""
 
     operations: list[OperationResponse]
-    next_cursor: str = Field(description="For the next part; empty at the end.")
+    next_cursor: str = Field(description="Cursor of the next page; empty at the end.")
 
 
 class Predicted(BaseModel):
@@ -227,7 +227,7 @@ class RowsResponse(BaseModel):
     timing_us: dict[str, int] = Field(description="Where the time went.")
 
 
-#: What each status means, for the OpenAPI.
+#: Meaning of each status, for OpenAPI.
 _MEANINGS: Final = {
     400: "a value is not legal",
     404: "there is none",

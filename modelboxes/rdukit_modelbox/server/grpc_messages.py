@@ -21,7 +21,7 @@ def call_from(request: pb.VerbRequest) -> VerbCall:
     """Return a verb's request; whole doubles count as ints when the parameters are checked.
 
     Raises:
-        InvalidArgument: the webhook is none.
+        InvalidArgument: the webhook is invalid.
     """
     webhook = None
     if request.HasField("webhook"):
@@ -33,7 +33,7 @@ def call_from(request: pb.VerbRequest) -> VerbCall:
 
 
 def infer_call_from(request: pb.InferRequest) -> InferCall:
-    """Rows or tensors to infer at once.
+    """Return a call for synchronous inference of rows or tensors.
 
     Raises:
         InvalidArgument: it has neither.
@@ -55,7 +55,7 @@ def infer_call_from(request: pb.InferRequest) -> InferCall:
 
 
 def filter_from(request: pb.ListOperationsRequest) -> tuple[OperationState | None, Verb | None, int]:
-    """State, verb and size of the page.
+    """Return state, verb and page size of a filter.
 
     Raises:
         InvalidArgument: one of them is not legal.
@@ -106,7 +106,7 @@ def error_message(error: RdukitError) -> pb.Error:
 
 
 def operation_message(operation: Operation) -> pb.Operation:
-    """Return an operation; what is not set stays empty."""
+    """Return an operation; missing values stay unset."""
     message = pb.Operation(
         id=operation.id,
         verb=str(operation.verb),

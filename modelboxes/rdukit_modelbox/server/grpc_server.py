@@ -1,7 +1,7 @@
 """The gRPC wire of a box: ``rdukit.modelbox.v1.ModelBox``, health and reflection.
 
-A client that goes away leaves its operation running: ``Watch`` attaches again, ``Cancel`` ends it. What ``Infer`` and
-``InferStream`` answer at once is cancelled with the call.
+An operation keeps running if its client disconnects: ``Watch`` attaches again, ``Cancel`` ends it. Synchronous
+``Infer`` and ``InferStream`` are cancelled with the call.
 """
 
 import logging
@@ -29,7 +29,7 @@ from rdukit_serving.rpc.server import answer_in_order
 logger = logging.getLogger(__name__)
 
 SERVICE_NAME: Final = pb.DESCRIPTOR.services_by_name["ModelBox"].full_name
-#: Requests of one ``InferStream`` that are worked on side by side, so that they can share a batch.
+#: Requests of one ``InferStream`` processed concurrently, so that they can share a batch.
 STREAM_AT_ONCE: Final = 64
 
 Context = Any
@@ -42,7 +42,7 @@ class ModelBoxServicer(modelbox_pb2_grpc.ModelBoxServicer):  # type: ignore[misc
         self._service = service
 
     async def Describe(self, request: pb.DescribeRequest, context: Context) -> pb.Description:
-        """Verbs, parameters and their legal values."""
+        """Return verbs, parameters and their legal values."""
         return description_message(self._service.describe())
 
     async def Compile(self, request: pb.VerbRequest, context: Context) -> pb.Operation:
@@ -50,19 +50,19 @@ class ModelBoxServicer(modelbox_pb2_grpc.ModelBoxServicer):  # type: ignore[misc
         return self._submit(Verb.COMPILE, request)
 
     async def Train(self, request: pb.VerbRequest, context: Context) -> pb.Operation:
-        """Train: a PEF and a data set to checkpoints."""
+        """Train: make checkpoints from a PEF and a data set."""
         return self._submit(Verb.TRAIN, request)
 
     async def Preprocess(self, request: pb.VerbRequest, context: Context) -> pb.Operation:
-        """Raw data to a data set."""
+        """Convert raw data to a data set."""
         return self._submit(Verb.PREPROCESS, request)
 
     async def Evaluate(self, request: pb.VerbRequest, context: Context) -> pb.Operation:
-        """Evaluate: a PEF, a data set and a checkpoint to figures."""
+        """Evaluate: compute figures from a PEF, a data set and a checkpoint."""
         return self._submit(Verb.EVALUATE, request)
 
     async def Infer(self, request: pb.InferRequest, context: Context) -> pb.InferResponse:
-        """Rows or tensors at once, or an operation on a data set."""
+        """Infer rows or tensors at once, or start an operation on a data set."""
         if request.WhichOneof("what") == "dataset":
             return pb.InferResponse(id=request.id, operation=self._submit(Verb.INFER, request.dataset))
         answer = await self._service.inferencer.infer(infer_call_from(request))
@@ -71,7 +71,7 @@ class ModelBoxServicer(modelbox_pb2_grpc.ModelBoxServicer):  # type: ignore[misc
     async def InferStream(
         self, requests: AsyncIterator[pb.InferRequest | Undecodable], context: Context
     ) -> AsyncIterator[pb.InferStreamResponse]:
-        """Rows or tensors in, answers out in the same order."""
+        """Infer a stream of rows or tensors; answers have the same order."""
         answers = answer_in_order(requests, self._answer, STREAM_AT_ONCE)
         try:
             async for answer in answers:
@@ -88,18 +88,18 @@ class ModelBoxServicer(modelbox_pb2_grpc.ModelBoxServicer):  # type: ignore[misc
         return operation_message(self._service.operations.get(request.id))
 
     async def ListOperations(self, request: pb.ListOperationsRequest, context: Context) -> pb.ListOperationsResponse:
-        """Operations, newest first."""
+        """List operations, newest first."""
         try:
             page = self._service.operations.page(*filter_from(request), request.page_token)
         except InvalidArgument as error:
             if error.detail.get("field") == "cursor":
-                error.detail["field"] = "page_token"  # as this wire calls it
+                error.detail["field"] = "page_token"  # this wire's name of the field
             raise
         operations = [operation_message(operation) for operation in page.operations]
         return pb.ListOperationsResponse(operations=operations, next_page_token=page.cursor)
 
     async def Watch(self, request: pb.WatchRequest, context: Context) -> AsyncIterator[pb.OperationEvent]:
-        """Events of an operation after a number, the past ones first."""
+        """Stream the events of an operation after a number, past ones first."""
         async for event in self._service.watch(request.id, request.after):
             yield event_message(event)
 

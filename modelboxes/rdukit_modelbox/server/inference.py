@@ -1,4 +1,4 @@
-"""Inference at once, as both wires' ``Infer`` and ``InferStream`` ask for it. Axes: N rows, F features, C classes."""
+"""Synchronous inference for ``Infer`` and ``InferStream`` of both wires. Axes: N rows, F features, C classes."""
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The model that a box trained or served last: it answers rows that name no other."""
+"""The model that a box trained or served last, used for rows that name no other."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,18 +16,18 @@ class LatestModel:
     """PEF and checkpoint of the newest training or inference that succeeded."""
 
     def __init__(self, box: Box, mounts: Mounts) -> None:
-        """Begin with nothing remembered."""
+        """Start without a model."""
         self._box = box
         self._mounts = mounts
         #: Empty, or a path for each of ``_SLOTS``.
         self._paths: dict[str, Path] = {}
 
     def find(self) -> tuple[Path, Path] | None:
-        """PEF and checkpoint; None before the first."""
+        """Return PEF and checkpoint; ``None`` before the first."""
         return (self._paths["pef"], self._paths["checkpoint"]) if self._paths else None
 
     def remember(self, verb: Verb, inputs: Mapping[str, Path], outputs: Mapping[str, str]) -> None:
-        """Remember that an operation succeeded. Of a checkpoint that went elsewhere nothing is remembered."""
+        """Remember the model of a successful operation, unless its checkpoint was uploaded elsewhere."""
         match verb:
             case Verb.TRAIN if "://" not in outputs["checkpoint"]:
                 self._paths = {"pef": inputs["pef"], "checkpoint": Path(outputs["checkpoint"])}
@@ -37,7 +37,7 @@ class LatestModel:
                 pass
 
     def remember_again(self, operation: Operation, asked: Mapping[str, str]) -> None:
-        """Remember what an earlier process of the box trained or served from ``asked``, if its files are there."""
+        """Remember the model of an earlier process's operation, if its files exist."""
         if operation.outputs is None or operation.verb not in {Verb.TRAIN, Verb.INFER}:
             return
         try:
@@ -47,7 +47,7 @@ class LatestModel:
         self.remember(operation.verb, inputs, operation.outputs)
 
     def resolve(self, inputs: Mapping[str, str]) -> tuple[Path, Path]:
-        """PEF and checkpoint that ``inputs`` name; what they do not name is the remembered model's.
+        """Return PEF and checkpoint that ``inputs`` name; missing ones are the remembered model's.
 
         Raises:
             InvalidArgument: another slot than these two, or nothing is remembered.
@@ -63,7 +63,7 @@ class LatestModel:
                 "this box has no trained model yet: pass inputs pef and checkpoint, or train first",
                 missing=sorted(_SLOTS - set(given)),
             )
-        # Rows stand for the data set; any folder is one as far as the other slots are concerned.
+        # Rows replace the data set; any folder satisfies the check of that slot.
         slots = {**given, "dataset": str(self._mounts.folders[0])}
         required = {slot.name for slot in self._box.slots_of(Verb.INFER).inputs}
         paths = resolve_inputs(self._mounts, self._box, Verb.INFER, {k: v for k, v in slots.items() if k in required})

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BoxOptions:
-    """The box to run, and what it serves from the beginning; a PEF without parameters needs no checkpoint.
+    """The box to run, and its served model; a PEF without parameters needs no checkpoint.
 
     A draft guesses the texts of the served model. ``model_name`` is its name in requests; "" for the box's.
     """
@@ -41,7 +41,7 @@ class BoxOptions:
 
 
 def serve_box(box: BoxOptions, server: ServerOptions) -> None:
-    """Serve a box until told to stop.
+    """Serve a box until it is stopped.
 
     Raises:
         InvalidArgument: the box's YAML is wrong, a mount is not a folder, or a port or socket is taken.
@@ -51,9 +51,9 @@ def serve_box(box: BoxOptions, server: ServerOptions) -> None:
 
 
 class ServedBox(BoxService):
-    """A box as the server sees it."""
+    """The server's view of a box."""
 
-    #: Of a bundle that is served instead of the box's model.
+    #: Experts of a bundle that is served instead of the box's model.
     _experts: "ExpertModels | None" = None
 
     def __init__(self, options: BoxOptions) -> None:
@@ -67,7 +67,7 @@ class ServedBox(BoxService):
 
     @property
     def name(self) -> str:
-        """Name of the box."""
+        """Return the name of the box."""
         return self.box.name
 
     async def load(self) -> None:
@@ -85,7 +85,7 @@ class ServedBox(BoxService):
 
     def make_routes(self, access: Access) -> "Application":
         """Build the control routes and OpenAI's."""
-        # A third of a second of imports that no inference needs.
+        # Imported here: inference does not need it, and it takes a third of a second.
         from rdukit_modelbox.rest.app import make_app
         from rdukit_modelbox.rest.routes_ahead import find_routes_ahead
         from rdukit_serving.rest.openapi import inference_paths
@@ -111,11 +111,11 @@ class ServedBox(BoxService):
         return self._experts
 
     def grpc_services(self) -> "Sequence[AddService]":
-        """Return what adds the box's own service."""
+        """Return the function that adds the box's own service."""
         from rdukit_modelbox.server.grpc_server import add_model_box
 
         return [partial(add_model_box, self)]
 
     async def _fetch(self, text: str) -> Path:
-        """Return the file at a path or URI: whoever starts a box may name any path, unlike requests."""
+        """Return the file at a path or URI: unlike requests, the starter of a box may name any path."""
         return await self.models.resolve_path(text, "served file") if is_remote(text) else Path(text)

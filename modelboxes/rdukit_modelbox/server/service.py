@@ -1,4 +1,4 @@
-"""The box itself, shared by both wires: takes requests, has them run, tells how it goes.
+"""The box itself, shared by both wires: takes requests, runs them, reports their progress.
 
 All methods belong to one event loop, in the main thread.
 """
@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The box's readiness: whether it takes work now, and if not, why."""
+    """The box's readiness: whether it accepts work now, or the reason why not."""
 
     is_ready: bool
     reason: str = ""
@@ -65,7 +65,7 @@ class BoxService:
     def __init__(self, box_file: Path, state: Path, mounts: Sequence[Path] = (), clock: Clock | None = None) -> None:
         """``state`` is created; requests may name paths under it and under ``mounts``.
 
-        Call from the event loop: what an earlier process of the box left to be resumed begins at once.
+        Call it from the event loop: operations to resume begin at once.
 
         Raises:
             InvalidArgument: the YAML is wrong or for another compiler, or a mount is not a folder.
@@ -100,11 +100,11 @@ class BoxService:
         )  # fmt: skip
 
     def describe(self) -> dict[str, object]:
-        """Verbs, parameters and their legal values."""
+        """Return verbs, parameters and their legal values."""
         return describe(self.box)
 
     def health(self) -> Health:
-        """Return the box's health. Ready means: a request that comes now would be worked on."""
+        """Return the box's health. Ready means that a new request would be processed."""
         if self._is_closing:
             return Health(False, "the box is stopping")
         if self._runner.broken:
@@ -113,17 +113,17 @@ class BoxService:
         return Health(not reason, reason)
 
     async def readiness(self) -> Health:
-        """``health``, and that the served model really answers: an inference goes through its device."""
+        """Return ``health``, after a test inference on the served model's device."""
         health = self.health()
         reason = await self.models.why_not_ready() if health.is_ready else ""
         return Health(False, reason) if reason else health
 
     def takes_requests(self) -> bool:
-        """Return whether a request that comes now would be worked on."""
+        """Return whether a new request would be processed."""
         return self.health().is_ready
 
     async def why_not_ready(self) -> str:
-        """Return why ``readiness`` is denied; empty if it is not."""
+        """Return the reason why the box is not ready; empty if it is."""
         return (await self.readiness()).reason
 
     def submit(self, verb: Verb, call: VerbCall) -> Operation:
@@ -151,7 +151,7 @@ class BoxService:
         return operation
 
     async def cancel(self, operation_id: str) -> Operation:
-        """Cancel and wait for the end; an operation that has ended stays as it is.
+        """Cancel and wait for the end; an ended operation is unchanged.
 
         Raises:
             NotFound: no such operation.
@@ -161,7 +161,7 @@ class BoxService:
         return self.operations.get(operation_id)
 
     async def watch(self, operation_id: str, after: int = 0) -> AsyncIterator[OperationEvent]:
-        """Events with numbers above ``after``, as they come, to the result.
+        """Yield events with numbers above ``after``, as they come, up to the result.
 
         Raises:
             NotFound: no such operation.
@@ -170,7 +170,8 @@ class BoxService:
             yield event
 
     async def infer_rows(self, rows: Sequence[Sequence[float]], inputs: Mapping[str, str]) -> Answer:
-        """Logits and classes for rows, at once. Without ``inputs``: the newest model that this box trained or served.
+        """Compute logits and classes for rows synchronously. Without ``inputs``: the newest model that this box trained
+        or served.
 
         Raises:
             InvalidArgument: too many rows, a row of wrong length, or no model yet.
@@ -199,9 +200,9 @@ class BoxService:
         return answer
 
     async def close(self) -> None:
-        """Take nothing more, end what runs, and wait until no child does.
+        """Refuse new requests, end running operations, and wait for their children.
 
-        Operations are cancelled, but those that asked to be resumed: the next process of the box goes on with them.
+        Operations are cancelled, except those with ``resume``, which the next process of the box continues.
         """
         self._is_closing = True
         await self._runner.close()
@@ -226,7 +227,7 @@ class BoxService:
 
     async def _make_room(self, verb: Verb) -> None:
         if verb in {Verb.TRAIN, Verb.INFER, Verb.EVALUATE}:
-            # Synchronous inference holds tiles; the operation asked for needs them.
+            # Synchronous inference holds tiles that the operation needs.
             await self.models.release_found()
 
     def _ended(self, operation: Operation, work: VerbWork) -> None:
@@ -251,20 +252,20 @@ class BoxService:
         return self._rows_inputs(inputs)
 
     def _rows_inputs(self, inputs: Mapping[str, str]) -> tuple[Path, Path] | None:
-        """PEF and checkpoint that ``inputs`` name; None: whatever the box serves, or the newest."""
+        """Return PEF and checkpoint that ``inputs`` name; ``None``: the served or the newest model."""
         if not inputs and self.models.repository.current is not None:
             return None
         return self._latest.resolve(inputs)
 
 
 class Metrics:
-    """Counts what the box does."""
+    """Metrics of the box."""
 
     def __init__(self, box: str) -> None:
         self.registry = CollectorRegistry()
         labels = {"box": box}
         self._operations = Counter(
-            "rdukit_box_operations", "Operations that ended.", ["box", "verb", "state"], registry=self.registry
+            "rdukit_box_operations", "Ended operations.", ["box", "verb", "state"], registry=self.registry
         )
         self._seconds = Histogram(
             "rdukit_box_operation_seconds", "From request to end, on this host.", ["box", "verb"],

@@ -11,7 +11,7 @@ from rdukit.files.home import make_folder
 from rdukit.files.locks import sole_lock
 from rdukit_modelbox.artifacts.mounts import Mounts
 
-#: Seconds to wait for another box to let go of the folder: one that was killed may still be ending.
+#: Seconds to wait for another box to release the folder: a killed box may still be ending.
 _LOCK_WAIT_S: Final = 1.0
 _MIN_FREE_BYTES: Final = 16 << 20
 
@@ -32,18 +32,18 @@ class StateFolder:
             raise InvalidArgument(
                 f"the state folder {folder} cannot be made: {cause.strerror}; pass another --state"
             ) from cause
-        #: Without links.
+        #: Path with links resolved.
         self.path = folder.resolve()
-        #: With the operations of this process of the box, and of earlier ones.
+        #: Journal of operations, of this process of the box and of earlier ones.
         self.journal = self.path / "operations.sqlite"
-        #: What children print.
+        #: Folder of the children's output.
         self.logs = self.path / "logs"
         self._held = ExitStack()
         if not self._held.enter_context(sole_lock(self.path / "lock", _LOCK_WAIT_S)):
             raise Conflict(f"another box has the state folder {self.path}; give this one another --state")
 
     def why_not_usable(self) -> str:
-        """Return why an operation could not write there; empty if it can."""
+        """Return why operations cannot write there; empty if they can."""
         if not os.access(self.path, os.W_OK):
             return f"the state folder {self.path} is not writable"
         if shutil.disk_usage(self.path).free < _MIN_FREE_BYTES:
@@ -51,7 +51,7 @@ class StateFolder:
         return ""
 
     def make_output(self, mounts: Mounts, text: str, operation_id: str) -> Path:
-        """Make the folder for an operation's outputs: the one that ``text`` means, or if that is empty one in here.
+        """Make the folder for an operation's outputs: the one that ``text`` names, or a new one in the state folder.
 
         Raises:
             InvalidArgument: it is outside ``mounts``, or cannot be made.
@@ -64,5 +64,5 @@ class StateFolder:
         return folder
 
     def close(self) -> None:
-        """Leave it to other boxes."""
+        """Release the folder for other boxes."""
         self._held.close()

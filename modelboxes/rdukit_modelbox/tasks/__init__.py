@@ -1,4 +1,4 @@
-"""Tasks: the data a model takes, its scores, and its infer verb, one file each; their boxes' parameters as YAML."""
+"""Tasks: a model's data, scores and infer verb, one file each; the boxes' parameters are YAML files."""
 
 from importlib import import_module
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.tasks.base import Task
 
-#: Task → the class of its file.
+#: Classes of tasks, by name.
 TASKS: Final = {
     "classification": "rdukit_modelbox.tasks.classification:Classification",
     "embedding": "rdukit_modelbox.tasks.passages:TextEmbedding",

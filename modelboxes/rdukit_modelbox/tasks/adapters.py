@@ -1,4 +1,4 @@
-"""LoRA: linear layers that keep their weights and learn an update of low rank beside them.
+"""LoRA: linear layers with frozen weights that learn an additional update of low rank.
 
 Source: Hu et al., LoRA: Low-Rank Adaptation of Large Language Models (2021), arXiv 2106.09685.
 
@@ -33,15 +33,15 @@ class AdaptedLinear(nn.Linear):
 
 @dataclass(slots=True)
 class AdapterShares:
-    """Ranks of all adapters that the texts of a call take [B, 1, N * R], ones and zeros; None: none."""
+    """Mask [B, 1, N * R] of ones and zeros: the adapters' ranks that each text of a call uses; ``None``: none."""
 
     value: torch.Tensor | None = None
 
 
 class SharedLinear(nn.Linear):
-    """A linear layer and updates of several adapters beside it: A [N * R, I], and B [O, N * R] with the scales in it.
+    """A linear layer with updates of several adapters: A [N * R, I], and B [O, N * R] with the scales included.
 
-    Each text of a call takes the ranks that are its adapter's: x W^T + b + ((x A^T) * shares) B^T.
+    Each text of a call uses its adapter's ranks: x W^T + b + ((x A^T) * shares) B^T.
     """
 
     lora_A: torch.Tensor
@@ -56,9 +56,9 @@ class SharedLinear(nn.Linear):
 
 
 def share_adapters(model: nn.Module, adapters: int, rank: int, *outputs: int) -> None:
-    """Give each linear layer but heads room for the updates of several adapters, of a rank each or less.
+    """Prepare each linear layer, except heads, for the updates of several adapters of at most a rank.
 
-    The model takes one more input then, ``AdapterShares.value``, where texts are to take any of them.
+    The model then has a further input, ``AdapterShares.value``, which selects each text's adapter.
 
     Raises:
         InvalidArgument: there is no such layer, or the rank is as large as one.
@@ -90,9 +90,10 @@ def _layers_to_adapt(model: nn.Module, rank: int, name: str, *outputs: int) -> l
 
 
 def add_adapters(model: nn.Module, rank: int, alpha: float, *outputs: int) -> None:
-    """Freeze the model, and give each linear layer an update, but heads: they have one of these numbers of ``outputs``.
+    """Freeze the model, and give each linear layer an update, except heads, which have one of the numbers in
+    ``outputs``.
 
-    Names of what was there stay as they are.
+    Existing names are unchanged.
 
     Raises:
         InvalidArgument: there is no such layer, or the rank is as large as one.
@@ -109,15 +110,15 @@ def add_adapters(model: nn.Module, rank: int, alpha: float, *outputs: int) -> No
 
 
 def head_outputs(sizes: Mapping[str, SizeValue]) -> tuple[int, ...]:
-    """Return how many outputs a model's heads may have: as many as tokens, or as classes."""
+    """Return the possible numbers of outputs of a model's heads: tokens, or classes."""
     return tuple(int(sizes[name]) for name in ("vocabulary", "num_classes") if name in sizes)
 
 
 def fit_adapters(parameters: Tensors, wanted: Mapping[str, torch.Tensor]) -> Tensors:
-    """Return a checkpoint's parameters as a model's, whose own are ``wanted``.
+    """Convert a checkpoint's parameters to those of a model, ``wanted``.
 
-    A model without adapters gets those of the checkpoint merged; one with them begins with its own if the checkpoint
-    has none.
+    A model without adapters gets merged weights. A model with adapters keeps its own initial ones if the checkpoint has
+    none.
     """
     own = {name: value for name, value in wanted.items() if name.endswith(ADAPTER_PARTS)}
     if not own:

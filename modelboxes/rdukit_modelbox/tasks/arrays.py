@@ -1,7 +1,7 @@
-"""What tasks on named arrays share: the data set, evaluation by batches, and the infer verb.
+"""Base of tasks on named arrays: data set, batched evaluation and infer verb.
 
-A task of this kind says how it is judged (``meter``) and what a picture of its results shows (``draw``); its data form
-is what the model's ``make_inputs`` names. Axes: N samples, B batch.
+A subclass has its figures (``meter``) and its picture of results (``draw``); the model's ``make_inputs`` names the
+arrays. Axes: N samples, B batch.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,26 +34,25 @@ class ArrayTask:
     """A task whose data are named arrays; see ``Task``. A subclass defines ``meter`` and ``draw``."""
 
     def meter(self, program: ModelProgram) -> Meter:
-        """Return what sums up this task's figures for a model."""
+        """Return the meter that computes this task's figures for a model."""
         raise NotImplementedError
 
     def draw(self, given: Arrays, output: NDArray[Any], channels: Sequence[str] = ()) -> Image.Image:
-        """Return a picture of samples [N, ...], a batch of them, and what the model gave for them.
-
-        ``channels`` are the names of the output's channels, where the model says them.
+        """Return a picture of samples [N, ...], a batch, and of the model's output for them. ``channels`` are the names
+        of the output's channels, where the model says them.
         """
         raise NotImplementedError
 
     def parameters(self, program: ModelProgram, kept: Tensors) -> Tensors:
-        """Return those of a checkpoint's tensors that the model takes; all of them here, others are refused."""
+        """Return the checkpoint's tensors that the model has; by default all, and unknown ones are refused."""
         return kept
 
     def weight(self, given: Arrays) -> int:
-        """Return how many values the mean in a batch's loss is over, given its samples; here the samples themselves."""
+        """Return the number of values that a batch's mean loss is over; by default its samples."""
         return len(next(iter(given.values())))
 
     def answers(self, output: NDArray[Any]) -> NDArray[Any]:
-        """Return what is kept of the model's output for a batch; all of it here."""
+        """Return the part of a batch's output that is stored; by default all."""
         return output
 
     def open_data(self, entry: ModelEntry, shape: Shape, folder: Path) -> ArrayDataset:
@@ -69,7 +68,7 @@ class ArrayTask:
         """Return loss and figures of a split, each over all its samples.
 
         Raises:
-            InvalidArgument: what fills up the last batch changes its answers, or the model has no loss.
+            InvalidArgument: padding of the last batch changes its answers, or the model has no loss.
             Cancelled: between two batches.
         """
         assert isinstance(data, ArrayDataset)
@@ -136,20 +135,20 @@ class ArrayTask:
 
 
 class MeanLoss:
-    """Mean loss of a split from those of its batches, each a mean over as many values as its weight says."""
+    """Mean loss of a split, as the weighted mean of its batches' losses."""
 
     def __init__(self) -> None:
         self._sum = self._weight = 0.0
 
     def add(self, loss: float | None, weight: int) -> None:
-        """Count a batch; one without a loss, or without a value that counts, changes nothing."""
+        """Add a batch; batches without a loss or with weight 0 are ignored."""
         if loss is not None and weight:
             self._sum += loss * weight
             self._weight += weight
 
     @property
     def mean(self) -> float | None:
-        """The mean over all values; None where none counted."""
+        """Return the mean over all values; ``None`` without any."""
         return self._sum / self._weight if self._weight else None
 
 
@@ -158,8 +157,8 @@ def run_batches(
 ) -> Iterator[tuple[dict[str, NDArray[Any]], float | None, NDArray[Any]]]:
     """Run forward over a split, in evaluation mode.
 
-    Yields for each batch: its samples by name, their loss if there is one, the output. None of them has the rows that
-    fill up the last batch.
+    Yields for each batch: its samples by name, their loss if there is one, the output. Padding rows of the last batch
+    are removed.
     """
     size, names = program.shape.batch_size, [str(tensor.sn_name) for tensor in program.inputs]
     total = -(-data.count(split) // size)

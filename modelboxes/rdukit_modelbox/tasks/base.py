@@ -24,19 +24,19 @@ class Scores:
 
     loss: float
     samples: int
-    #: Share of samples; None where the task has no such figure.
+    #: Fraction of samples; ``None`` if the task has no such figure.
     accuracy: float | None = None
     perplexity: float | None = None
     #: Further figures of the task by name.
     others: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, float]:
-        """Return the scores without those that the task does not have, and without the number of samples."""
+        """Return the scores that the task has, without the number of samples."""
         named = {"loss": self.loss, "accuracy": self.accuracy, "perplexity": self.perplexity, **self.others}
         return {name: value for name, value in named.items() if value is not None}
 
     def figures(self) -> dict[str, float]:
-        """Return the scores as a training's result and its log name them: its own ``loss`` is that of its steps."""
+        """Return the scores with their names in a training's result and log, where ``loss`` is that of its steps."""
         named = self.to_json()
         return {"held_out_loss": named.pop("loss"), **named}
 
@@ -46,39 +46,39 @@ class TaskData(Protocol):
 
     @property
     def digest(self) -> str:
-        """Return what stands for every number in it."""
+        """Return a digest of all its numbers."""
         ...
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Return the names of the classes, in their order; empty where they are numbers, or there are none."""
+        """Return the names of the classes, in their order; empty if they are numbers, or there are none."""
         ...
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return the features of a row in their order; empty where there are none, or they have no names."""
+        """Return the features of a row in their order; empty if they have no names, or there are none."""
         ...
 
     @property
     def tokenizer(self) -> str:
-        """Return what stands for the tokenizer, as ``tokenizer_digest`` has it; empty where it is not known."""
+        """Return the ``tokenizer_digest``; empty if unknown."""
         ...
 
     @property
     def tokens_per_sample(self) -> int:
-        """Tokens in a sample; 0 where there are none."""
+        """Return the number of tokens in a sample; 0 if there are none."""
         ...
 
     def count(self, split: str) -> int:
-        """Return the number of samples in a split; 0 where there is none of that name."""
+        """Return the number of samples in a split; 0 if there is no such split."""
         ...
 
     def batches(self, batch_size: int, seed: int, epoch: int, start: int) -> Iterator[Batch]:
-        """Whole training batches of an epoch, in the order that seed and epoch give, from number ``start``."""
+        """Yield full training batches of an epoch from number ``start``; seed and epoch determine the order."""
         ...
 
     def keep_with(self, checkpoint: Path) -> None:
-        """Put into a checkpoint folder what serving needs beside the weights, such as the tokenizer."""
+        """Add further files for serving to a checkpoint folder, such as the tokenizer."""
         ...
 
 
@@ -94,10 +94,10 @@ class Task(Protocol):
         ...
 
     def evaluate(self, program: ModelProgram, data: TaskData, split: str, context: VerbContext, stage: str) -> Scores:
-        """Run forward over a whole split that is not empty, in evaluation mode: state stays as it is.
+        """Run forward over a complete, non-empty split in evaluation mode; state is unchanged.
 
         Raises:
-            InvalidArgument: the last batch is not full, and what fills it up changes its answers.
+            InvalidArgument: padding of the last batch changes its answers.
             Cancelled: between two batches.
         """
         ...
@@ -111,19 +111,19 @@ class Task(Protocol):
 
 
 def with_names(shape: Shape, data: TaskData) -> Shape:
-    """Return the shape of a PEF whose model's identity also has the data set's classes, columns and tokenizer."""
+    """Return a PEF's shape with the data set's classes, columns and tokenizer added to the model's identity."""
     assert shape.identity is not None
     named = replace(shape.identity, classes=data.classes, columns=data.columns, tokenizer=data.tokenizer)
     return replace(shape, identity=named)
 
 
 def evaluation_split(data: TaskData) -> str | None:
-    """Return the split that a training is judged on: ``dev`` where there is one, else ``test``; None without both."""
+    """Return the split that a training is judged on: ``dev`` if it exists, else ``test``; ``None`` without both."""
     return next((split for split in ("dev", "test") if data.count(split)), None)
 
 
 def require_samples(data: TaskData, split: str) -> None:
-    """Refuse a split without samples: there is no figure of it.
+    """Refuse a split without samples, as it has no figures.
 
     Raises:
         InvalidArgument: it has none.
@@ -135,5 +135,5 @@ def require_samples(data: TaskData, split: str) -> None:
 
 
 def measured(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Select the figures of a program that a report tells: time on this host, and projected for the emulated RDU."""
+    """Select a program's figures for a report: time on this host, and projected for the emulated RDU."""
     return {name: figures[name] for name in ("host_seconds", "emulated_seconds", "emulated_cycles") if name in figures}

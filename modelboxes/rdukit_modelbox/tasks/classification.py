@@ -29,7 +29,7 @@ from rdukit_zoo.registry import ModelEntry
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Classes [N] that the model gives, each with its probability [N], and the confusion matrix [true][given]."""
+    """Predicted classes [N] with their probabilities [N], and the confusion matrix [true][predicted]."""
 
     predicted_N: NDArray[np.int64]
     probability_N: NDArray[np.float32]
@@ -61,7 +61,7 @@ def evaluate(program: ModelProgram, samples: Samples, context: VerbContext, stag
     """Run forward over all samples, in evaluation mode; the last batch is padded, which changes no answer.
 
     Raises:
-        InvalidArgument: padding would change answers, because the rows of a batch depend on each other.
+        InvalidArgument: padding would change answers, because rows of a batch depend on each other.
         Cancelled: between two batches.
     """
     batch, count = program.shape.batch_size, len(samples)
@@ -97,7 +97,7 @@ class RowData:
         return self.dataset.split(name) if name in {"train", "test"} else None
 
     def count(self, split: str) -> int:
-        """Return the number of samples in it."""
+        """Return the number of samples in a split."""
         samples = self.split(split)
         return 0 if samples is None else len(samples)
 
@@ -129,7 +129,7 @@ class Classification:
         return RowData(dataset, folder)
 
     def evaluate(self, program: ModelProgram, data: TaskData, split: str, context: VerbContext, stage: str) -> Scores:
-        """Cross entropy and accuracy."""
+        """Compute cross entropy and accuracy."""
         assert isinstance(data, RowData)
         samples = data.split(split)
         assert samples is not None

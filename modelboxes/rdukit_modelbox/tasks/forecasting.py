@@ -1,4 +1,4 @@
-"""Forecasting: what comes after a history of readings of several sensors."""
+"""Forecasting: predict the readings of several sensors from their history."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +17,7 @@ class Forecasting(ArrayTask):
     """(history [B, T, V, F], future [B, T, V]) → (loss, forecast [B, T, V]); see ``Task``. 0 is a missing reading."""
 
     def meter(self, program: ModelProgram) -> Meter:
-        """Masked errors, and the gain over repeating the last reading."""
+        """Return the meter of masked errors, and of the gain over repeating the last reading."""
         history, future = program.array_names
         return ForecastMeter(future, history)
 

@@ -16,11 +16,11 @@ class Generative(ArrayTask):
     """(noise [N, Z], samples of the data [N, ...]) → (loss, samples [N, ...]); see ``Task``."""
 
     def meter(self, program: ModelProgram) -> Meter:
-        """Return no figure: a loss of two that play against each other says little."""
+        """Return a meter without figures: adversarial losses are hardly comparable."""
         return ReconstructionMeter()
 
     def draw(self, given: Arrays, output: NDArray[Any], channels: Sequence[str] = ()) -> Image.Image:
-        """Return what was drawn, below samples of the data."""
+        """Return a picture of generated samples below samples of the data."""
         shown = spread(len(output))
         real = list(given.values())[-1]
         return draw_rows(

@@ -16,11 +16,11 @@ class ImageClassification(ArrayTask):
     """(image [B, C, Y, X], label [B]) → (loss, logits [B, K]); see ``Task``."""
 
     def meter(self, program: ModelProgram) -> Meter:
-        """Accuracy."""
+        """Return the meter of accuracy."""
         return AccuracyMeter(program.array_names[-1])
 
     def draw(self, given: Arrays, output: NDArray[Any], channels: Sequence[str] = ()) -> Image.Image:
-        """Return each image with its predicted class, red where that is not the label."""
+        """Return each image with its predicted class, red if it is wrong."""
         shown = spread(len(output))
         images, labels = (values[shown] for values in given.values())
         tiles = []

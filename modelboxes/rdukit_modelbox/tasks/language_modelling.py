@@ -34,7 +34,7 @@ class LanguageModelling:
         return open_texts(shape, folder)
 
     def evaluate(self, program: ModelProgram, data: TaskData, split: str, context: VerbContext, stage: str) -> Scores:
-        """Mean loss of the predicted tokens, and its exponential."""
+        """Compute the mean loss of the predicted tokens, and its exponential."""
         assert isinstance(data, TextData)
         return judge_program(program, data, split, context, stage)
 
@@ -42,7 +42,7 @@ class LanguageModelling:
         self, context: VerbContext, shape: Shape, parameters: Mapping[str, ParameterValue],
         inputs: Mapping[str, Path], output: Path,
     ) -> VerbResult:  # fmt: skip
-        """Return the perplexity of a data set, or with ``figure=continuations`` continuations of prompts.
+        """Compute the perplexity of a data set, or with ``figure=continuations`` continue prompts.
 
         Raises:
             InvalidArgument: data set, prompts or checkpoint are not of the PEF's model, or it cannot generate.
@@ -64,7 +64,7 @@ def write_perplexity(
     context: VerbContext, shape: Shape, data: TextData, split: str, parameters: Mapping[str, ParameterValue],
     inputs: Mapping[str, Path], output: Path,
 ) -> VerbResult:  # fmt: skip
-    """Write ``<output>/report.json``. Either kind of PEF serves; one compiled to serve reads token by token.
+    """Write ``<output>/report.json``. Both kinds of PEF work; one compiled to serve reads token by token.
 
     Raises:
         InvalidArgument: the checkpoint is not of the PEF's model.
@@ -82,10 +82,10 @@ def write_perplexity(
 
 
 def judge_program(program: ModelProgram, data: TextData, split: str, context: VerbContext, stage: str) -> Scores:
-    """Mean loss of the predicted tokens of a split, and its exponential, in evaluation mode.
+    """Compute a split's mean loss of predicted tokens, and its exponential, in evaluation mode.
 
     Raises:
-        InvalidArgument: what fills up the last batch changes its loss, because sequences depend on each other.
+        InvalidArgument: padding of the last batch changes its loss, because sequences depend on each other.
         Cancelled: between two batches.
     """
     size, count = program.shape.batch_size, data.count(split)
@@ -102,7 +102,7 @@ def judge_program(program: ModelProgram, data: TextData, split: str, context: Ve
 
 
 def text_scores(loss_sum: float, tokens: int, samples: int) -> Scores:
-    """Scores from the sum of losses over ``tokens`` predicted tokens."""
+    """Return the scores for a sum of losses over ``tokens`` predicted tokens."""
     loss = loss_sum / max(tokens, 1)
     return Scores(loss=loss, samples=samples, perplexity=math.exp(min(loss, 700.0)))
 
@@ -110,7 +110,7 @@ def text_scores(loss_sum: float, tokens: int, samples: int) -> Scores:
 def _judge_batches(
     context: VerbContext, shape: Shape, texts: TextData, split: str, which: str, inputs: Mapping[str, Path]
 ) -> tuple[Scores, int, Mapping[str, Any]]:
-    """Perplexity by the training program's forward sections."""
+    """Compute perplexity by the training program's forward sections."""
     step, kept = load_parameters(inputs["checkpoint"], which, with_names(shape, texts))
     program = ModelProgram(shape, entry=entry_of(context.box))
     program.load(inputs["pef"])
@@ -125,7 +125,7 @@ def _judge_batches(
 def _judge_steps(
     context: VerbContext, texts: TextData, split: str, which: str, inputs: Mapping[str, Path]
 ) -> tuple[Scores, int, Mapping[str, Any]]:
-    """Perplexity by the serving program, a token at a time."""
+    """Compute perplexity by the serving program, token by token."""
     with TextProgram(inputs["pef"], inputs["checkpoint"], which, context.box.name, is_raw=True) as program:
         sums, counted, count = 0.0, 0, texts.count(split)
         for number, (tokens, labels) in enumerate(texts.held_out(split, 1), 1):

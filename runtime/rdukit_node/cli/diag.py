@@ -1,4 +1,4 @@
-"""``snfadm diag``: try a node, before it is used, after a repair, or in a job's prolog.
+"""``snfadm diag``: diagnose a node, before its use, after a repair, or in a job's prolog.
 
 Source: ours, with the levels and the exit status that ``dcgmi diag`` has.
 """
@@ -27,7 +27,7 @@ COLUMNS: Final = ("check", "component", "verdict", "seconds", "said", "advice")
 @click.option("-r", "--run", "level", type=click.IntRange(1, 3), default=1, show_default=True, help="The level.")
 @click.option("-c", "--component", metavar="PREFIX", help="Only this component and its parts.")
 @click.option("--fail-early", is_flag=True, help="End at the first failure.")
-@click.option("-v", "--verbose", is_flag=True, help="A line for each check of each tile.")
+@click.option("-v", "--verbose", is_flag=True, help="Print a line for each check of each tile.")
 @json_option
 @csv_option
 @node_options
@@ -36,16 +36,16 @@ def diag(
     context: click.Context, /, level: int, component: str | None, fail_early: bool, verbose: bool, as_json: bool,
     as_csv: bool, socket_file: Path | None,
 ) -> None:  # fmt: skip
-    """Try the node. Level 1 asks it; 2 also computes and writes memory on each free tile, and compares; 3 does so for
-    longer, in bf16 too, and on whole RDUs.
+    """Diagnose the node. Level 1 queries it; 2 also computes and writes memory on each free tile, and compares; 3 takes
+    longer, also in bf16 and on whole RDUs.
 
-    Tiles that somebody holds are skipped. Exit status: 0 passed, perhaps with warnings or tiles skipped; 1 something
+    Leased tiles are skipped. Exit status: 0 passed, perhaps with warnings or tiles skipped; 1 something
     failed.
 
     Example: snfadm diag -r 2 -c /NODE/XRDU_0
     """
     if as_json and as_csv:
-        raise InvalidArgument("--json and --csv do not go together; choose one")
+        raise InvalidArgument("--json and --csv cannot be combined; choose one")
     status, where, socket, found = _ask(socket_file, component)
     if level > 1:
         plan = plan_tiles(status, where)
@@ -53,7 +53,7 @@ def diag(
         tried = check_tiles(plan, str(status["chip"]), level, socket)
         if not (fail_early and worst(found) is CheckVerdict.FAIL):
             of_tiles = _shown(_until_failure(tried) if fail_early else tried, count_checks(plan, level))
-            *_, found = _ask(socket_file, component)  # what happened to the node meanwhile counts, too
+            *_, found = _ask(socket_file, component)  # events on the node during the checks count, too
             found += [*plan.results, *of_tiles]
     verdict = worst(found)
     if as_json:
@@ -69,7 +69,7 @@ def diag(
 
 
 def summed(results: Iterable[CheckResult]) -> list[CheckResult]:
-    """Return one result for all parts that passed or were skipped in a check for the same reason, and all others."""
+    """Merge passed results, and skipped ones of the same reason, per check; others are unchanged."""
     found: list[CheckResult] = []
     groups: dict[tuple[str, str, CheckVerdict], list[CheckResult]] = {}
     for result in results:
@@ -85,7 +85,7 @@ def summed(results: Iterable[CheckResult]) -> list[CheckResult]:
 
 
 def result_lines(results: Iterable[CheckResult]) -> list[str]:
-    """Return a line for each result, and one with what to do below those that are no pass."""
+    """Return a line per result; results that did not pass have a line with advice below."""
     results = list(results)
     rows = [(r.check, str(r.verdict), r.component, r.said) for r in results]
     lines = []
@@ -107,7 +107,7 @@ def _ask(socket_file: Path | None, component: str | None) -> tuple[dict[str, Any
 
 
 def _shown(results: Iterator[CheckResult], count: int) -> list[CheckResult]:
-    """Collect results behind a progress bar on stderr, where that is a terminal."""
+    """Collect results, with a progress bar if stderr is a terminal."""
     if not sys.stderr.isatty():
         return list(results)
     with click.progressbar(results, length=count, label="tiles", file=sys.stderr) as bar:

@@ -43,7 +43,9 @@ from rdukit_node.telemetry.exporter_process import (
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=None, help="Port (default 9101; 0: any free one).")
 @click.option("--address", default=None, help="Address to listen on (default 127.0.0.1).")
-@click.option("--collector", "wanted", multiple=True, type=click.Choice(COLLECTORS), help="Only these (repeatable).")
+@click.option(
+    "--collector", "wanted", multiple=True, type=click.Choice(COLLECTORS), help="Only these collectors (repeatable)."
+)
 @click.option("--no-collector", "unwanted", multiple=True, type=click.Choice(COLLECTORS), help="Not these.")
 @click.option("--announce", type=click.Path(path_type=Path), default=None, help="Write a JSON file here when ready.")
 @node_options
@@ -58,7 +60,7 @@ def exporter(
 ) -> None:
     """Serve the node's figures to Prometheus until Ctrl-C or SIGTERM.
 
-    The node daemon need not run: while it does not answer, rdukit_node_up is 0 and nothing else is exported.
+    While the node daemon does not answer, rdukit_node_up is 0 and nothing else is exported.
 
     Example: sambanova_exporter -c sambanova_exporter.conf --no-collector lease
     """

@@ -1,6 +1,7 @@
-"""The changes of ``snfadm``: options into one operation, its answer into lines. Reads a scenario's file, asks nobody.
+"""The changes of ``snfadm``: convert options to one operation, and its answer to lines. It reads scenario files, but
+contacts no daemon.
 
-Source: runtime reference 4.3 (that there is a clear for root; its spelling and the other changes are ours).
+Source: runtime reference 4.3 (a clear for root exists; its spelling and the other changes are ours).
 """
 
 import json
@@ -26,12 +27,12 @@ CHANGES: Final[Mapping[str, str]] = {
 POLICY_FIELDS: Final[Mapping[str, str]] = {
     "count": "count", "window": "window_s", "action": "action", "severity": "severity", "fault_type": "fault_type",
 }  # fmt: skip
-#: Bytes of a scenario as JSON, beside the request's other arguments.
+#: Largest scenario as JSON, in bytes, within the limit of a request.
 _MAX_SCENARIO: Final = MAX_REQUEST_BYTES - 1024
 
 
 def change_request(change: str, options: Mapping[str, Any], now: float = 0.0) -> tuple[str, dict[str, object]]:
-    """Return the operation and arguments of one change, but of ``--set-policy``. ``now``: seconds since the epoch.
+    """Return the operation and arguments of one change, except ``--set-policy``. ``now``: seconds since the epoch.
 
     Raises:
         InvalidArgument: ``--data`` is not ``KEY=VALUE``, or the scenario cannot be read or is too long.
@@ -66,12 +67,12 @@ def change_request(change: str, options: Mapping[str, Any], now: float = 0.0) ->
 
 
 def policy_request(options: Mapping[str, Any], policies: Iterable[Row]) -> dict[str, object]:
-    """Return arguments of ``set_policy``: those of the policy in force, but for what the options say.
+    """Return arguments of ``set_policy``: the policy in force, changed by the options.
 
     Args:
-        policies: those in force, rows of ``policies``.
+        policies: policies in force, rows of ``policies``.
     Raises:
-        InvalidArgument: no such error type, or a word that is none; the message says which there are.
+        InvalidArgument: no such error type, or an illegal value; the message lists the legal ones.
     """
     error_type = options["set_policy"]
     by_type = {str(row["error_type"]): row for row in policies}
@@ -80,7 +81,7 @@ def policy_request(options: Mapping[str, Any], policies: Iterable[Row]) -> dict[
     given = {field: options[name] for name, field in POLICY_FIELDS.items() if options[name] is not None}
     if not given:
         legal = ", ".join("--" + name.replace("_", "-") for name in POLICY_FIELDS)
-        raise InvalidArgument(f"--set-policy {error_type} says nothing new; say one or more of {legal}")
+        raise InvalidArgument(f"--set-policy {error_type} changes nothing; give one or more of {legal}")
     if "severity" in given:
         given["severity"] = find_severity(given["severity"])
     if "action" in given and given["action"] not in list(Action):
@@ -142,7 +143,7 @@ def _maintenance_lines(change: str, answer: Mapping[str, Any]) -> list[str]:
 
 def _window_of(options: Mapping[str, Any], now: float) -> dict[str, object]:
     if not options["reason"]:
-        raise InvalidArgument("--maintain needs --reason: what people whose jobs wait are told")
+        raise InvalidArgument("--maintain needs --reason, which users with waiting jobs see")
     return _without_none(
         {
             "component": with_node_prefix(options["maintain"]),
@@ -155,7 +156,7 @@ def _window_of(options: Mapping[str, Any], now: float) -> dict[str, object]:
 
 
 def read_pair(text: str) -> tuple[str, object]:
-    """Return ``KEY=VALUE``; a value that is JSON is taken as that, any other as text.
+    """Return ``KEY=VALUE``; the value is parsed as JSON if possible, otherwise it is text.
 
     Raises:
         InvalidArgument: there is no key.

@@ -1,4 +1,4 @@
-"""The listings of ``snfadm`` as data, and how their rows become lines, CSV and blocks of text. Pure.
+"""The listings of ``snfadm`` as data, and their rendering as lines, CSV and blocks of text (pure).
 
 Source: runtime reference 4.2 (field names), 4.3 (the inventory's four columns; the other layouts are ours).
 """
@@ -15,7 +15,7 @@ from rdukit_node.inventory import LISTED_KINDS
 
 Row = Mapping[str, Any]
 
-#: A count that means: not by counting. Policies of errors that somebody asked for have it.
+#: Count of policies that do not count errors, such as those of requested errors.
 _NO_COUNT: Final = 1_000_000
 SEVERITIES: Final = tuple(map(str, FaultSeverity))
 _UNHEALTHY_STATES: Final = frozenset({"PENDING", "UNAVAILABLE"})
@@ -25,8 +25,8 @@ _UNHEALTHY_STATES: Final = frozenset({"PENDING", "UNAVAILABLE"})
 class View:
     """A listing: the operation that fills it and its columns.
 
-    ``accepted`` are the filters that the daemon applies; ``columns`` those of ``--csv``, ``more`` the further ones of
-    ``--csv --verbose``; ``cells`` the short line's.
+    ``accepted`` are the filters that the daemon applies. ``columns`` are those of ``--csv``, ``more`` the further ones
+    of ``--csv --verbose``, ``cells`` those of the short line.
     """
 
     op: str
@@ -35,9 +35,9 @@ class View:
     cells: Callable[[Row], list[str]]
     more: tuple[str, ...] = ()
     accepted: frozenset[str] = frozenset()
-    #: Which column is the row's time, for filters that the daemon does not apply; of a row that lasts, its beginning.
+    #: Column with the row's time (its beginning, if it has an end), for filters that the daemon does not apply.
     time: str | None = None
-    #: Of rows that last: the column of the end, empty while it is not there yet.
+    #: Column with the row's end, if rows have one; its value is empty until then.
     end: str | None = None
     #: The column with the row's component, or components.
     component: str | None = "comp_name"
@@ -51,7 +51,7 @@ def _texts(row: Row, *names: str) -> list[str]:
     return ["-" if row.get(name) is None else str(row[name]) for name in names]
 
 
-#: The daemon remembers more, but an answer is one line, and long lines are refused.
+#: The daemon has more, but an answer is one line, and long lines are refused.
 _MAX_APPLICATIONS: Final = 200
 _QUERY: Final = frozenset({"component", "type", "since", "until"})
 
@@ -152,7 +152,9 @@ def _elapsed(row: Row) -> str:
 
 
 def _why(row: Row) -> str:
-    """Say why an application ended. One that the hardware failed gives its tiles back too: the fault is the reason."""
+    """Return why an application ended. An application also releases its tiles after a hardware failure; then the fault
+    is the reason.
+    """
     return f"{row['reason'] or '-'}" + (f", after fault {row['fault']}" if row.get("fault") else "")
 
 
@@ -164,7 +166,7 @@ def _fault_of(lease: Row) -> object:
 
 
 def running_rows(leases: Iterable[Row]) -> list[Row]:
-    """Return accounting rows of the leases that are still there, newest first.
+    """Return accounting rows of active leases, newest first.
 
     Args:
         leases: those of ``status``.
@@ -191,7 +193,7 @@ def running_rows(leases: Iterable[Row]) -> list[Row]:
 
 
 def with_node_prefix(component: str) -> str:
-    """Return the path as snfadm writes it: some of the tools leave ``/NODE`` out."""
+    """Return the path in snfadm's form: some tools leave out ``/NODE``."""
     path = "/" + component.strip("/")
     return path if path == "/NODE" or path.startswith("/NODE/") else "/NODE" + path.rstrip("/")
 
@@ -204,7 +206,7 @@ def is_within(path: object, component: str) -> bool:
 def choose_rows(
     view: View, rows: Iterable[Row], component: str | None = None, since: int | None = None, until: int | None = None
 ) -> list[Row]:
-    """Return the rows that the options ask for, of those that the daemon sent. Times in nanoseconds, inclusive."""
+    """Filter the daemon's rows by the options. Times are in nanoseconds, inclusive."""
     chosen = []
     for row in rows:
         if component is not None and view.component and not _concerns(row.get(view.component), component):
@@ -267,7 +269,7 @@ def view_blocks(view: View, rows: Sequence[Row]) -> list[str]:
 
 
 def nothing_text(listing: str, has_cleared: bool) -> str:
-    """Told to people whose listing is empty."""
+    """Return the text for an empty listing."""
     if listing == "fault":
         return "no faults" if has_cleared else "no active faults; -a lists cleared ones too"
     return f"nothing to list under {listing}"

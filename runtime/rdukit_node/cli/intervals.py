@@ -51,7 +51,7 @@ class StatisticsOptions:
         return self.user is not None or self.pid is not None or self.job is not None
 
     def wants(self, holder: TileHolder | None) -> bool:
-        """Return whether rows of this holder (``None``: of nobody) are wanted."""
+        """Return whether rows of this holder (``None``: no holder) are wanted."""
         if holder is None:
             return not self.has_filter
         return (
@@ -63,18 +63,18 @@ class StatisticsOptions:
 
 @dataclass(frozen=True, slots=True)
 class SamplingPlan:
-    """Times of the samples. ``count``: ``None`` goes on until Ctrl-C."""
+    """Times of the samples. ``count``: ``None`` means until Ctrl-C."""
 
     first_window_s: float
     interval_s: float
     count: int | None
-    #: Redraw one screen instead of printing one sample after the other.
+    #: Whether to redraw one screen instead of printing successive samples.
     is_live: bool
 
 
 @dataclass(frozen=True, slots=True)
 class StatisticsTool:
-    """A table of an interval tool: pure functions from two readings to what is shown."""
+    """A table of an interval tool: pure functions from two readings to the output."""
 
     name: str
     has_components: bool
@@ -204,7 +204,7 @@ class WhoColumns:
 
 
 def printable(text: object) -> str:
-    """Return another user's text without characters that a terminal would obey."""
+    """Return another user's text without terminal control characters."""
     return "".join(letter if letter.isprintable() else "?" for letter in str(text or ""))
 
 
@@ -214,7 +214,7 @@ def without_node(path: str) -> str:
 
 
 def fit_lines(lines: Sequence[str], width: int, height: int, what: str) -> list[str]:
-    """Cut lines to a screen's height, and say how many are missing."""
+    """Cut lines to a screen's height, with the number of missing ones."""
     cut = [line[:width] for line in lines]
     if len(cut) <= height:
         return cut
@@ -223,10 +223,10 @@ def fit_lines(lines: Sequence[str], width: int, height: int, what: str) -> list[
 
 
 def run_tool(tool: StatisticsTool, options: StatisticsOptions) -> None:
-    """Sample and print, as often as asked for.
+    """Sample and print, as often as requested.
 
     Raises:
-        Unavailable: no daemon answers, or it went away.
+        Unavailable: no daemon answers, or it ended.
     """
     plan = make_plan(options, is_terminal())
     try:
@@ -235,7 +235,7 @@ def run_tool(tool: StatisticsTool, options: StatisticsOptions) -> None:
         else:
             _print_all(tool, options, plan)
     except KeyboardInterrupt:
-        if plan.count is None:  # there is no other way to end it
+        if plan.count is None:  # Ctrl-C is the only way to end it
             return
         raise
 
@@ -256,7 +256,7 @@ def _samples(tool: StatisticsTool, options: StatisticsOptions, plan: SamplingPla
 
 def _print_all(tool: StatisticsTool, options: StatisticsOptions, plan: SamplingPlan) -> None:
     with ExitStack() as stack:
-        # Grows line by line while the tool runs: a file that is renamed into place at the end would show nothing.
+        # The file grows line by line while the tool runs, so it is not written atomically.
         file = None
         if options.csv_file not in (None, "-"):
             file = stack.enter_context(_open_for_writing(Path(str(options.csv_file))))
@@ -299,7 +299,7 @@ def _redraw(tool: StatisticsTool, options: StatisticsOptions, plan: SamplingPlan
         lines = fit_lines(shown, console.width, console.height, tool.key)
         return Text("\n".join(lines), no_wrap=True, overflow="crop")
 
-    # Without this a SIGTERM would leave the terminal on its other screen.
+    # Without this a SIGTERM would leave the terminal on its alternate screen.
     former = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         with Live(get_renderable=frame, console=console, screen=True, vertical_overflow="crop"):
@@ -308,7 +308,7 @@ def _redraw(tool: StatisticsTool, options: StatisticsOptions, plan: SamplingPlan
                 shown = [stamp, "", *tool.lines(tool.rows(before, after, options))]
     finally:
         signal.signal(signal.SIGTERM, former)
-    if plan.count is not None:  # the screen with the last one is gone
+    if plan.count is not None:  # the alternate screen with the last sample is gone
         sys.stdout.write("\n".join(shown) + "\n")
 
 
@@ -335,7 +335,7 @@ class TrafficTable:
     columns: tuple[Column, ...]
 
     def rows(self, before: Reading, after: Reading, options: StatisticsOptions) -> list[dict[str, Any]]:
-        """Return one row a component and lease that uses it, of those that the options ask for."""
+        """Return a row per component and lease that uses it, filtered by the options."""
         return [
             {
                 self.kind.lower(): without_node(row.path),
@@ -347,7 +347,7 @@ class TrafficTable:
         ]
 
     def lines(self, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Header and one line a row."""
+        """Return the header, and a line per row."""
         who = WhoColumns.of(rows)
         shown = [column for column in self.columns if column.head]
         heads = [f"{column.head:>{column.width}}" for column in shown]
@@ -358,7 +358,7 @@ class TrafficTable:
         return lines
 
     def tool(self, name: str, key: str) -> StatisticsTool:
-        """Return the tool that shows it. ``key``: of the list of rows in the JSON document."""
+        """Return the tool of this table. ``key``: key of the list of rows in the JSON document."""
         return StatisticsTool(
             name=name,
             has_components=True,
@@ -370,8 +370,6 @@ class TrafficTable:
 
 
 def wanted_traffic(rows: Sequence[Traffic], options: StatisticsOptions) -> list[Traffic]:
-    """Return rows that pass the filters; with ``--skip-idle`` only those of RDUs that somebody holds or that moved
-    bytes.
-    """
+    """Return rows that pass the filters; with ``--skip-idle`` only those of RDUs with a lease or moved bytes."""
     active = {row.rdu for row in rows if row.holder is not None or row.in_bytes or row.out_bytes}
     return [row for row in rows if options.wants(row.holder) and (row.rdu in active or not options.skip_idle)]

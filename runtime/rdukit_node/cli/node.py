@@ -1,7 +1,6 @@
-"""``rdukit node``: run a node daemon, look at it, install it as a service.
+"""``rdukit node``: run a node daemon, show it, install it as a service.
 
-Commands import what they alone need when they run: the daemon and the installation take longer to import than a look
-at a node takes.
+Commands import the daemon and the installation only when needed, because the imports take longer than a status request.
 """
 
 import contextlib
@@ -31,12 +30,12 @@ from rdukit_node.settings import PLATFORM, SND_MAX_APPLICATIONS, SND_NAME, SNML_
 @click.command()
 @click.argument("root", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--platform", default=None, help=f"One of {', '.join(NODES)} (default {PLATFORM.default}).")
-@click.option("--uninstall", is_flag=True, help="Remove what this command put there, and nothing else.")
+@click.option("--uninstall", is_flag=True, help="Remove only what this command installed.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
 def install(root: Path, platform: str | None, uninstall: bool, as_json: bool) -> None:
-    """Put tools, units, folders and databases where programs and containers expect them.
+    """Install tools, units, folders and databases where programs and containers expect them.
 
-    ROOT is the prefix of the places: / for this machine (needs root), or any folder. Existing files that are not this
+    ROOT is the prefix of all paths: / for this machine (needs root), or any folder. Existing files that are not this
     command's are never touched. With / the service is then started by: systemctl enable --now snd
 
     Example: rdukit node install /srv/node0 --platform SN30-8
@@ -66,7 +65,7 @@ def install(root: Path, platform: str | None, uninstall: bool, as_json: bool) ->
 @click.argument("root", type=click.Path(path_type=Path, file_okay=False), default=Path("/"))
 @click.option("--exporter", is_flag=True, help="The exporter's unit instead of the daemon's.")
 def unit(root: Path, exporter: bool) -> None:
-    """Print the systemd unit of the node daemon. ROOT [default: /] is the prefix of the places that it names.
+    """Print the systemd unit of the node daemon. ROOT [default: /] is the prefix of its paths.
 
     Example: rdukit node unit > /etc/systemd/system/snd.service
     """
@@ -102,7 +101,7 @@ node.add_command(unit)
 @click.option("--max-applications", type=int, default=None, help="Applications at once (default: the platform's).")
 @click.option("--state", type=click.Path(path_type=Path), default=None, help="Folder of the database and the logs.")
 @click.option("--snml-port", type=click.IntRange(-1, 65535), default=None, help="SNML's loopback port; -1: none.")
-@click.option("--no-snml", is_flag=True, help="Do without the management interface over gRPC.")
+@click.option("--no-snml", is_flag=True, help="Run without the management interface over gRPC.")
 @click.option("--announce", type=click.Path(path_type=Path), default=None, help="Write a JSON file here when ready.")
 @click.option("--with-parent", is_flag=True, help="Stop when the process that started this one ends.")
 def start(
@@ -135,7 +134,7 @@ def start(
         with_parent=with_parent,
         with_snml=not no_snml,
     )
-    if resolve(LOG_FORMAT) == JSON:  # the log says the same, as objects
+    if resolve(LOG_FORMAT) == JSON:  # the log has the same, as JSON objects
         run_node(options, lambda line: None)
     else:
         click.echo(f"snd stopped: {run_node(options, click.echo)}", err=True)
@@ -146,7 +145,7 @@ def start(
 @click.option("--job", metavar="ID", help="Only leases and requests of this job.")
 @click.option("--json", "as_json", is_flag=True, help="Print the daemon's answer as JSON.")
 def status(socket_file: Path | None, job: str | None, as_json: bool) -> None:
-    """Show a running node: its tiles, and who holds them.
+    """Show a running node: its tiles and their holders.
 
     Example: rdukit node status --json
     """
@@ -165,15 +164,15 @@ def status(socket_file: Path | None, job: str | None, as_json: bool) -> None:
 @node_options
 @click.option("--since", type=click.IntRange(min=0), default=0, help="Only events after this sequence number.")
 @click.option("--job", metavar="ID", help="Only events of this job.")
-@click.option("--follow", is_flag=True, help="Go on until Ctrl-C.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+@click.option("--follow", is_flag=True, help="Follow until Ctrl-C.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def events(socket_file: Path | None, since: int, job: str | None, follow: bool, as_json: bool) -> None:
-    """List what happened on a running node: grants, releases, deaths, refusals.
+    """List a running node's events: grants, releases, deaths, refusals.
 
     Example: rdukit node events --follow
     """
     clock = SystemClock()
-    # Ctrl-C is the way to end what follows.
+    # Ctrl-C ends --follow.
     with SndClient(socket_path(socket_file)) as client, contextlib.suppress(*([KeyboardInterrupt] if follow else [])):
         while True:
             answer = client.call("events", since=since)

@@ -50,7 +50,7 @@ def rows_around(rows: Sequence[Row], rdus: Collection[str]) -> list[Row]:
 
 
 def static_tree(platform: str, inventory: Sequence[Row], timestamp: str) -> Tree:
-    """Build the tree of what stays the same while a node runs: components with serial numbers and sizes."""
+    """Build the tree of a node's constant properties: components with serial numbers and sizes."""
     spec = _find_spec(platform)
     children = _children(inventory)
     xrdus = []
@@ -96,7 +96,8 @@ def _static_rdu(rdu: Row, children: Mapping[str, Sequence[Row]], spec: NodeSpec 
 def dynamic_tree(
     platform: str, rdus: Sequence[Row], tiles: Sequence[Row], leases: Sequence[Row], timestamp: str
 ) -> Tree:
-    """Build the tree of what changes: RDUs' operational states, tiles in service and free; tiles' health and owners.
+    """Build the tree of a node's changing state: RDUs' operational states, tiles in service and free; tiles' health and
+    owners.
 
     Args:
         rdus: rows of ``op_state``. tiles, leases: those of ``status``; a tile's lease names its owner.
@@ -211,7 +212,7 @@ def _static_rdu_lines(rdu: Tree) -> list[str]:
 def dynamic_lines(tree: Tree) -> list[str]:
     """Return the text of ``show Node dynamic``, without the first banner.
 
-    One line an RDU has the word *perfect*, and its path, for those who look for lost tiles with grep.
+    Each RDU has a line with its path and, if intact, the word *perfect*, to find lost tiles with grep.
     """
     lines = _head(tree, "Dynamic Info")
     for xrdu in tree["xrdus"]:
@@ -289,7 +290,7 @@ def _giga(value: float | None, unit: str) -> str:
 
 def power_lines(rows: Sequence[Row]) -> list[str]:
     """Return one line an RDU: power, temperature, clock, all emulated."""
-    head = "Emulated readings: a model of the present load, nothing is measured"
+    head = "Emulated readings: a model of the present load, not measured"
     lines = [
         f"{row['comp_name']:<20}  {row['power_w']:6.1f} W  {row['temperature_c']:5.1f} C"
         f"  {row['clock_hz'] / 1e6:6.0f} MHz"

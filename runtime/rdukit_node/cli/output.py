@@ -1,6 +1,6 @@
-"""The common part of the admin tools: aligned tables, JSON and CSV, times, and asking a node or its stored database.
+"""Common parts of the admin tools: aligned tables, JSON and CSV, times, and queries of a node or its database.
 
-Listings are stable and without colour, so that two snapshots can be compared; nothing but the result goes to stdout.
+Listings are stable and without colour, so that two snapshots can be compared; only the result is printed to stdout.
 Only light imports: job scripts run these tools before and after every step.
 
 Source: runtime reference 4.3, 10.4, 11 (JSON for every view, also an empty one), 12 (reads while the daemon is down).
@@ -30,7 +30,7 @@ from rdukit.snd import SndClient
 from rdukit_node.inventory import ComponentKind, components
 from rdukit_node.settings import SSH, NodePaths, node_paths
 
-#: Shown where a component has no such value.
+#: Text for a missing value of a component.
 NOT_AVAILABLE: Final = "N/A"
 #: Minor version of the socket's protocol that the tools need.
 MINOR_VERSION: Final = 1
@@ -52,7 +52,7 @@ class NodeReply:
 
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-#: Reads the answer to an operation from a node's database, which no daemon serves at present.
+#: Function that reads the answer to an operation from the database of a node without a running daemon.
 ReadStored = Callable[[NodePaths, str, Mapping[str, object]], NodeReply]
 
 
@@ -69,7 +69,7 @@ socket_option = click.option(
 
 
 def node_options(command: Command) -> Command:
-    """Add the options that say which node: ``--socket`` of one on this machine, with ``--state`` if its state is
+    """Add the options that select the node: ``--socket`` of one on this machine, with ``--state`` if its state is
     elsewhere, ``--host`` for another machine.
     """
     return socket_option(_state_option(host_option(command)))
@@ -98,7 +98,7 @@ def host_option(command: Command) -> Command:
     """Add the option ``--host``, which runs the tool on another machine."""
     add = click.option(
         "--host", metavar="[USER@]HOST", expose_value=False, is_eager=True, callback=_run_there,
-        help="Run this there by ssh.",
+        help="Run the tool on this machine by ssh.",
     )  # fmt: skip
     return add(command)
 
@@ -158,7 +158,7 @@ def json_text(value: object) -> str:
 
 
 def json_line(value: object) -> str:
-    """Return one JSON document on one line, for tools that go on."""
+    """Return one JSON document on one line, for tools that print continuously."""
     return json.dumps(value, sort_keys=True, default=str)
 
 
@@ -217,7 +217,8 @@ def parse_time(text: str, now: float) -> int:
 
 
 def moment_ns(text: str, now: float) -> int:
-    """Return nanoseconds since the epoch of an ISO time, as ``parse_time``, or of ``90s 10m 2h 1d 1w`` from now.
+    """Return nanoseconds since the epoch of an ISO time, as ``parse_time``, or of a duration ``90s 10m 2h 1d 1w`` from
+    now.
 
     Raises:
         InvalidArgument: it is neither.
@@ -254,7 +255,7 @@ def connect_admin(socket: Path | None = None) -> SndClient:
     """Return a connection that may change the node: as root, as the daemon's user, or with its token.
 
     Raises:
-        Unavailable: no daemon answers. PermissionDenied: this user may only look.
+        Unavailable: no daemon answers. PermissionDenied: this user may only read.
     """
     client = connect(socket)
     try:
@@ -265,7 +266,8 @@ def connect_admin(socket: Path | None = None) -> SndClient:
             token = token_file.read_text().strip()
         except OSError as cause:
             raise PermissionDenied(
-                "only root, the node daemon's user, or who can read its token may change the node; run this with "
+                "only root, the node daemon's user, and users who can read its token may change the node; run this "
+                "with "
                 f"sudo, or ask for access to {token_file} ({cause.strerror})"
             ) from cause
         client.call("authorize", token=token)
@@ -276,7 +278,7 @@ def connect_admin(socket: Path | None = None) -> SndClient:
 
 
 def unwritten_text(database: Mapping[str, Any]) -> str:
-    """Return what to say of a daemon's database that lacks rows: why, and how many wait or are lost; empty if none."""
+    """Describe rows missing in a daemon's database: the reason, and how many wait or are lost; empty if none."""
     dropped = int(database.get("dropped", 0))
     lost = f"{dropped} rows were lost, as too many waited for the disk" if dropped else ""
     if database.get("is_writable", True):
@@ -286,15 +288,15 @@ def unwritten_text(database: Mapping[str, Any]) -> str:
 
 
 class Reader:
-    """Reads one node: its daemon, or, while none answers, its database, which says how old it is."""
+    """Reader of one node: from its daemon or, if none answers, from its database, with the age of the data."""
 
     def __init__(self, socket: Path | None = None, stored: ReadStored | None = None) -> None:
         """Connect.
 
         Args:
-            stored: how to read the database; without it only a daemon will do.
+            stored: reads the database; without it a daemon is required.
         Raises:
-            Unavailable: no daemon answers, and there is nothing to read instead.
+            Unavailable: no daemon answers, and there is no database.
         """
         #: Age of the last answer in seconds; ``None`` while a daemon answers.
         self.age_s: float | None = None
@@ -319,7 +321,7 @@ class Reader:
         """Return the answer to one operation, without its ``ok``. Absent arguments (``None``) are left out.
 
         Raises:
-            RdukitError: refused. Unavailable: the daemon went away, or the database cannot answer this.
+            RdukitError: refused. Unavailable: the daemon ended, or the database cannot answer this.
         """
         given = {name: value for name, value in arguments.items() if value is not None}
         if self._client is not None:
@@ -327,14 +329,14 @@ class Reader:
             answer.pop("ok", None)
             return answer
         assert self._stored is not None
-        if self._is_shut and op == "status":  # the file would say that all tiles are free
-            raise Unavailable(f"{self._why}; who holds tiles only the daemon knows")
+        if self._is_shut and op == "status":  # the database would show all tiles as free
+            raise Unavailable(f"{self._why}; only the daemon knows the holders of tiles")
         found = self._stored(self._paths, op, given)
         self.age_s = found.age_s
         return dict(found.values)
 
     def say_age(self, tool: str) -> None:
-        """Print a line to stderr if the last answer came from the database, or the daemon cannot write that."""
+        """Print a note to stderr if the last answer came from the database, or if the daemon cannot write it."""
         if self._unwritten:
             click.echo(f"{tool}: errors and faults {self._unwritten}", err=True)
         if self.age_s is not None:
@@ -356,12 +358,13 @@ def is_terminal() -> bool:
 
 
 def read_stored(paths: NodePaths, op: str, arguments: Mapping[str, object]) -> NodeReply:
-    """Return the answer to ``op``. Without a daemon nobody holds tiles, so that ``status`` has no leases.
+    """Return the answer to ``op``. Without a daemon no tile is held, so ``status`` has no leases.
 
     Raises:
-        Unavailable: only a running daemon knows this, or the file cannot be read. InvalidArgument: it is not ours.
+        Unavailable: only a running daemon knows this, or the file cannot be read. InvalidArgument: it is no database of
+            rdukit.
     """
-    from rdukit_node.faults.store import FaultStore  # sqlite3: a part of each start that a daemon makes needless
+    from rdukit_node.faults.store import FaultStore  # imports sqlite3, which is not needed with a daemon
 
     with FaultStore.read_only(paths.database) as reader:
         age_s = reader.age_s(SystemClock().now())
@@ -374,7 +377,7 @@ def stored_status(inventory: list[dict[str, object]]) -> dict[str, object]:
     """Derive a node's status from its inventory: the platform and the health of the tiles.
 
     Raises:
-        Unavailable: it is empty, as before a node's first start.
+        Unavailable: it is empty: the node was never started.
     """
     if not inventory:
         raise Unavailable("the node's database has no inventory yet; start the node once with: rdukit node start")

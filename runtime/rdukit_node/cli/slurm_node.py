@@ -1,7 +1,7 @@
 """``rdukit node slurm``: health check, prolog and epilog of a node that Slurm manages.
 
-A node is drained only if it is known to be sick. A daemon that does not answer is unknown: other users' load, a restart
-or a slow disk are no fault of the hardware, and jobs find out for themselves. What this command drained it resumes.
+A node is drained only if it is known to be sick. The state of a silent daemon is unknown: load, a restart or a slow
+disk are no hardware faults. This command resumes only nodes that it has drained.
 
 Source: ours; slurm.conf(5) on ``HealthCheckProgram``, ``Prolog`` and ``Epilog``.
 """
@@ -21,7 +21,7 @@ from rdukit.errors import RdukitError, Unavailable
 from rdukit_node.cli.fault_views import find_severity, judge
 from rdukit_node.cli.output import Reader, connect_admin, node_options
 
-#: Begins the reason of a drain of ours: others' drains are not resumed.
+#: Prefix of this command's drain reasons: drains of others are not resumed.
 MARK: Final = "rdukit: "
 _SCONTROL_S: Final = 20.0
 #: Exit status of a prolog that refuses the node: Slurm drains it and queues the job again.
@@ -38,14 +38,14 @@ class SlurmAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeHealth:
-    """The health of a node as its daemon tells it; ``is_sick`` is ``None`` where no daemon answers."""
+    """A node's health from its daemon; ``is_sick`` is ``None`` if no daemon answers."""
 
     is_sick: bool | None
     text: str
 
 
 def slurm_action(health: NodeHealth, drained_for: str | None) -> SlurmAction:
-    """Return what to do with a node (pure).
+    """Return the action for a node (pure).
 
     Args:
         drained_for: Slurm's reason, if the node is drained; ``None``: it is not.
@@ -58,7 +58,7 @@ def slurm_action(health: NodeHealth, drained_for: str | None) -> SlurmAction:
 
 
 def drain_reason(text: str) -> str | None:
-    """Return the reason for which ``scontrol show node`` says that a node is drained; ``None``: it is not (pure)."""
+    """Return a node's drain reason from the output of ``scontrol show node``; ``None``: not drained (pure)."""
     state = re.search(r"State=(\S+)", text)
     if state is None or "DRAIN" not in state[1]:
         return None
@@ -75,12 +75,14 @@ def slurm() -> None:
 
 
 @slurm.command()
-@click.option("--severity", default="Major", show_default=True, help="Faults from here on make the node sick.")
+@click.option(
+    "--severity", default="Major", show_default=True, help="Lowest severity of faults that make the node sick."
+)
 @node_options
 def health(socket_file: Path | None, severity: str) -> None:
-    """Drain the node in Slurm if it is sick, and resume it when it is well again.
+    """Drain the node in Slurm if it is sick, and resume it when it is healthy again.
 
-    A daemon that does not answer is unknown, and changes nothing. Drains of others are left alone.
+    A silent daemon changes nothing. Drains of others are left alone.
 
     Example: rdukit node slurm health --severity Critical
     """
@@ -88,12 +90,14 @@ def health(socket_file: Path | None, severity: str) -> None:
 
 
 @slurm.command()
-@click.option("--severity", default="Major", show_default=True, help="Faults from here on make the node sick.")
+@click.option(
+    "--severity", default="Major", show_default=True, help="Lowest severity of faults that make the node sick."
+)
 @node_options
 def prolog(socket_file: Path | None, severity: str) -> None:
     """Refuse a job on a sick node: drain the node, and let Slurm queue the job again.
 
-    Slurm drains the node of a prolog that failed, too, but for a reason of its own, which ``health`` would not resume.
+    Slurm also drains a node after a failed prolog, but with its own reason, which ``health`` would not resume.
 
     Example: rdukit node slurm prolog
     """
@@ -109,10 +113,12 @@ def prolog(socket_file: Path | None, severity: str) -> None:
 
 
 @slurm.command()
-@click.option("--severity", default="Major", show_default=True, help="Faults from here on make the node sick.")
+@click.option(
+    "--severity", default="Major", show_default=True, help="Lowest severity of faults that make the node sick."
+)
 @node_options
 def epilog(socket_file: Path | None, severity: str) -> None:
-    """End the leases that the job ($SLURM_JOB_ID) has left, then do as ``health``.
+    """End the remaining leases of the job ($SLURM_JOB_ID), then act like ``health``.
 
     Example: rdukit node slurm epilog
     """
@@ -129,12 +135,12 @@ def epilog(socket_file: Path | None, severity: str) -> None:
 
 
 def left_leases(status: dict[str, Any], job: str) -> list[str]:
-    """Return the leases of a job (pure). ``job``: as the tools show it, such as ``slurm-17``."""
+    """Return the leases of a job (pure). ``job``: its id in the tools, such as ``slurm-17``."""
     return [str(lease["id"]) for lease in status["leases"] if lease["job"] == job]
 
 
 def ask_health(socket_file: Path | None, severity: str) -> NodeHealth:
-    """Ask the node's daemon, and no database.
+    """Query the node's daemon, never its database.
 
     Raises:
         InvalidArgument: ``severity`` is no severity.
@@ -150,7 +156,7 @@ def ask_health(socket_file: Path | None, severity: str) -> NodeHealth:
 
 
 def _apply(found: NodeHealth) -> None:
-    """Do in Slurm what the node's health asks for."""
+    """Apply the action for a node's health in Slurm."""
     name = os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
     action = slurm_action(found, drain_reason(_scontrol("show", "node", name)))
     click.echo(f"rdukit: {found.text}; {action}", err=True)

@@ -1,4 +1,4 @@
-"""``slurmfeeder``: what a PEF needs of a node, for people, for scripts, and as lines for Slurm.
+"""``slurmfeeder``: print a PEF's needs of a node for people, scripts and Slurm.
 
 ``needs_of`` is for other programs to import.
 
@@ -34,24 +34,24 @@ _FORMATS: Final = ("text", "json", "sbatch", "env")
 
 @dataclass(frozen=True, slots=True)
 class PefNeeds:
-    """Resources that one replica of a PEF needs, and how many replicas go where."""
+    """Resources of one replica of a PEF, and numbers of replicas."""
 
     pef: str
     name: str
     platform: str
     arch: str
     tiles: int
-    #: RDUs that the tiles are on: less than one RDU's tiles still occupy a part of one.
+    #: Number of RDUs with these tiles, rounded up.
     rdus: int
     ddr_bytes: int
     #: Host pages of 1 GiB for the tensors that cross PCIe.
     huge_pages: int
     is_inference: bool
     is_data_parallel: bool
-    #: Replicas that the PEF was compiled for at least; any larger number runs too.
+    #: Smallest number of replicas of the PEF; larger numbers run, too.
     min_world_size: int
     replicas_per_node: int
-    #: Replicas that one idle node has room for.
+    #: Replicas that fit on an idle node.
     fit_per_node: int
     nodes: int
     sections: tuple[Mapping[str, object], ...]
@@ -61,7 +61,8 @@ class PefNeeds:
 
 
 def needs_of(loaded: LoadedPef, platform: str | None = None, nodes: int = 1) -> PefNeeds:
-    """Compute the needs of ``loaded`` on ``nodes`` nodes of a platform; default: the installation's, if its chip fits.
+    """Compute the needs of ``loaded`` on ``nodes`` nodes of a platform; by default the installation's, if its chip
+    fits.
 
     Raises:
         InvalidArgument: no such platform; or the replicas that it was compiled for do not fit on ``nodes``.
@@ -109,7 +110,7 @@ def is_data_parallel(pef: Pef) -> bool:
 
 
 def min_world_size(pef: Pef) -> int:
-    """Replicas that it was compiled for; 1 without data parallel."""
+    """Return the number of replicas that a PEF was compiled for; 1 without data parallelism."""
     text = str(pef.metadata.get("world_size")) if isinstance(pef.metadata, Mapping) else ""
     return max(1, int(text)) if is_data_parallel(pef) and text.isdecimal() and len(text) < 10 else 1
 
@@ -133,7 +134,7 @@ def needs_lines(needs: PefNeeds) -> list[str]:
 
 
 def sbatch_lines(needs: PefNeeds) -> list[str]:
-    """Return lines for the head of a batch script: GRES counts are for one node."""
+    """Return lines for the head of a batch script: GRES counts are per node."""
     whole = needs.rdus > 1
     count = (needs.rdus if whole else needs.tiles) * needs.replicas_per_node
     lines = [
@@ -145,7 +146,7 @@ def sbatch_lines(needs: PefNeeds) -> list[str]:
 
 
 def env_lines(needs: PefNeeds) -> list[str]:
-    """Return assignments that a shell can take in."""
+    """Return variable assignments for a shell."""
     values = {
         "PEF": needs.pef, "PEF_PLATFORM": needs.platform, "PEF_ARCH": needs.arch, "PEF_TILES": needs.tiles,
         "PEF_RDUS": needs.rdus, "PEF_DDR_BYTES": needs.ddr_bytes, "PEF_HUGE_PAGES": needs.huge_pages,
@@ -188,7 +189,7 @@ def _host_bytes(pef: Pef) -> int:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="slurmfeeder")
 @click.argument("file", metavar="FILE.pef", type=click.Path(path_type=Path))
-@click.option("--format", "form", type=click.Choice(_FORMATS), default="text", help="How to print (default text).")
+@click.option("--format", "form", type=click.Choice(_FORMATS), default="text", help="Output format (default text).")
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.option("--nodes", type=click.IntRange(1, 100_000), default=1, help="Nodes that the replicas are spread over.")
 @click.option("--platform", default=None, help=f"One of {', '.join(NODES)} (default: one with the PEF's chip).")
@@ -196,7 +197,7 @@ def _host_bytes(pef: Pef) -> int:
 def slurmfeeder(file: Path, form: str, as_json: bool, nodes: int, platform: str | None) -> None:
     """Print what FILE.pef needs: tiles, RDUs, memory, replicas, versions.
 
-    Exit status 3: there is no such file or it is not a PEF; 4: a version or chip that does not fit.
+    Exit status 3: no such file, or not a PEF; 4: the version or chip does not fit.
 
     Example: sbatch $(slurmfeeder --format sbatch out/gpt.pef | sed -n 's/^#SBATCH //p') job.sh
     """

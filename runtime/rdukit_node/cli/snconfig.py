@@ -1,4 +1,4 @@
-"""``snconfig``: show the node and the host, and set what can be set.
+"""``snconfig``: show the node and the host, and change settings.
 
 Source: runtime reference 5. ``topo``, ``power``, ``--json`` and the names in the JSON files are ours.
 """
@@ -38,7 +38,7 @@ from rdukit_node.telemetry.emulated import emulated_readings
 from rdukit_node.telemetry.sampling import Reading
 
 _TOOL: Final = "snconfig"
-#: Seconds over which the load is taken.
+#: Seconds over which the load is measured.
 _WINDOW_S: Final = 0.5
 _RULED: Final = banner("NODE Info")
 
@@ -47,10 +47,10 @@ Part = tuple[Tree, list[str]]
 
 
 class NodeRows:
-    """Answers of a node about its components: of all, or of the RDUs on which a job holds tiles, and their parts."""
+    """A node's rows about components: all, or the RDUs on which a job holds tiles, with their parts."""
 
     def __init__(self, reader: Reader, now: datetime, job: str | None) -> None:
-        """Ask which RDUs these are."""
+        """Query the RDUs of ``job``."""
         self.now = now
         self.ask = reader.ask
         self._rdus = None if job is None else rdus_of_job(self.ask("status"), job)
@@ -97,7 +97,7 @@ _NODE_PARTS: Final[Mapping[str, Callable[[NodeRows], Part]]] = {
     "power": _read_power,
 }  # fmt: skip
 
-#: Every form, in lower case: words → parts of the node that it shows. Source: runtime reference 5; topo is ours.
+#: All forms of the command, in lower case, with the shown parts of the node. Source: runtime reference 5; topo is ours.
 _NODE_FORMS: Final[Mapping[tuple[str, ...], tuple[str, ...]]] = {
     ("show", "node", "static"): ("static",),
     ("show", "node", "dynamic"): ("dynamic",),
@@ -172,7 +172,7 @@ def snconfig(
 
 
 def file_name(form: tuple[str, ...], now: datetime) -> str:
-    """Return name of a file that ``-j`` writes: ``show_node_static_<date>_<time>.json``."""
+    """Return the name of a file that ``-j`` writes: ``show_node_static_<date>_<time>.json``."""
     words = [word.replace("-", "_") for word in ("show", *form) if word]
     return "_".join([*words, now.strftime("%Y-%m-%d_%H-%M-%S")]) + ".json"
 

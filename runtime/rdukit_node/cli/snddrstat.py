@@ -32,8 +32,8 @@ TOOL: Final = TABLE.tool("snddrstat", "channels")
 def snddrstat(socket_file: Any, **options: Any) -> None:
     """Show what is read from and written to device memory, by DDR channel.
 
-    Bytes are those that the emulated device moved, a second of this machine's time; tot% is of the channel's peak. A
-    channel that several programs use has a line for each.
+    Bytes are those that the emulated device moved, per second of this machine's time; tot% refers to the channel's
+    peak. A channel that several programs use has a line per program.
 
     Example: snddrstat --skip-idle -i 1
     """

@@ -1,6 +1,6 @@
-"""``snfadm``: look at a node's inventory, errors and faults; clear, inject and repair.
+"""``snfadm``: show a node's inventory, errors and faults; clear, inject and repair.
 
-Everybody may look; changes need root, the daemon's user, or its administration token. The vendor's options are ``-l``,
+All users may read; changes need root, the daemon's user, or its administration token. The vendor's options are ``-l``,
 ``-a``, ``-v`` and ``--csv``; the others are ours.
 
 Source: runtime reference 4.3.
@@ -52,17 +52,17 @@ from rdukit_node.cli.output import (
 from rdukit_node.inventory import find_component
 
 _TOOL: Final = "snfadm"
-#: Rows asked for at once; an answer is one line, and long lines are refused.
+#: Rows per request; an answer is one line, and long lines are refused.
 _PAGE: Final = 500
 _FOLLOW_EVERY_S: Final = 0.5
 _COULD_NOT_ASK: Final = 2
-#: Exit status of ``--clear`` where the fault is back at once.
+#: Exit status of ``--clear`` if the fault returns at once.
 _RETURNED: Final = 1
 
 
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="snfadm")
-@click.option("-l", "--list", "listing", type=click.Choice(tuple(VIEWS)), help="What to list.")
+@click.option("-l", "--list", "listing", type=click.Choice(tuple(VIEWS)), help="Listing to print.")
 @click.option("-a", "--all-faults", is_flag=True, help="With faults: also those that were cleared.")
 @click.option("-v", "--verbose", is_flag=True, help="The long form, with the recovery advice.")
 @csv_option
@@ -71,9 +71,9 @@ _RETURNED: Final = 1
 @click.option("--since", metavar="TIME", help="Only from this time on: 2024-06-11T02:14:55, or 2h for two hours ago.")
 @click.option("--until", metavar="TIME", help="Only up to this time.")
 @click.option("--job", metavar="ID", help="With errors, faults and applications: only those of this job.")
-@click.option("--follow", is_flag=True, help="With errors and faults: go on with what happens until Ctrl-C.")
-@click.option("--suggestions", is_flag=True, help="What to do about the active faults.")
-@click.option("--exit-code", is_flag=True, help="Exit with 0: healthy, 1: an active fault, 2: could not ask.")
+@click.option("--follow", is_flag=True, help="With errors and faults: follow new entries until Ctrl-C.")
+@click.option("--suggestions", is_flag=True, help="Print advice on the active faults.")
+@click.option("--exit-code", is_flag=True, help="Exit with 0: healthy, 1: an active fault, 2: unknown.")
 @click.option(
     "--severity",
     metavar="WORD",
@@ -82,36 +82,47 @@ _RETURNED: Final = 1
 @click.option(
     "--clear", "clear_uuid", metavar="UUID", help="Clear a fault; exits with 1 if it returns, as its cause remains."
 )
-@click.option("--inject", "inject_class", metavar="CLASS", help="Make an error of this class of the catalogue.")
-@click.option("--count", type=click.IntRange(1, 1_000_000), help="Errors: to --inject, or for --set-policy.")
-@click.option("--seed", type=click.IntRange(0), help="With --inject and --scenario: what chance depends on.")
-@click.option("--data", multiple=True, metavar="KEY=VALUE", help="With --inject: what the error tells; repeatable.")
+@click.option("--inject", "inject_class", metavar="CLASS", help="Inject an error of this class of the catalogue.")
+@click.option("--count", type=click.IntRange(1, 1_000_000), help="Number of errors to --inject, or for --set-policy.")
+@click.option("--seed", type=click.IntRange(0), help="With --inject and --scenario: random seed.")
+@click.option(
+    "--data", multiple=True, metavar="KEY=VALUE", help="With --inject: data KEY=VALUE of the error; repeatable."
+)
 @click.option("--scenario", type=click.Path(path_type=Path), help="Start a schedule of errors from a YAML file.")
-@click.option("--set-policy", metavar="ETYPE", help="Change when errors of this type make a fault, and what follows.")
-@click.option("--window", type=click.IntRange(1), metavar="SECONDS", help="With --set-policy: within how long.")
-@click.option("--action", metavar="WORD", help="With --set-policy: what the node does.")
+@click.option(
+    "--set-policy", metavar="ETYPE", help="Change the policy of an error type: when it becomes a fault, and the action."
+)
+@click.option(
+    "--window",
+    type=click.IntRange(1),
+    metavar="SECONDS",
+    help="With --set-policy: time within which errors are counted.",
+)
+@click.option("--action", metavar="WORD", help="With --set-policy: action of the node.")
 @click.option("--fault-type", metavar="FTYPE", help="With --set-policy: the fault's type.")
-@click.option("--replace", metavar="PATH", help="New parts there, with other serial numbers, and nothing broken.")
-@click.option("--reset-counts", metavar="PATH", help="Let policies count errors there anew; totals stay.")
-@click.option("--repair", metavar="PATH", help="Take away the conditions that injected errors left at a component.")
+@click.option("--replace", metavar="PATH", help="Replace parts there: new serial numbers, nothing broken.")
+@click.option("--reset-counts", metavar="PATH", help="Reset the policies' counts of errors there; totals stay.")
+@click.option("--repair", metavar="PATH", help="Remove the conditions that injected errors left at a component.")
 @click.option("--reset", metavar="PATH", help="Reset a tile or an RDU.")
-@click.option("--cordon", metavar="PATH", help="Allocate nothing more there: the node, an XRDU, an RDU or a tile.")
-@click.option("--uncordon", metavar="PATH", help="Take back the cordons and drains of PATH and of what is below it.")
+@click.option("--cordon", metavar="PATH", help="Cordon the node, an XRDU, an RDU or a tile: no new allocations.")
+@click.option("--uncordon", metavar="PATH", help="Remove the cordons and drains of PATH and everything below.")
 @click.option("--drain", metavar="PATH", help="Cordon, and wait until the leases there have ended.")
-@click.option("--deadline", type=click.FloatRange(0), metavar="SECONDS", help="With --drain: then end the leases.")
-@click.option("--release", "release_lease", metavar="LEASE", help="End somebody's lease; a job is queued again.")
+@click.option(
+    "--deadline", type=click.FloatRange(0), metavar="SECONDS", help="With --drain: time after which leases are ended."
+)
+@click.option("--release", "release_lease", metavar="LEASE", help="End a lease of any user; its job is queued again.")
 @click.option("--maintain", metavar="PATH", help="Plan a maintenance window: a drain from --start on, until --end.")
 @click.option("--start", metavar="TIME", help="With --maintain: an ISO time, or 2h: in two hours; default: now.")
-@click.option("--end", metavar="TIME", help="With --maintain: its end; default: when somebody ends it.")
+@click.option("--end", metavar="TIME", help="With --maintain: its end; default: until it is ended by command.")
 @click.option("--end-maintenance", metavar="WINDOW", help="End a maintenance window now, or cancel a planned one.")
-@click.option("--reason", metavar="TEXT", help="With --cordon, --drain, --release and --maintain: why.")
+@click.option("--reason", metavar="TEXT", help="With --cordon, --drain, --release and --maintain: the reason.")
 @node_options
 @click.pass_context
 def snfadm(context: click.Context, /, listing: str | None, socket_file: Path | None, **options: Any) -> None:
     """Fault management of the node: inventory, errors, faults, policies, recovery.
 
-    Without a daemon, listings come from the node's database, and stderr says how old it is. Looking is for everybody;
-    changes need root, the daemon's user, or its token.
+    Without a daemon, listings come from the node's database, with its age on stderr. All users may read; changes need
+    root, the daemon's user, or its token.
 
     Example: snfadm -l fault -v
     """
@@ -120,14 +131,14 @@ def snfadm(context: click.Context, /, listing: str | None, socket_file: Path | N
     changes = [name for name in CHANGES if options[CHANGES[name]] is not None]
     asked = changes + [f"--{name}" for name in ("suggestions",) if options[name]] + (["-l"] if listing else [])
     if len(asked) > 1:
-        raise InvalidArgument(f"{' and '.join(asked)} do not go together; run them one after the other")
+        raise InvalidArgument(f"{' and '.join(asked)} cannot be combined; run them one after the other")
     if not asked and not options["exit_code"]:
-        raise InvalidArgument(f"nothing to do; say what to list with -l: {', '.join(VIEWS)}, or look at snfadm --help")
+        raise InvalidArgument(f"nothing to do; choose a listing with -l: {', '.join(VIEWS)}, or see snfadm --help")
     _check_options(options, listing, changes)
     if changes:
         answer = _change(changes[0], socket_file, options)
         click.echo(json_text(answer) if options["as_json"] else "\n".join(change_lines(changes[0], answer)))
-        if answer.get("returned"):  # cleared in name only: scripts must not go on
+        if answer.get("returned"):  # not really cleared: scripts must not continue
             context.exit(_RETURNED)
         return
     try:
@@ -184,10 +195,10 @@ def _look(reader: Reader, listing: str | None, options: dict[str, Any]) -> int:
 
 
 def check_component(reader: Reader, component: str) -> None:
-    """Refuse a component that the node lacks: a misspelled one must not look healthy.
+    """Refuse an unknown component, as a misspelled one must not look healthy.
 
     Raises:
-        InvalidArgument: the node has no such component; the message says which it has.
+        InvalidArgument: the node has no such component; the message lists its components.
     """
     platform = reader.ask("hello").get("platform")
     if platform in NODES:  # a daemon of another version may know more platforms
@@ -198,7 +209,7 @@ def check_component(reader: Reader, component: str) -> None:
 
 
 def fetch_rows(reader: Reader, view: View, options: dict[str, Any], after: str | None = None) -> list[Row]:
-    """Fetch the rows of a listing that the options ask for, page by page."""
+    """Fetch a listing's rows by the options, page by page."""
     component = with_node_prefix(options["component"]) if options["component"] else None
     since, until = _times(options)
     arguments: dict[str, object] = {"limit": view.limit}
@@ -245,7 +256,7 @@ def _verdict(reader: Reader, listing: str | None, options: dict[str, Any]) -> in
 
 
 def _follow(reader: Reader, view: View, rows: list[Row], options: dict[str, Any]) -> None:
-    """Print rows, then each new one, and each fault whose state changes, until Ctrl-C."""
+    """Print rows, then new ones and faults with a changed state, until Ctrl-C."""
     clock = SystemClock()
     printed: dict[str, object] = {}
     has_header = True
@@ -301,7 +312,7 @@ def _change(change: str, socket: Path | None, options: dict[str, Any]) -> dict[s
 # -- options ---------------------------------------------------------------------------------------------------------
 
 
-#: Options that only some changes have.
+#: Options that belong to certain changes only.
 _BELONG_TO: Final = {
     "count": ("--inject", "--set-policy"), "seed": ("--inject", "--scenario"), "data": ("--inject",),
     "window": ("--set-policy",), "action": ("--set-policy",), "fault_type": ("--set-policy",),
@@ -316,7 +327,7 @@ _OF_JOBS: Final = ("error", "fault", "applications")
 
 def _check_options(options: dict[str, Any], listing: str | None, changes: list[str]) -> None:
     if options["as_json"] and options["as_csv"]:
-        raise InvalidArgument("--json and --csv do not go together; choose one")
+        raise InvalidArgument("--json and --csv cannot be combined; choose one")
     if options["severity"] is not None:
         find_severity(options["severity"])
         if not options["exit_code"] and "--set-policy" not in changes:
@@ -329,7 +340,7 @@ def _check_options(options: dict[str, Any], listing: str | None, changes: list[s
         if options[name] not in (None, ()) and not set(allowed) & set(changes):
             raise InvalidArgument(f"--{name.replace('_', '-')} belongs to {' and '.join(allowed)}")
     if changes and (options["exit_code"] or options["as_csv"]):
-        raise InvalidArgument(f"--exit-code and --csv are for looking, not for {changes[0]}")
+        raise InvalidArgument(f"--exit-code and --csv are for listings, not for {changes[0]}")
     _times(options)
 
 

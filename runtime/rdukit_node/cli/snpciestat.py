@@ -1,4 +1,4 @@
-"""``snpciestat``: what goes between host and RDUs, by PCIe link.
+"""``snpciestat``: traffic between host and RDUs, by PCIe link.
 
 Source: runtime reference 6.2 (columns are ours: the vendor's are not public).
 """
@@ -31,7 +31,7 @@ TOOL: Final = TABLE.tool("snpciestat", "links")
 @click.version_option(__version__, prog_name="snpciestat")
 @statistics_options
 def snpciestat(socket_file: Any, **options: Any) -> None:
-    """Show what goes between host and RDUs, by PCIe link.
+    """Show the traffic between host and RDUs, by PCIe link.
 
     rx is from the host to the device. Bytes are those that programs moved, a second of this machine's time; util% is
     the busier direction's share of the link's peak. A link that several programs use has a line for each.

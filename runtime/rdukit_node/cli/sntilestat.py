@@ -1,4 +1,4 @@
-"""``sntilestat``: how busy each tile is, and with whose program.
+"""``sntilestat``: use of each tile, and by which program.
 
 Source: runtime reference 6.1.
 """
@@ -26,9 +26,7 @@ _PATH_WIDTH: Final = 20
 
 
 def tile_rows(before: Reading, after: Reading, options: StatisticsOptions) -> list[dict[str, Any]]:
-    """Return one row a tile, in the node's order: six percentages with one decimal that add up to 100, and who holds
-    it.
-    """
+    """Return a row per tile, in the node's order: six percentages with one decimal that add up to 100, and the holder."""
     tiles = tile_shares(before, after)
     active = {tile.rdu for tile in tiles if tile.holder is not None or tile.tenths[0] < 1000}
     return [
@@ -44,7 +42,7 @@ def tile_rows(before: Reading, after: Reading, options: StatisticsOptions) -> li
 
 
 def tile_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the vendor's layout: header, one line a tile; that of an idle tile stops after the sixth number."""
+    """Return the vendor's layout: header, one line per tile; an idle tile's line ends after the sixth number."""
     who = WhoColumns.of(rows)
     head = " ".join(f"{'%' + name:>{width}}" for name, width in zip(SHARES, _WIDTHS, strict=True))
     lines = [f"{'TILE':<{_PATH_WIDTH}} {head}{who.head()}"]
@@ -70,8 +68,8 @@ TOOL: Final = StatisticsTool(
 def sntilestat(socket_file: Any, **options: Any) -> None:
     """Show how busy each tile is, and with whose program.
 
-    Percentages are shares of the time since the sample before; the first sample is over half a second. On a tile that
-    somebody holds, %idle is the program's time on the host.
+    Percentages are shares of the time since the previous sample; the first sample takes half a second. On a leased
+    tile, %idle is the program's time on the host.
 
     Example: sntilestat --skip-idle -i 1 -T --count 10
     """

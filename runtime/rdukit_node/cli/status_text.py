@@ -26,7 +26,7 @@ Row = Mapping[str, Any]
 
 
 def status_lines(answer: Mapping[str, Any], now: float, width: int | None = None) -> list[str]:
-    """Return the text form of a ``status`` answer: a head, the tiles by RDU, who holds them, who waits.
+    """Return the text of a ``status`` answer: a head, the tiles by RDU, their holders, and waiting requests.
 
     Args:
         now: seconds since the epoch.
@@ -49,7 +49,7 @@ def of_job(answer: Mapping[str, Any], job: str) -> dict[str, Any]:
 def _head_lines(answer: Mapping[str, Any]) -> list[str]:
     tiles: Sequence[Row] = answer["tiles"]
     memory = answer["memory"]
-    memory_free = memory.get("free", memory["total"] - memory["used"])  # an earlier daemon does not say it
+    memory_free = memory.get("free", memory["total"] - memory["used"])  # an earlier daemon lacks the key
     free = sum(tile["lease"] is None and _is_allocated(tile) for tile in tiles)
     lost = sum(not _is_working(tile) for tile in tiles)
     cordoned = sum(bool(tile.get("cordon")) for tile in tiles)

@@ -27,13 +27,13 @@ _DEFAULT_WIDTH: Final = 80
 
 
 @click.command()
-@click.option("--interval", "interval_s", type=float, default=1.0, show_default=True, help="Seconds between pictures.")
-@click.option("--once", is_flag=True, help="Print one picture as plain text and stop.")
+@click.option("--interval", "interval_s", type=float, default=1.0, show_default=True, help="Seconds between refreshes.")
+@click.option("--once", is_flag=True, help="Print one picture as plain text and exit.")
 @click.option("--width", type=click.IntRange(min=40), default=None, help="Columns (default: those of the terminal).")
-@click.option("--job", metavar="ID", help="Only applications and requests of this job; tiles and faults stay.")
+@click.option("--job", metavar="ID", help="Show only applications and requests of this job, but all tiles and faults.")
 @node_options
 def top(interval_s: float, once: bool, width: int | None, job: str | None, socket_file: Path | None) -> None:
-    """Watch a node: tiles, who occupies them, health, DDR, PCIe, faults, who waits.
+    """Watch a node: tiles, holders, health, DDR, PCIe, faults, waiting requests.
 
     A letter and a colour stand for an application; the bar beside the letter is how busy the tile is, ✗ a tile out of
     service. Ctrl-C ends.
@@ -96,7 +96,7 @@ def _watch(socket_file: Path | None, interval_s: float, width: int | None, job: 
 
 
 def _pictures(socket_file: Path | None, interval_s: float, job: str | None) -> Iterator[Picture | str]:
-    """Pictures without end, or the reason why there is none at present."""
+    """Yield pictures without end, or the reason why there is none at present."""
     slots = SlotNumbers()
     while True:
         try:

@@ -1,6 +1,6 @@
 """Frame of ``rdukit node top``: a picture of a node, drawn with rich for any width and height (pure).
 
-Colours repeat what letters and signs say, so that nothing is lost without them.
+Colours only repeat letters and signs, so nothing is lost without them.
 
 Source: ours.
 """
@@ -18,7 +18,7 @@ from rdukit_node.cli.intervals import printable, without_node
 from rdukit_node.cli.output import time_text
 from rdukit_node.telemetry.picture import LETTERS, Picture, RduPicture, RunningApplication, TileCell, XrduPicture
 
-#: One for each application, distinct from each other and from the red and yellow of faults.
+#: Colours of applications, distinct from each other and from the red and yellow of faults.
 _COLOURS: Final = (
     "#4cc9f0", "#90be6d", "#c792ea", "#f8961e", "#43d9ad", "#ff8fab",
     "#82aaff", "#c3e88d", "#e0aaff", "#ffd6a5", "#2ec4b6", "#b8c0ff",
@@ -32,7 +32,7 @@ _LABEL_WIDTH: Final = 6
 _PERCENT_WIDTH: Final = 5
 _CARD_GAP: Final = 2
 _MIN_CARD: Final = 34
-#: From this width on the applications have their command line; below that one they go without user, job and PCIe.
+#: Width from which on applications show their command line, and width below which they lack user, job and PCIe.
 _WIDE: Final = 120
 _NARROW: Final = 76
 
@@ -51,7 +51,7 @@ _LAYOUTS: Final = (*((detail, (4, 3)) for detail in Detail), (Detail.TILES, (2, 
 
 
 def draw(picture: Picture, width: int, height: int | None = None) -> RenderableType:
-    """Return the whole frame. ``height``: lines of the screen, ``None`` for as many as it takes."""
+    """Return the whole frame. ``height``: lines of the screen; ``None``: unlimited."""
     head, occupants = _head(picture, width), max(1, len(picture.occupants)) + 1
     for detail, (most_faults, most_waiting) in _LAYOUTS:
         grid = _grid(picture.xrdus, width, detail)
@@ -64,7 +64,7 @@ def draw(picture: Picture, width: int, height: int | None = None) -> RenderableT
 
 
 def draw_down(reason: str, width: int) -> RenderableType:
-    """Instead of a picture, while no daemon answers."""
+    """Return the frame shown while no daemon answers."""
     return Group(
         Text(" no node daemon answers ", "bold white on red"), Text(), Text(reason), Text("trying again …", "dim")
     )
@@ -113,7 +113,7 @@ def _head(picture: Picture, width: int) -> list[Text]:
 
 
 def _spread(left: Text, right: Text, width: int) -> Text:
-    """Put two texts at the ends of a line. On a narrow screen the left one is cut: health is on the right."""
+    """Put two texts at the ends of a line. On a narrow screen the left one is cut, because health is on the right."""
     left.truncate(max(0, width - right.cell_len - 2), overflow="ellipsis")
     gap = width - left.cell_len - right.cell_len
     line = Text.assemble(left, " " * max(2, gap), right, no_wrap=True, overflow="ellipsis")
@@ -130,7 +130,7 @@ def _bar(share: float, width: int) -> str:
 
 
 def _grid(xrdus: Sequence[XrduPicture], width: int, detail: Detail) -> list[Text]:
-    """Cards side by side, as many as there is room for."""
+    """Return cards side by side, as many as fit."""
     tiles = max((len(rdu.cells) for x in xrdus for rdu in x.rdus), default=0)
     card = max(_MIN_CARD, _LABEL_WIDTH + tiles * _CELL_WIDTH + _PERCENT_WIDTH)
     columns = max(1, min(len(xrdus), (width + _CARD_GAP) // (card + _CARD_GAP)))

@@ -1,4 +1,4 @@
-"""Faults and changes of a node: the third part of ``daemon.NodeDaemon``'s decisions, as pure as it is."""
+"""Faults and changes of a node: the third part of the pure decisions of ``daemon.NodeDaemon``."""
 
 import heapq
 import logging
@@ -24,19 +24,19 @@ W = TypeVar("W", bound=StrEnum)
 
 logger = logging.getLogger(__name__)
 
-#: Accounting rows in memory, the newest ones; the database has more.
+#: Largest number of accounting rows in memory; the database has older ones.
 _REMEMBERED_APPLICATIONS: Final = 1000
 _LIMIT: Final = 1000
-#: What goes to snd.log too. Errors and resets do not: a storm has too many; the database has them.
+#: Kinds that snd.log has, too. Errors and resets are only in the database, because storms have too many.
 _LOGGED: Final = frozenset({NoticeKind.FAULT, NoticeKind.CLEAR, NoticeKind.REPAIR})
 
 
 class Administration:
-    """Operations on the node itself; anybody may look, changes need an administrator."""
+    """Operations on the node itself; all users may read, changes need an administrator."""
 
     def __init__(self, daemon: NodeLedger, faults: FaultMachine) -> None:
         self.faults: Final = faults
-        #: What the shell says of the fault database.
+        #: State of the fault database, from the shell.
         self.database: Final[dict[str, object]] = {
             "path": None, "is_writable": True, "reason": "", "pending": 0, "dropped": 0,
         }  # fmt: skip
@@ -66,7 +66,7 @@ class Administration:
         self._sync_health()
 
     def validate(self) -> None:
-        """Raise ``AssertionError`` if the fault machine contradicts itself, or the allocator's view of it."""
+        """Raise ``AssertionError`` if the fault machine contradicts itself or the allocator."""
         self.faults.validate()
         assert self._daemon.allocator.out_of_service == self.faults.unusable_tiles(), (
             "the allocator knows what is broken"
@@ -85,7 +85,7 @@ class Administration:
         return self.faults.reported_celsius(_ns(now))
 
     def replays(self) -> Mapping[int, int]:
-        """Corrected PCIe errors by flat RDU number."""
+        """Return the numbers of corrected PCIe errors by flat RDU number."""
         return self.faults.pcie_replays()
 
     def tell(self, event: Injection, now: float) -> None:
@@ -156,7 +156,7 @@ class Administration:
         return min(due, default=None)
 
     def run_due_steps(self, now: float) -> None:
-        """End resets, and do the steps of scenarios, that are due; one that fails is logged and the rest goes on."""
+        """End due resets, and execute due steps of scenarios; a failing step is logged and the rest continues."""
         if (reset_ns := self.faults.next_due_ns) is not None and reset_ns <= _ns(now):
             self._apply(self.faults.advance(self._owner_of, _ns(now)), now)
         while self._steps and self._steps[0][0] <= now:
@@ -167,8 +167,9 @@ class Administration:
                 logger.warning("event=scenario-step-failed step=%s reason=%s", step, error.message)
 
     def clock_stepped(self, seconds: float) -> None:
-        """Shift what is due by ``seconds``, by which the wall clock was set: it stays as far away as before."""
-        self._steps = [(when + seconds, order, step) for when, order, step in self._steps]  # as good a heap
+        """Shift due times by ``seconds``, by which the wall clock was set, so that remaining times are unchanged."""
+        # an equal shift keeps the heap's order
+        self._steps = [(when + seconds, order, step) for when, order, step in self._steps]
         self.faults.clock_stepped(_ns(seconds))
 
     def _clear(self, number: int, message: SndRequest, now: float) -> Response:
@@ -229,7 +230,7 @@ class Administration:
     # -- consequences ------------------------------------------------------------------------------------------------
 
     def _apply(self, outcome: FaultOutcome, now: float) -> None:
-        """Make an outcome of the fault machine true everywhere: events, what may be granted, running applications."""
+        """Apply an outcome of the fault machine: events, allocation, running applications."""
         daemon = self._daemon
         for notice in outcome.notices:
             daemon.events.record_component(

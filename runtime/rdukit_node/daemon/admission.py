@@ -1,6 +1,6 @@
-"""Admission of connections to the daemon: who may connect while it is full, and which idle connection makes room. Pure.
+"""Admission of connections to the daemon: which are admitted while it is full, and which idle ones are closed (pure).
 
-Source: ours; no user of a machine may keep root, the daemon's user or other users from its node.
+Source: ours; no user may lock root, the daemon's user or other users out.
 """
 
 from collections import Counter
@@ -10,20 +10,20 @@ from typing import Final
 
 from rdukit_node.leases.allocator import LeaseId
 
-#: Places that only root and the daemon's user take, at most; of few places a quarter.
+#: Largest number of connections reserved for root and the daemon's user; at most a quarter of all.
 RESERVED: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Numbers of connections at once."""
+    """Limits of concurrent connections."""
 
     total: int
-    #: Of ``total``, places that only administrators take.
+    #: Number of ``total`` that is reserved for administrators.
     reserved: int
-    #: Of one user who is no administrator.
+    #: Limit per user who is no administrator.
     per_user: int
-    #: At the socket of one lease.
+    #: Limit at the socket of one lease.
     per_lease: int
 
     @classmethod
@@ -40,9 +40,9 @@ class OpenConnection:
     uid: int | None
     #: It belongs to root or the daemon's user, or was authorized with the administration token.
     is_admin: bool
-    #: The lease whose own socket it came by.
+    #: Lease whose own socket it uses.
     lease: LeaseId | None
-    #: It holds a lease or waits for one, so that it is never closed for another.
+    #: It holds a lease or waits for one, so it is never closed for another connection.
     is_needed: bool
     #: Time of its last request, in seconds of the monotonic clock.
     active_at: float
@@ -61,7 +61,7 @@ class Admission:
 def admit(newcomer: OpenConnection, others: Collection[OpenConnection], limits: ConnectionLimits) -> Admission:
     """Decide on a new connection: admit it, close idle ones for it, or refuse it.
 
-    An idle connection makes room within the limit that is reached: of a lease, of a user, or of all. Of all, the
+    An idle connection is closed within the reached limit: of a lease, of a user, or of all. Of all, the
     user with the most connections loses the one that has idled longest, and administrators lose theirs last.
     """
     remaining = {each.number: each for each in others}
@@ -80,7 +80,7 @@ def admit(newcomer: OpenConnection, others: Collection[OpenConnection], limits: 
 def _reached_limit(
     newcomer: OpenConnection, others: list[OpenConnection], limits: ConnectionLimits
 ) -> tuple[str, list[OpenConnection]] | None:
-    """Return the first limit that is reached, and the connections one of which may be closed for the newcomer."""
+    """Return the first reached limit, and the connections of which one may be closed for the newcomer."""
     if newcomer.lease is not None:
         same = [each for each in others if each.lease == newcomer.lease]
         if len(same) >= limits.per_lease:

@@ -1,4 +1,4 @@
-"""Connections as the daemon sees them, and the bodies of its responses. Values only.
+"""Connections of the daemon, and the bodies of its responses, as values.
 
 Source: ours; ``docs/design/node.md`` lists the fields.
 """
@@ -23,7 +23,7 @@ Counters = dict[str, float | str]
 
 
 class HolderPage(Protocol):
-    """A holder's status page, as the daemon uses it."""
+    """Interface of a holder's status page."""
 
     def read(self) -> PageValues: ...
 
@@ -31,7 +31,7 @@ class HolderPage(Protocol):
 
 
 class ControlGroups(Protocol):
-    """Control groups of leases' processes, as the daemon uses them: nothing here waits or raises."""
+    """Interface of the control groups of leases' processes; its methods never block or raise."""
 
     def enter(self, lease: str, pid: int, tiles: int) -> None: ...
 
@@ -41,7 +41,7 @@ class ControlGroups(Protocol):
 
 
 class NoControlGroups:
-    """A daemon that makes none."""
+    """Control groups of a daemon that makes none."""
 
     def enter(self, lease: str, pid: int, tiles: int) -> None:
         """Do nothing."""
@@ -56,7 +56,7 @@ class NoControlGroups:
 
 @dataclass(frozen=True, slots=True)
 class RegionGrant:
-    """Memory that the shell has to create and send along with the answer."""
+    """Memory that the shell must create and send with the answer."""
 
     lease: LeaseId
     region: RegionId
@@ -66,36 +66,36 @@ class RegionGrant:
 
 @dataclass(frozen=True, slots=True)
 class PageGrant:
-    """A status page that the shell has to create, keep mapped and send along with the answer."""
+    """A status page that the shell must create, keep mapped and send with the answer."""
 
     lease: LeaseId
 
 
 @dataclass(frozen=True, slots=True)
 class SocketGrant:
-    """A socket of a lease's own that the shell has to listen at before the answer goes; the answer has its path."""
+    """A lease's own socket on which the shell must listen before it sends the answer with its path."""
 
     lease: LeaseId
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """The answer to one request; with ``grant``, a descriptor of that memory goes with it."""
+    """The answer to one request; with ``grant``, a descriptor of that memory is attached."""
 
     body: Mapping[str, object]
     grant: RegionGrant | PageGrant | SocketGrant | None = None
-    #: What it promises must be in the database before it is sent.
+    #: Whether its changes must be in the database before it is sent.
     is_durable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The process at the other end, as the kernel said when it connected; what cannot be seen is ``None``."""
+    """The process at the other end, identified by the kernel on connecting; unknown values are ``None``."""
 
     pid: int | None = None
     uid: int | None = None
     user: str | None = None
-    #: It may change the node: it runs as root or as the daemon's user.
+    #: Whether it may change the node, because it runs as root or as the daemon's user.
     is_admin: bool = False
 
 
@@ -105,13 +105,13 @@ class DaemonConnection:
 
     peer: Peer
     is_admin: bool = False
-    #: The lease whose own socket it came by: it may use that one and do nothing else.
+    #: Lease whose own socket it uses; it may use only that lease.
     bound: LeaseId | None = None
     #: Active leases that this connection holds, and what it reported under each.
     held: dict[LeaseId, Counters] = field(default_factory=dict)
-    #: Status pages of leases in ``held``, where it asked for one.
+    #: Status pages of leases in ``held``, if it requested them.
     pages: dict[LeaseId, HolderPage] = field(default_factory=dict)
-    #: Leases in ``held`` that it attaches to again when the daemon was restarted; holders with a page do so anyway.
+    #: Leases in ``held`` to which it attaches again after a restart of the daemon; holders with a page always do.
     kept: set[LeaseId] = field(default_factory=set)
     #: Regions that this connection allocated and has not freed, each with its lease (a key of ``held``).
     regions: dict[RegionId, LeaseId] = field(default_factory=dict)
@@ -139,20 +139,20 @@ class DaemonConnection:
 
 @dataclass(slots=True)
 class ActiveLease:
-    """An active lease as the daemon knows it beside the allocator: who acquired it, who holds it, what it did."""
+    """The daemon's data of an active lease, in addition to the allocator's: acquirer, holders and counters."""
 
     peer: Peer
-    #: Command line of the client that acquired it, where it said it.
+    #: Command line of the acquiring client, if it sent it.
     command: str | None
-    #: Connections that hold it. Empty only while a restored lease waits for its programs.
+    #: Connections that hold it; empty only while a restored lease waits for its programs.
     holders: set[int] = field(default_factory=set)
-    #: Counted by holders that left.
+    #: Counters of holders that have left.
     former: UsageTotals = field(default_factory=UsageTotals)
-    #: Counted before the daemon was restarted; counts until a holder that came back has shown its page.
+    #: Counters from before the daemon's restart; used until a returning holder has shown its page.
     restored: UsageTotals | None = None
-    #: Of a restored lease that nobody has attached to yet: until when it is kept.
+    #: Time until which a restored lease without holders is kept.
     kept_until: float | None = None
-    #: Mode of the socket of its own, if it has one.
+    #: Mode of its own socket, if it has one.
     socket_mode: int | None = None
     #: The error that each use raises since its hardware failed.
     failure: RdukitError | None = None
@@ -203,7 +203,7 @@ class NodeLedger(Protocol):
 
 
 def ok(**more: object) -> Response:
-    """Return an answer that says yes."""
+    """Return a successful answer."""
     return Response({"ok": True, **more})
 
 
@@ -214,7 +214,7 @@ def lease_paths(node: NodeSpec, lease: Lease) -> tuple[str, ...]:
 
 
 def lease_body(node: NodeSpec, lease: Lease, peer: Peer, command: str | None) -> dict[str, object]:
-    """Return a lease as its holder sees it, with its token."""
+    """Return the holder's view of a lease, with its token."""
     request = lease.request
     return {
         "id": lease.id, "token": lease.token, "application": request.application, "tenant": request.tenant,
@@ -233,7 +233,7 @@ def lease_status(
     failure: RdukitError | None,
     isolation: Mapping[str, object],
 ) -> dict[str, object]:
-    """Return a lease as everybody may see it: without its token, with its counters."""
+    """Return the public view of a lease: without its token, with its counters."""
     counters: dict[str, object] = dict(totals.as_json())
     if phase is not None:
         counters["phase"] = phase
@@ -247,7 +247,7 @@ def lease_status(
 def tile_rows(
     allocator: Allocator, health_of: Callable[[str], str], cordon_of: Callable[[int], str | None] = lambda _: None
 ) -> list[dict[str, object]]:
-    """List every tile with its holder, its health, and whether an administrator keeps it from being allocated."""
+    """List every tile with its holder, its health, and its cordon."""
     rows: list[dict[str, object]] = []
     for tile, holder in zip(node_tiles(allocator.node), allocator.tile_holders, strict=True):
         application = None if holder is None else allocator.leases[holder].request.application
@@ -263,7 +263,7 @@ def tile_rows(
 def application_row(
     node: NodeSpec, ended: EndedLease, totals: UsageTotals, peer: Peer, command: str | None, failure: RdukitError | None
 ) -> dict[str, object]:
-    """Return the accounting of one lease, when it has ended. Times are nanoseconds since the epoch."""
+    """Return the accounting row of an ended lease. Times are nanoseconds since the epoch."""
     lease, request = ended.lease, ended.lease.request
     counters = totals.as_json()
     return {

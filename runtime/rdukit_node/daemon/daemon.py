@@ -63,7 +63,7 @@ _NOBODY: Final = Peer()
 
 
 class NodeDaemon:
-    """A node and everybody connected to it."""
+    """A node and its connections."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class NodeDaemon:
         groups: ControlGroups | None = None,
         user_limits: UserLimits | None = None,
     ) -> None:
-        """``new_identity`` returns a lease id that was never used and a secret token."""
+        """``new_identity`` returns an unused lease id and a secret token."""
         self.allocator: Final = allocator
         self.events: Final = NodeEventLog()
         self.name: Final = name
@@ -88,7 +88,7 @@ class NodeDaemon:
         self.totals: Final = NodeTotals(allocator.node)
         #: Active leases, as the allocator has them.
         self.leases: Final[dict[LeaseId, ActiveLease]] = {}
-        #: Accounting rows of leases that ended, for whoever writes them down; oldest first.
+        #: Accounting rows of ended leases that are not stored yet, oldest first.
         self.ended_rows: Final[list[dict[str, object]]] = []
         self.version = version
         self.started_at = started_at
@@ -96,7 +96,7 @@ class NodeDaemon:
         self._admin_token = admin_token
         self._pid = pid
         self.groups: ControlGroups = NoControlGroups() if groups is None else groups
-        #: Changes whenever there is something else to keep.
+        #: Changes whenever the stored leases are outdated.
         self.lease_changes = 0
         self.user_limits = user_limits or UserLimits()
         self.queue: Final = LeaseQueue()
@@ -116,11 +116,11 @@ class NodeDaemon:
     # -- what the shell says -----------------------------------------------------------------------------------------
 
     def connected(self, number: int, peer: Peer = _NOBODY, lease: LeaseId | None = None) -> None:
-        """Note a new connection, at the socket of ``lease`` if that is given."""
+        """Record a new connection, at the socket of ``lease`` if given."""
         self.connections[number] = DaemonConnection(peer, peer.is_admin and lease is None, lease)
 
     def handle(self, number: int, line: bytes, now: float) -> Response | None:
-        """Answer one request line of connection ``number``. Never raises: whatever is wrong becomes the answer.
+        """Answer one request line of connection ``number``. It never raises: errors become the answer.
 
         Returns:
             ``None`` for a request that waits: ``take_ready`` has its answer later.
@@ -134,7 +134,7 @@ class NodeDaemon:
             self._settle(now)
         except RdukitError as error:
             return Response(error_body(error))
-        except Exception:  # a request's boundary: a bug must not end the other clients' leases
+        except Exception:  # the request's boundary: a bug must not end other clients' leases
             logger.exception("event=bug connection=%s", number)
             return Response(error_body(RdukitError("the node daemon failed on this request; its log has the reason")))
         return answer
@@ -145,7 +145,7 @@ class NodeDaemon:
         return taken
 
     def next_deadline(self) -> float | None:
-        """Return when ``tick`` is due next, in the clock of ``now``; ``None``: not until something happens."""
+        """Return when ``tick`` is due next, in the clock of ``now``; ``None``: only after another event."""
         times = (
             self.queue.next_deadline(),
             self.administration.next_step_at(),
@@ -156,9 +156,9 @@ class NodeDaemon:
         return min(due, default=None)
 
     def clock_stepped(self, seconds: float) -> None:
-        """Shift what is due by ``seconds``, by which the wall clock was set: it stays as far away as before.
+        """Shift due times by ``seconds``, by which the wall clock was set, so that remaining times are unchanged.
 
-        Times that are written down are those of the wall clock; how long something lasts is not its business.
+        Stored times are wall-clock times; durations do not depend on the wall clock.
         """
         self.started_at += seconds
         self.queue.shift(seconds)
@@ -169,7 +169,7 @@ class NodeDaemon:
         self.maintenance.clock_stepped(seconds)
 
     def tick(self, now: float) -> None:
-        """Do what is due: requests that waited too long, steps of a scenario, maintenance."""
+        """Handle everything that is due: requests that waited too long, steps of a scenario, maintenance."""
         self.administration.run_due_steps(now)
         self.maintenance.run_due_steps(now)
         for lease_id, lease in list(self.leases.items()):
@@ -178,16 +178,16 @@ class NodeDaemon:
         self._settle(now)
 
     def page_created(self, number: int, grant: PageGrant, page: HolderPage) -> None:
-        """Note the page that ``handle`` granted and the shell created."""
+        """Record the page that ``handle`` granted and the shell created."""
         connection = self.connections.get(number)
         if connection is not None and grant.lease in connection.held:
             connection.pages[grant.lease] = page
             self.lease_changes += 1
-            if self.leases[grant.lease].failure is not None:  # it happened before this page was there
+            if self.leases[grant.lease].failure is not None:  # it happened before this page existed
                 page.interrupt()
 
     def creation_failed(self, number: int, grant: RegionGrant | PageGrant | SocketGrant) -> None:
-        """Take back a grant of ``handle`` that the shell could not create or send."""
+        """Revoke a grant of ``handle`` that the shell could not create or send."""
         if isinstance(grant, SocketGrant) and grant.lease in self.leases:
             self.leases[grant.lease].socket_mode = None
             self.lease_changes += 1
@@ -200,7 +200,7 @@ class NodeDaemon:
             self.allocator.free(grant.lease, grant.region)
 
     def disconnected(self, number: int, now: float) -> None:
-        """Forget a closed connection: leases without another holder end, its regions in the others are freed."""
+        """Remove a closed connection: leases without another holder end, and its regions in others are freed."""
         self.queue.leave(number)
         connection = self.connections[number]
         for lease_id in list(connection.held):
@@ -215,14 +215,14 @@ class NodeDaemon:
             lease.former += connection.totals(lease_id)
             self.allocator.detach(lease_id, now)
             self.record(NodeEventKind.DETACH, now, self.allocator.leases[lease_id], connection.pid)
-        connection.pages.clear()  # unmapped now, whoever else still refers to the connection
+        connection.pages.clear()  # unmapped now, even if the connection is still referenced
         del self.connections[number]
         self._settle(now)
 
     def kept_leases(self) -> list[KeptLease]:
         """Return the active leases whose programs will attach again, for the next daemon.
 
-        Those are the ones with a page, or of whom a holder said ``keep``: other clients do not come back.
+        These have a page, or a holder that requested ``keep``; other clients do not return.
         """
         return [
             KeptLease(
@@ -235,7 +235,7 @@ class NodeDaemon:
         ]  # fmt: skip
 
     def restore_lease(self, kept: KeptLease, until: float, now: float) -> None:
-        """Keep a lease of the daemon before for its programs, until they attach to it or ``until``.
+        """Restore a lease of the previous daemon, until its programs attach to it or ``until``.
 
         Raises:
             InvalidArgument: this node cannot have granted it.
@@ -251,7 +251,7 @@ class NodeDaemon:
         self.record(NodeEventKind.RESTORE, now, lease, kept.peer.pid)
 
     def leave(self, now: float) -> None:
-        """End the daemon but not the leases that it keeps: connections that close from now on mean nothing."""
+        """Stop the daemon but not the leases that it keeps: closing connections no longer ends leases."""
         kept = {each.lease.id for each in self.kept_leases()}
         for lease_id in [lease_id for lease_id in self.leases if lease_id not in kept]:
             self.end(lease_id, LeaseEvent.NODE_STOP, now, None)
@@ -307,7 +307,7 @@ class NodeDaemon:
         return ok(
             version=self.version, platform=node.platform, node=self.name, minor=PROTOCOL_MINOR,
             features=list(FEATURES), pid=self._pid, admin=self.connections[number].is_admin,
-            # Boxes at a lease's own socket learn no paths of the machine.
+            # Boxes at a lease's own socket must not see paths of the machine.
             **({} if self.connections[number].bound else {"database": dict(self.administration.database)}),
         )  # fmt: skip
 
@@ -332,7 +332,7 @@ class NodeDaemon:
 
     @property
     def lease_sockets(self) -> dict[LeaseId, int]:
-        """Modes of the sockets of their own that active leases have."""
+        """Return the modes of active leases' own sockets."""
         return {lease_id: lease.socket_mode for lease_id, lease in self.leases.items() if lease.socket_mode is not None}
 
     def pages_of(self, lease_id: LeaseId) -> list[HolderPage]:
@@ -373,7 +373,7 @@ class NodeDaemon:
         return ok(lease=self.lease_body(lease))
 
     def _settle(self, now: float) -> None:
-        """Grant to those who wait what has become free, and send those away who waited too long."""
+        """Grant freed tiles to waiting requests, and refuse those that waited too long."""
         if not len(self.queue):
             return
         granted: dict[int, Response] = {}
@@ -392,7 +392,7 @@ class NodeDaemon:
             self._ready.append((number, Response(error_body(error))))
 
     def end(self, lease_id: LeaseId, event: LeaseEvent, now: float, pid: int | None, note: str = "") -> EndedLease:
-        """End a lease, for all its holders. ``note``: why, beside the event's own reason."""
+        """End a lease, for all its holders. ``note``: reason, in addition to the event's own."""
         totals = self.lease_totals(lease_id) if lease_id in self.leases else UsageTotals()
         self.lease_changes += 1
         ended = self.allocator.end(lease_id, event, now)
@@ -423,18 +423,16 @@ class NodeDaemon:
             self.groups.enter(lease.id, pid, len(lease.tiles))
 
     def lease_body(self, lease: Lease) -> dict[str, object]:
-        """Return a lease as its holder sees it."""
+        """Return the holder's view of a lease."""
         record = self.leases[lease.id]
         return lease_body(self.allocator.node, lease, record.peer, record.command)
 
     def pids_of(self, lease: ActiveLease) -> list[int]:
-        """List the processes that hold a lease, where they can be seen."""
+        """List the processes that hold a lease, if visible."""
         return [pid for number in sorted(lease.holders) if (pid := self.connections[number].pid) is not None]
 
     def busiest(self, lease_id: LeaseId) -> DaemonConnection:
-        """Return the holder that the tiles work for: a job's worker holds the lease too, and only its box runs
-        anything.
-        """
+        """Return the holder that uses the tiles: a job's worker holds the lease, too, but only its box computes."""
         lease = self.leases[lease_id]
         holders = [self.connections[number] for number in sorted(lease.holders)]
         if not holders:

@@ -1,7 +1,7 @@
-"""Writing down what the daemon decides: the shell between ``NodeDaemon`` and the fault database.
+"""Writer of the daemon's decisions: the shell between ``NodeDaemon`` and the fault database.
 
-Rows are gathered on the daemon's own thread and written on another. A write that fails (a full disk, a read-only one, a
-foreign lock) or does not end (a frozen file system) stops nothing: rows stay in memory and are tried again, and the
+Rows are collected in the daemon's own thread and written in another. A write that fails (a full disk, a read-only one,
+a foreign lock) or does not end (a frozen file system) stops nothing: rows stay in memory and are tried again, and the
 daemon's ``status``, its log and the exporter say so.
 """
 
@@ -21,13 +21,13 @@ logger = logging.getLogger(__name__)
 #: Seconds until a failed write is tried again, and between two checkpoints of the write-ahead log.
 _RETRY_S: Final = 1.0
 _CHECKPOINT_S: Final = 5.0
-#: Leases come and go faster than anybody reads of it: their rows may wait this long to be written together.
+#: Seconds that rows of leases may wait, so that many are written together.
 _GATHER_S: Final = 0.05
 
 
-#: A write that takes longer is reported: answers wait less for it.
+#: Duration of a write in seconds from which on it is reported; answers wait less long.
 _LONG_WRITE_S: Final = 0.25
-#: Seconds that the end waits for the disk.
+#: Seconds that shutdown waits for the disk.
 _CLOSE_S: Final = 10.0
 
 
@@ -38,7 +38,7 @@ class DatabaseWriter:
         self._daemon = daemon
         self._store = store
         self._written_at = 0.0
-        #: Nothing was written by this daemon yet.
+        #: Whether this daemon has written nothing yet.
         self._is_new = True
         self._stopping = threading.Event()
         self._was_writable = store.is_writable
@@ -47,18 +47,18 @@ class DatabaseWriter:
         self._now_ns = 0
         self.thread: Final = DiskThread("database", lambda: self._store.flush(self._now_ns))
         self.settle(None)
-        # A checkpoint waits for the disk, and a write does not wait for the checkpoint.
+        # A thread of its own: checkpoints wait for the disk, and writes must not wait for checkpoints.
         self._checkpointing = threading.Thread(target=self._checkpoints, name="checkpoints", daemon=True)
         self._checkpointing.start()
 
     def write(self, now: float, must: bool = True) -> int:
-        """Let the thread write what has gathered. Never waits for a disk.
+        """Let the thread write the collected rows. Never waits for a disk.
 
         Args:
-            must: now; else only if the last time is long enough ago.
+            must: write now; otherwise only if the last write is long enough ago.
         Returns:
-            The request's number: what has gathered is written, or has failed, once ``thread.done`` is as high. 0: there
-            is nothing to write.
+            The request's number: the rows are written, or have failed, once ``thread.done`` has reached it. 0: nothing
+            to write.
         """
         if not must and self.due_in(now) != 0.0:
             return 0
@@ -70,7 +70,7 @@ class DatabaseWriter:
         applications, daemon.ended_rows[:] = list(daemon.ended_rows), []
         if not (changes or events or applications or self._store.pending or self._is_new):
             return 0
-        # What tools read while no daemon runs must say what is broken.
+        # Tools read it while no daemon runs, so it must have the broken parts.
         inventory = (
             daemon.administration.inventory()
             if self._is_new or changes.faults or changes.op_states or changes.replaced
@@ -105,9 +105,7 @@ class DatabaseWriter:
         self._written_at += seconds
 
     def close(self, now: float) -> None:
-        """Write the rest and close the database, marked as closed in order; a disk that takes nothing is not waited
-        for without end.
-        """
+        """Write the rest and close the database, marked as closed cleanly; the wait for a blocked disk is bounded."""
         self._stopping.set()
         self.write(now)
         if not self.thread.stop(self._store.close, _CLOSE_S):
@@ -128,7 +126,7 @@ class DatabaseWriter:
             self._was_dropped = store.dropped
         if store.restored > self._was_restored and now is not None:
             self._was_restored = store.restored
-            text = "somebody deleted the database; it was written anew with all its rows"
+            text = "the database was deleted; it was written again with all its rows"
             self._daemon.events.record_component(NodeEventKind.DATABASE, now, None, text)
         if (not reason) == self._was_writable or now is None:
             return

@@ -1,4 +1,4 @@
-"""A thread for work that may wait for a disk: the daemon's own thread asks, goes on, and is woken when it is done.
+"""A thread for work that may wait for a disk: the daemon's own thread requests it, continues, and is woken at its end.
 
 Source: ours; a frozen file system, or a foreign lock of a database, must not stop a node.
 """
@@ -12,15 +12,15 @@ logger = logging.getLogger(__name__)
 
 
 class DiskThread:
-    """Repeats one job whenever it is asked to; requests that come meanwhile share the next run."""
+    """Thread that repeats one job on request; requests during a run share the next one."""
 
     def __init__(self, name: str, job: Callable[[], object]) -> None:
-        """Start the thread. ``job`` handles what disks do; an exception of it is logged as a bug."""
+        """Start the thread. ``job`` handles disk errors itself; its exceptions are logged as bugs."""
         self._job = job
         self._asked = self._done = 0
         self._is_stopping = False
         self._finish: Callable[[], object] | None = None
-        #: Monotonic time at which the present run began; ``None``: it does nothing at present.
+        #: Monotonic time at which the present run began; ``None``: idle.
         self._began: float | None = None
         self._changed = threading.Condition()
         #: Called in the thread after each run.
@@ -29,7 +29,7 @@ class DiskThread:
         self._thread.start()
 
     def request(self) -> int:
-        """Ask for a run that begins after this call. Returns its number: it is over once ``done`` is as high."""
+        """Request a run that begins after this call. Returns its number: it is over once ``done`` has reached it."""
         with self._changed:
             self._asked += 1
             self._changed.notify_all()
@@ -37,24 +37,24 @@ class DiskThread:
 
     @property
     def done(self) -> int:
-        """Number of the newest request whose run is over."""
+        """Return the number of the newest request whose run is over."""
         return self._done
 
     @property
     def busy_s(self) -> float:
-        """Seconds that the present run takes so far; 0 if there is none."""
+        """Return the seconds of the present run so far; 0 if there is none."""
         began = self._began
         return 0.0 if began is None else time.monotonic() - began
 
     def wait_for(self, number: int, timeout_s: float) -> bool:
-        """Wait until ``done`` has reached ``number``, at most so long. Returns whether it has."""
+        """Wait until ``done`` has reached ``number``, or for ``timeout_s``. Returns whether it has."""
         with self._changed:
             return self._changed.wait_for(lambda: self._done >= number, timeout_s)
 
     def stop(self, finish: Callable[[], object], timeout_s: float) -> bool:
-        """Do what was asked for, then ``finish``, in the thread, and end it. Returns whether that was in time.
+        """Finish requested runs, then call ``finish`` in the thread and end it. Returns whether that was in time.
 
-        A thread that a disk holds longer stays behind, and ends with the process.
+        A thread that is still blocked by a disk ends with the process.
         """
         with self._changed:
             self._finish = finish
@@ -85,5 +85,5 @@ class DiskThread:
     def _try(self, job: Callable[[], object]) -> None:
         try:
             job()
-        except Exception:  # a thread's boundary: the next request has to be served
+        except Exception:  # the thread's boundary: the next request must be served
             logger.exception("event=bug thread=%s", self._thread.name)

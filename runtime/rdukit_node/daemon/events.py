@@ -1,4 +1,4 @@
-"""The node's log of what happened: a ring with sequence numbers."""
+"""The node's event log: a ring with sequence numbers."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Final
 
 from rdukit_node.leases.allocator import Lease
 
-#: Events kept, and events in one answer at most (an answer stays well below the client's longest line).
+#: Largest number of stored events, and of events in one answer (far below the client's longest line).
 _CAPACITY: Final = 16384
 PAGE: Final = 100
 
@@ -21,7 +21,7 @@ class NodeEventKind(StrEnum):
     GRANT = "grant"
     REFUSE = "refuse"
     ATTACH = "attach"
-    #: A lease of the daemon before is kept for its program.
+    #: A lease of the previous daemon is kept for its program.
     RESTORE = "restore"
     DETACH = "detach"
     RELEASE = "release"
@@ -41,7 +41,7 @@ class NodeEventKind(StrEnum):
     INTERRUPT = "interrupt"
     #: A lease ended because an administrator released it, or at a drain's deadline.
     EVICT = "evict"
-    #: A part of the node is not allocated any more, or again; the leases on it are to end.
+    #: A part of the node is cordoned or uncordoned; leases on it may have to end.
     CORDON = "cordon"
     UNCORDON = "uncordon"
     DRAIN = "drain"
@@ -87,7 +87,7 @@ class NodeEventLog:
         self._events: Final[deque[NodeEvent]] = deque(maxlen=_CAPACITY)
         #: Sequence number of the newest event; 0 before the first.
         self.last = 0
-        #: Events that nobody has written down yet, oldest first.
+        #: Events that are not stored yet, oldest first.
         self._unwritten: Final[deque[NodeEvent]] = deque(maxlen=_CAPACITY)
 
     @property
@@ -96,7 +96,7 @@ class NodeEventLog:
         return bool(self._unwritten)
 
     def take_unwritten(self) -> list[NodeEvent]:
-        """Return the events since the last call, for whoever writes them down."""
+        """Return the events since the last call, for storage."""
         taken = list(self._unwritten)
         self._unwritten.clear()
         return taken
@@ -122,7 +122,7 @@ class NodeEventLog:
         reason: str,
         kind: NodeEventKind = NodeEventKind.REFUSE,
     ) -> NodeEvent:
-        """Append that a request got no lease, or has to wait for one."""
+        """Append the refusal of a lease, or the wait for one."""
         return self._append(NodeEvent(self.last + 1, now, kind, None, application, tenant, job, pid, (), reason))
 
     def record_component(
@@ -134,7 +134,7 @@ class NodeEventLog:
         error_uuid: str | None = None,
         fault_uuid: str | None = None,
     ) -> NodeEvent:
-        """Append what happened to a component of the node, or to the node itself."""
+        """Append an event of a component, or of the node itself."""
         event = NodeEvent(
             self.last + 1, now, kind, None, "", None, None, None, (), reason, component, error_uuid, fault_uuid
         )
@@ -154,7 +154,7 @@ class NodeEventLog:
     def page(self, since: int) -> list[NodeEvent]:
         """Return events with a sequence number above ``since``, oldest first, ``PAGE`` at most.
 
-        Events that the ring has dropped are missing: the first one's number tells.
+        Events that the ring has dropped are missing, as the first number shows.
         """
         if not self._events or since >= self.last:
             return []

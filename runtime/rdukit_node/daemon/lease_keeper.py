@@ -1,7 +1,7 @@
-"""Files of leases, kept on a thread of their own: the daemon's own thread does not wait for their disk.
+"""Files of leases, written in a thread of their own, so that the daemon's own thread never waits for the disk.
 
-``leases.json`` has the active leases for the next daemon. A socket of a lease's own is made in the thread, too, and
-given to the daemon's loop once it listens.
+``leases.json`` has the active leases for the next daemon. The thread also creates leases' own sockets, and passes them
+to the daemon's loop once they listen.
 
 Source: ours.
 """
@@ -21,7 +21,7 @@ from rdukit_node.leases.files import LeaseFile, LeaseSockets, encode
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that the end waits for the disk.
+#: Seconds that shutdown waits for the disk.
 _CLOSE_S: Final = 10.0
 
 AddListener = Callable[[LeaseId, socket.socket], object]
@@ -33,15 +33,15 @@ class LeaseKeeper:
     def __init__(self, file: LeaseFile | None = None, sockets: LeaseSockets | None = None) -> None:
         """
         Args:
-            file: where it is kept who holds what; without one leases end with the process.
-            sockets: leases' own; without them none has one.
+            file: stores the leases' holders; without it leases end with the process. sockets: the leases' own sockets;
+                without it they have none.
         """
         self._file, self._sockets = file, sockets
         self._kept_changes = -1
         #: Sockets that the loop listens at, and why others could not be made.
         self.listeners: Final[dict[LeaseId, socket.socket]] = {}
         self.failures: Final[dict[LeaseId, InvalidArgument]] = {}
-        #: Leases whose socket the thread makes at present.
+        #: Leases whose socket the thread is creating.
         self._in_making: Final[set[LeaseId]] = set()
         #: Work for the thread, oldest first, and sockets that it made.
         self._jobs: Final[deque[Callable[[], object]]] = deque()
@@ -59,19 +59,19 @@ class LeaseKeeper:
         return str(self._sockets.path(lease))
 
     def begin(self, daemon: NodeDaemon) -> None:
-        """Remove what a killed daemon left, and listen for the leases that it kept."""
+        """Remove remains of a killed daemon, and listen for the leases that it kept."""
         if (sockets := self._sockets) is not None:
             wanted = frozenset(daemon.lease_sockets)
             self._jobs.append(lambda: sockets.clear(wanted))
         self.keep(daemon, lambda _: None)
 
     def keep(self, daemon: NodeDaemon, remove: Callable[[socket.socket], object]) -> int:
-        """Let the thread write down who holds what, if that is not what it was.
+        """Let the thread store the leases' holders, if they have changed.
 
         Args:
-            remove: is told of a listener that is about to close.
+            remove: called with each listener before it closes.
         Returns:
-            The request's number: it is written once ``thread.done`` is as high. 0: nothing has changed.
+            The request's number: it is written once ``thread.done`` has reached it. 0: nothing has changed.
         """
         if daemon.lease_changes == self._kept_changes:
             return 0
@@ -86,7 +86,7 @@ class LeaseKeeper:
         return self.thread.request()
 
     def settle(self, daemon: NodeDaemon, add: AddListener) -> None:
-        """Take the sockets that the thread has made. ``add`` takes a new listener."""
+        """Take over the sockets that the thread has created. ``add`` is called with each new listener."""
         while self._made:
             lease, made = self._made.popleft()
             self._in_making.discard(lease)
@@ -101,7 +101,7 @@ class LeaseKeeper:
                 self.thread.request()
 
     def close(self, daemon: NodeDaemon, now: float) -> None:
-        """End the daemon's leases, but those that are written down for the next daemon, and listen no more."""
+        """End the daemon's leases, except those stored for the next daemon, and stop listening."""
         if (file := self._file) is not None:
             data = encode(daemon.kept_leases())
             self._jobs.append(lambda: file.write(data))
@@ -120,7 +120,7 @@ class LeaseKeeper:
     def _sync_sockets(
         self, sockets: LeaseSockets, wanted: dict[LeaseId, int], remove: Callable[[socket.socket], object]
     ) -> None:
-        """Listen for the ``wanted`` leases, at sockets of these modes, and for no other."""
+        """Listen for exactly the ``wanted`` leases, at sockets of these modes."""
         for lease in [lease for lease in self.listeners if lease not in wanted]:
             listener = self.listeners.pop(lease)
             remove(listener)

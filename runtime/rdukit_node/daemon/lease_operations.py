@@ -1,6 +1,6 @@
-"""Operations of the daemon's socket on leases: acquire, attach, allocate and whatever else holders ask for.
+"""Operations of the daemon's socket on leases: acquire, attach, allocate and further operations of holders.
 
-The second part of ``daemon.NodeDaemon``'s decisions, as pure as it is.
+The second part of the pure decisions of ``daemon.NodeDaemon``.
 """
 
 import hmac
@@ -16,7 +16,7 @@ from rdukit_node.leases.queue import PendingLease
 from rdukit_node.leases.user_limits import check_user_limits, check_user_waiting
 from rdukit_node.states import LeaseEvent
 
-#: Processes of one lease whose isolation is remembered, the latest.
+#: Largest number of processes per lease whose isolation is stored, the latest.
 MAX_REPORTS: Final = 64
 
 
@@ -114,7 +114,7 @@ class LeaseOperations:
         return ok(lease=self._daemon.lease_body(lease))
 
     def _reattach(self, number: int, message: SndRequest, now: float) -> Response:
-        """Attach to a lease of before the daemon started, with the regions that this holder has mapped."""
+        """Attach to a lease from before the daemon's start, with the regions that this holder has mapped."""
         regions = message.mappings("regions")
         lease = self._daemon.allocator.find_active(LeaseId(message.text("lease")))
         if lease.id in self._daemon.connections[number].held:
@@ -131,16 +131,16 @@ class LeaseOperations:
         return Response({**answer.body, "regions": ids})
 
     def _keep(self, number: int, message: SndRequest, now: float) -> Response:
-        """Mark this holder as one that attaches to the lease again after a restart of the daemon."""
+        """Record that this holder attaches to the lease again after a restart of the daemon."""
         lease = self._held_lease(number, LeaseId(message.text("lease")))
         self._daemon.connections[number].kept.add(lease.id)
         self._daemon.lease_changes += 1
         return OK
 
     def _socket(self, number: int, message: SndRequest, now: float) -> Response:
-        """Give the lease a socket of its own, for boxes that compute under it; a second request gets the same one.
+        """Give the lease its own socket, for boxes that use it; a second request gets the same socket.
 
-        Who is not the daemon's user could not connect to a socket of the daemon's user alone.
+        Its mode lets other users than the daemon's connect.
         """
         connection = self._daemon.connections[number]
         lease = self._held_lease(number, LeaseId(message.text("lease")))

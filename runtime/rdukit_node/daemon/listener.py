@@ -1,4 +1,4 @@
-"""The daemon's listening UNIX socket: one daemon a path, and what a dead one left is removed."""
+"""The daemon's listening UNIX socket: one daemon per path; remains of a dead one are removed."""
 
 import contextlib
 import fcntl
@@ -16,7 +16,7 @@ from rdukit.files.home import make_folder
 logger = logging.getLogger(__name__)
 
 _MAX_SOCKET_PATH: Final = 107
-#: Connections that wait to be accepted: clients come in bursts, and a longer line costs nothing.
+#: Backlog of the socket: clients connect in bursts, and a longer queue costs nothing.
 _BACKLOG: Final = 1024
 
 
@@ -24,8 +24,8 @@ _BACKLOG: Final = 1024
 def listening(path: Path, mode: int = 0o600) -> Iterator[socket.socket]:
     """Listen at the UNIX socket ``path`` within the block, by default for this user only; then remove it.
 
-    A lock file beside it, which the kernel unlocks when its process dies, tells a daemon that runs from the socket that
-    a dead one left.
+    A lock file next to it, which the kernel unlocks when the process dies, distinguishes a running daemon from a dead
+    one's socket.
 
     Raises:
         Conflict: a daemon serves this socket already, or the path is something else.

@@ -1,7 +1,7 @@
-"""Operations on what administrators keep from being allocated: cordon, drain, evict, maintenance windows.
+"""Operations of administrators on allocation: cordon, drain, evict, maintenance windows.
 
-A part of ``daemon.NodeDaemon``'s decisions, as pure as it is. Leases that a drain or an administrator ends are lost to
-their programs, which get ``LeaseWithdrawn``; who runs them starts them again elsewhere.
+A part of the pure decisions of ``daemon.NodeDaemon``. Programs lose leases that a drain or an administrator ends, and
+get ``LeaseWithdrawn``; their scheduler restarts them elsewhere.
 
 Source: ours; see ``rdukit_node.maintenance.model``.
 """
@@ -23,12 +23,12 @@ from rdukit_node.states import LeaseEvent
 
 logger = logging.getLogger(__name__)
 
-#: What a tile's ``cordon`` says, and a cordon's ``state``: not allocated; and its lease is to end; and has ended.
+#: Values of a tile's ``cordon`` and of a cordon's ``state``: not allocated; its lease must end; its lease has ended.
 CORDONED, DRAINING, DRAINED = "cordoned", "draining", "drained"
 
 
 class MaintenanceOperations:
-    """Anybody may look; changes need an administrator, and each leaves an event in the node's log."""
+    """All users may read; changes need an administrator, and leave an event in the node's log."""
 
     def __init__(self, daemon: NodeLedger) -> None:
         self.board: Final = MaintenanceBoard(daemon.allocator.node)
@@ -45,7 +45,7 @@ class MaintenanceOperations:
         }
 
     def restore(self, cordons: Iterable[Cordon], windows: Iterable[MaintenanceWindow], now: float) -> None:
-        """Start from the rows of the daemon before."""
+        """Start from the rows of the previous daemon."""
         self.board.restore(cordons, windows, _ns(now))
         self._sync(now)
 
@@ -66,7 +66,7 @@ class MaintenanceOperations:
         return {"cordons": cordons, "windows": [window.as_json() for window in windows]}
 
     def word_of(self, now: float) -> Callable[[int], str | None]:
-        """Return what to say of a tile by its flat number; ``None``: it is allocated as usual."""
+        """Return a function from a tile's flat number to its cordon state; ``None``: no cordon."""
         held_back = self.board.held_back(_ns(now))
         draining = frozenset().union(*(part.tiles for part in self.board.draining()))
         holders = self._daemon.allocator.tile_holders
@@ -149,7 +149,7 @@ class MaintenanceOperations:
         return min(due) / 1e9 if due else None
 
     def run_due_steps(self, now: float) -> None:
-        """Begin and end maintenance windows, and end the leases whose time on draining tiles is over."""
+        """Begin and end maintenance windows, and end the leases on draining tiles whose deadline has passed."""
         begun, over = self.board.advance(_ns(now))
         for window in begun:
             self._tell(NodeEventKind.MAINTENANCE, now, window.component, f"{window.window} began{_why(window.reason)}")
@@ -169,7 +169,7 @@ class MaintenanceOperations:
                     self._take_back(lease, LeaseEvent.DRAIN, now, f": {part.component}{_why(part.reason)}")
 
     def _take_back(self, lease: Lease, event: LeaseEvent, now: float, note: str) -> None:
-        """End a lease under its programs, which learn of it at their next step."""
+        """End a lease without its programs' consent; they notice at their next step."""
         for page in self._daemon.pages_of(lease.id):
             page.interrupt()
         logger.warning("event=%s lease=%s application=%s note=%s", event, lease.id, lease.request.application, note)
@@ -199,7 +199,7 @@ class MaintenanceOperations:
         logger.info("event=%s component=%s reason=%s", kind, component, reason)
 
     def _check_admin(self, number: int, message: SndRequest) -> str:
-        """Return who asks, for the log: the caller, and for whom, if it is a service."""
+        """Return the caller for the log and, for a service, the user it acts for."""
         connection = self._daemon.connections[number]
         if not connection.is_admin:
             raise PermissionDenied(

@@ -13,18 +13,18 @@ from rdukit.errors import InvalidArgument, RdukitError
 from rdukit.snd import PROTOCOL_VERSION
 from rdukit_node.states import COUNTER_NAMES, Phase
 
-#: Grows when operations, arguments or answers are added; nothing that an earlier one had goes away.
+#: Increased when operations, arguments or answers are added; nothing is ever removed.
 PROTOCOL_MINOR: Final = 4
-#: What this minor version has beyond the first: a client asks ``hello`` before it uses one.
+#: Features beyond the first minor version; clients ask ``hello`` before they use one.
 FEATURES: Final = (
     "administration", "counters", "faults", "isolation", "keep", "maintenance", "page", "reattach", "socket", "wait",
 )  # fmt: skip
 #: Longest request line in bytes; the longest are lists of events to inject.
 MAX_REQUEST_BYTES: Final = 256 * 1024
 MAX_INJECTIONS: Final = 1000
-#: Regions that a program may bring along when it attaches again.
+#: Largest number of regions of a program that attaches again.
 MAX_REGIONS: Final = 1000
-#: Operations over a lease's own socket; each names that lease, but ``hello``.
+#: Operations over a lease's own socket; each except ``hello`` names that lease.
 LEASE_OPERATIONS: Final = frozenset(
     {"hello", "attach", "reattach", "keep", "allocate", "free", "report", "page", "interrupt", "isolation"}
 )
@@ -160,7 +160,7 @@ def _read_scenario(value: object) -> str:
 
 
 def _read_report(value: object, depth: int = 0) -> dict[str, object]:
-    """Return an object of texts, numbers, booleans and lists or objects of them, of bounded size."""
+    """Return an object of texts, numbers, booleans, lists and objects, of bounded size."""
     if not isinstance(value, dict) or len(value) > 64 or depth > 2:
         raise TypeError
     for name, entry in value.items():
@@ -341,7 +341,7 @@ def read_request(line: bytes) -> SndRequest:
 
 
 def error_body(error: RdukitError) -> dict[str, object]:
-    """Return the answer that says that a request failed."""
+    """Return the answer for a failed request."""
     return {"ok": False, "error": {"code": error.code, "message": error.message, "detail": error.detail}}
 
 

@@ -49,7 +49,7 @@ NO_SNML: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class NodeOptions:
-    """Options that a node is started with."""
+    """Options of a node's start."""
 
     platform: NodeSpec
     name: str
@@ -62,7 +62,7 @@ class NodeOptions:
     socket_mode: int = 0o600
     announce: Path | None = None
     with_parent: bool = False
-    #: Without it nothing but the socket is served.
+    #: Whether SNML is served; otherwise only the socket.
     with_snml: bool = True
 
 
@@ -70,7 +70,7 @@ def run_node(options: NodeOptions, say: Callable[[str], None]) -> str:
     """Serve until a signal. Returns why it stopped.
 
     Args:
-        say: takes the line that says that the node is ready.
+        say: called with the line that reports readiness.
     Raises:
         Conflict: a daemon serves this socket or this database already. InvalidArgument: a path is not usable, or the
             database is not ours.
@@ -101,7 +101,7 @@ def run_node(options: NodeOptions, say: Callable[[str], None]) -> str:
             logger.info("event=ready %s", json.dumps(ready, sort_keys=True))
             notify_ready(f"{spec.platform}, {spec.tiles} tiles")
             try:
-                # Last: programs have their time from when somebody answers them.
+                # Last, because the programs' time to attach begins when the daemon answers.
                 restore_leases(daemon, lease_file.read(), clock.now())
                 if lease_file.damage:
                     damage = Injection("database-damaged", "/NODE", data=lease_file.damage)
@@ -116,7 +116,7 @@ def run_node(options: NodeOptions, say: Callable[[str], None]) -> str:
 
 
 def cgroup_guard(options: NodeOptions, paths: NodePaths) -> CgroupGuard:
-    """Control groups for the leases of the node with this socket; what a killed daemon left is removed."""
+    """Control groups for the leases of the node with this socket; remains of a killed daemon are removed."""
     owner = sha256_of(str(paths.socket).encode())[:12]
     guard = CgroupGuard.by_settings(owner, options.platform.chip.tiles)
     guard.reap(())
@@ -124,7 +124,7 @@ def cgroup_guard(options: NodeOptions, paths: NodePaths) -> CgroupGuard:
 
 
 def _raise_descriptor_limit() -> None:
-    """Allow as many descriptors, and so connections, as the machine does without asking."""
+    """Raise the soft limit of descriptors, and so of connections, to the hard limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
@@ -133,7 +133,7 @@ def _open_daemon(
     options: NodeOptions, paths: NodePaths, clock: Clock, guard: CgroupGuard
 ) -> tuple[NodeDaemon, FaultStore]:
     now_ns = int(clock.now() * 1e9)
-    snapshots: list[FaultSnapshot] = []  # the last one is the one in force
+    snapshots: list[FaultSnapshot] = []  # the last one is in force
 
     def machine_of(snapshot: FaultSnapshot) -> FaultMachine:
         machine = FaultMachine(
@@ -182,7 +182,7 @@ def user_limits() -> UserLimits:
 
 
 def restore_leases(daemon: NodeDaemon, leases: Sequence[KeptLease], now: float) -> None:
-    """Keep the leases of the daemon before for their programs; those whose programs are gone end at once."""
+    """Restore the leases of the previous daemon; those whose programs are gone end at once."""
     patience = resolve(SND_REATTACH_S)
     for kept in leases:
         is_gone = bool(kept.pids) and not any(Path(f"/proc/{pid}").exists() for pid in kept.pids)
@@ -196,9 +196,7 @@ def restore_leases(daemon: NodeDaemon, leases: Sequence[KeptLease], now: float) 
 def _open_store(
     path: Path, machine_of: Callable[[FaultSnapshot], FaultMachine], now: float
 ) -> tuple[FaultStore, FaultMachine, Salvage | None]:
-    """Return the database and a machine with its rows; a damaged one is set aside, and a new one has
-    what can be read.
-    """
+    """Return the database and a machine with its rows; a damaged one is renamed, and a new one gets the readable rows."""
     try:
         store = FaultStore.open(path)
         try:
@@ -214,7 +212,7 @@ def _open_store(
     salvage = set_aside(path, reason, now)
     try:
         machine = machine_of(salvage.snapshot)
-    except (RdukitError, ValueError, KeyError, IndexError):  # rows that can be read, and contradict each other
+    except (RdukitError, ValueError, KeyError, IndexError):  # readable rows that contradict each other
         salvage = replace(salvage, snapshot=FaultSnapshot())
         machine = machine_of(salvage.snapshot)
     store = FaultStore.open(path)
@@ -256,7 +254,7 @@ _SOCKET: Final = "NOTIFY_SOCKET"
 
 
 def notify(*lines: str, environ: Mapping[str, str] | None = None) -> bool:
-    """Send ``lines`` such as ``READY``. Returns whether somebody was told; never raises, never waits."""
+    """Send ``lines`` such as ``READY``. Returns whether it was sent; never raises, never blocks."""
     address = (os.environ if environ is None else environ).get(_SOCKET, "")
     if not address.startswith(("/", "@")):
         return False
@@ -283,9 +281,9 @@ def notify_stopping() -> bool:
 
 @contextlib.contextmanager
 def watchdog(daemon: Path, environ: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Tell the manager within the block that the daemon lives, as often as it wants and only while it answers.
+    """Send the manager keepalives within the block, as often as it wants, while the daemon answers.
 
-    A thread asks over the daemon's own socket: if the loop hangs, the manager hears nothing and starts it again.
+    A thread probes the daemon's own socket: if the loop hangs, the keepalives stop and the manager restarts the daemon.
     """
     interval_s = watchdog_interval_s(environ)
     if interval_s is None:
@@ -313,7 +311,9 @@ def _watch(daemon: Path, interval_s: float, ended: threading.Event, environ: Map
 
 
 def watchdog_interval_s(environ: Mapping[str, str] | None = None) -> float | None:
-    """Send ``WATCHDOG`` at least so often: half of what the manager waits. ``None``: it does not watch this process."""
+    """Return the seconds between ``WATCHDOG`` messages, half of the manager's timeout; ``None``: it does not watch this
+    process.
+    """
     found = os.environ if environ is None else environ
     with contextlib.suppress(ValueError):
         limit_us = int(found.get("WATCHDOG_USEC", "0"))

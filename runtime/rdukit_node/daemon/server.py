@@ -42,19 +42,19 @@ from rdukit_node.status_page import PAGE_BYTES, StatusPage
 
 logger = logging.getLogger(__name__)
 
-#: Read at once from one connection; bounds how long one talkative client delays the others.
+#: Bytes per read of a connection, which bounds the delay that one client causes to others.
 _READ_BYTES: Final = 8192
-#: Connections at once, and descriptors that stay free for everything else.
+#: Largest number of connections, and number of descriptors that stay free for other uses.
 _MAX_CONNECTIONS: Final = 512
 _SPARE_DESCRIPTORS: Final = 64
 _JSON: Final = json.JSONEncoder(separators=(",", ":"))
-#: Two readings of clocks are never of the same instant; what is more than this is a step.
+#: Difference in seconds between two clocks' readings above which the wall clock was set.
 _CLOCK_TOLERANCE_S: Final = 0.01
-#: Seconds that an answer waits for the disk; then it says that nothing is written yet.
+#: Seconds that an answer waits for the disk; then it reports unwritten rows.
 _WRITE_S: Final = 0.3
-#: Seconds of answering before new connections and data are looked at.
+#: Seconds of answering before new connections and data are checked.
 _ROUND_S: Final = 0.02
-#: Seconds between two lines of the log about too many connections.
+#: Seconds between log lines about too many connections.
 _TELL_FULL_S: Final = 60.0
 #: Maintenance may be years away; the kernel counts the milliseconds of a wait in 32 bits.
 _LONGEST_WAIT_S: Final = 3600.0
@@ -67,16 +67,16 @@ class _Peer:
     number: int
     socket: socket.socket
     uid: int | None
-    #: The lease whose own socket it came by.
+    #: Lease whose own socket it uses.
     lease: LeaseId | None
-    #: Monotonic time of its last request, at first of its beginning.
+    #: Monotonic time of its last request, initially of its start.
     active_at: float
     inbox: bytearray = field(default_factory=bytearray)
-    #: Rest of an answer that the socket did not take yet.
+    #: Rest of an answer that the socket has not accepted yet.
     outbox: bytes = b""
-    #: Goes with the first byte of ``outbox``; owned here until sent.
+    #: Sent with the first byte of ``outbox``; owned here until then.
     descriptor: int | None = None
-    #: The present line is too long: it was answered, and its rest is thrown away.
+    #: The present line is too long: it was answered, and its rest is discarded.
     is_discarding: bool = False
     #: Its last request waits in the daemon's queue, or its answer for a disk; no further line is answered meanwhile.
     is_waiting: bool = False
@@ -90,7 +90,7 @@ class _HeldAnswer:
 
     number: int
     answer: Response
-    #: Requests of the keeper's and the journal's thread that it waits for.
+    #: Requests to the threads of keeper and journal that it waits for.
     kept: int
     written: int
     #: Lease whose socket it waits for.
@@ -129,21 +129,21 @@ class SndServer:
     ) -> None:
         """
         Args:
-            journal: writes down what the daemon decides; without one nothing of that outlives the process.
-            keeper: keeps the leases' files; without one leases end with the process, and none has a socket of its own.
+            journal: stores the daemon's decisions; without it they end with the process.
+            keeper: writes the leases' files; without it leases end with the process and have no sockets of their own.
         """
         self.daemon: Final = daemon
         self._journal = journal
         self._keeper = keeper or LeaseKeeper()
         self._listener = listener
         self._clock = clock
-        #: Of the wall clock above the monotonic one, when the daemon was told last.
+        #: Last known difference of the wall clock and the monotonic clock.
         self._clock_offset = clock.now() - clock.monotonic()
         self._selector = selectors.DefaultSelector()
         self._peers: dict[int, _Peer] = {}
-        #: Connections with a complete line, by user: each user has one answered in turn.
+        #: Connections with a complete line, by user; users take turns.
         self._turns: dict[int | None, deque[_Peer]] = {}
-        #: Answers that wait until what they promise is written, oldest first.
+        #: Answers that wait until their changes are written, oldest first.
         self._held: list[_HeldAnswer] = []
         self._next_number = 1
         self._stop_reason: str | None = None
@@ -153,7 +153,7 @@ class SndServer:
         self._told_full_at = -_TELL_FULL_S
         self._selector.register(listener, selectors.EVENT_READ, lambda: self._accept(listener, None))
         waker = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        #: Descriptors of ours in the selector, besides the listener's and the peers'.
+        #: Further descriptors of this process in the selector, besides listener and peers.
         self._watched: list[int] = [waker]
         self._selector.register(waker, selectors.EVENT_READ, lambda: os.eventfd_read(waker))
         for thread in self._disk_threads():
@@ -176,7 +176,7 @@ class SndServer:
         self._selector.register(descriptor, selectors.EVENT_READ, lambda: self.stop("its parent process ended"))
 
     def serve(self) -> str:
-        """Serve until stopped; every lease has ended then. Returns why it stopped."""
+        """Serve until stopped; all leases have ended then. Returns why it stopped."""
         try:
             self._keeper.begin(self.daemon)
             while self._stop_reason is None:
@@ -213,7 +213,7 @@ class SndServer:
         return [self._keeper.thread] + ([] if self._journal is None else [self._journal.thread])
 
     def _settle_disks(self, now: float) -> None:
-        """Take over what the threads have done meanwhile."""
+        """Process the threads' results."""
         if self._journal is not None:
             self._journal.settle(now)
 
@@ -223,7 +223,7 @@ class SndServer:
         self._keeper.settle(self.daemon, add)
 
     def _now(self) -> float:
-        """Return the wall clock's time. The daemon has been told if somebody set that clock."""
+        """Return the wall clock's time, after telling the daemon about changes of the clock."""
         now = self._clock.now()
         offset = now - self._clock.monotonic()
         step = offset - self._clock_offset
@@ -252,7 +252,7 @@ class SndServer:
                 self._answer(peer, answer)
 
     def stop(self, reason: str) -> None:
-        """End ``serve`` after what it does at present. Only in its thread, or if something wakes it."""
+        """End ``serve`` after its present step. Call it in its thread, or wake the loop."""
         self._stop_reason = reason
 
     def _on_signal(self, receiver: int) -> None:
@@ -263,7 +263,7 @@ class SndServer:
     def _accept(self, listener: socket.socket, lease: LeaseId | None) -> None:
         try:
             connection, _ = listener.accept()
-        except OSError as error:  # the client left again, or there are no descriptors: others go on
+        except OSError as error:  # the client left again, or descriptors are exhausted: others continue
             logger.warning("event=accept-failed error=%s", error)
             return
         connection.setblocking(False)
@@ -281,7 +281,9 @@ class SndServer:
         self._selector.register(connection, selectors.EVENT_READ, lambda: self._read(peer))
 
     def _make_room(self, peer: _Peer, is_admin: bool) -> str:
-        """Close idle connections for a new one, if there are too many. Returns why there is no room for it."""
+        """Close idle connections for a new one, if there are too many. Returns the reason of a refusal; empty:
+        admitted.
+        """
         others = [self._seen(each, self.daemon.connections[each.number].is_admin) for each in self._peers.values()]
         admission = admit(self._seen(peer, is_admin), others, self._limits)
         if (admission.closes or admission.refusal) and peer.active_at - self._told_full_at >= _TELL_FULL_S:
@@ -300,7 +302,7 @@ class SndServer:
         return OpenConnection(peer.number, peer.uid, is_admin, peer.lease, is_needed, peer.active_at)
 
     def _read(self, peer: _Peer) -> None:
-        if peer.has_turn:  # a line waits already: no more is taken in than that
+        if peer.has_turn:  # a line waits already: no more is read
             return
         try:
             data = peer.socket.recv(_READ_BYTES)
@@ -325,13 +327,13 @@ class SndServer:
             self._check_length(peer)
 
     def _take_turns(self) -> None:
-        """Answer one line of each user, root's and the daemon's user's first, until others may have come."""
+        """Answer one line per user, root's and the daemon's user's first, for a bounded time."""
         until = time.monotonic() + _ROUND_S
         for uid in sorted(self._turns, key=lambda uid: uid not in self._admin_uids):
             queue = self._turns.pop(uid)
             peer = queue.popleft()
             if queue:
-                self._turns[uid] = queue  # at the end: those who have waited longer are next
+                self._turns[uid] = queue  # at the end, so that users who have waited longer are next
             peer.has_turn = False
             if peer.number in self._peers:
                 self._answer_line(peer)
@@ -369,7 +371,7 @@ class SndServer:
         self._send(peer, _encode(error_body(too_long)), None)
 
     def _answer(self, peer: _Peer, answer: Response) -> None:
-        """Send an answer, at once or when what it promises is written."""
+        """Send an answer, at once or when its changes are written."""
         kept = self._keeper.keep(self.daemon, self._selector.unregister)
         written = self._journal.write(self._now()) if answer.is_durable and self._journal is not None else 0
         socket_of = answer.grant.lease if isinstance(answer.grant, SocketGrant) else None
@@ -377,14 +379,14 @@ class SndServer:
             self._finish(peer, answer, InvalidArgument("this node daemon has no folder for leases' sockets"))
         elif kept or written or socket_of is not None:
             peer.is_waiting = True
-            # A socket that is not there yet is worth nothing; all else is true although no disk has it.
+            # A missing socket is useless, so wait for it; everything else is valid before it is on disk.
             due_at = self._clock.monotonic() + _WRITE_S if socket_of is None else None
             self._held.append(_HeldAnswer(peer.number, answer, kept, written, socket_of, due_at))
         else:
             self._finish(peer, answer)
 
     def _send_held(self) -> None:
-        """Send the answers whose promise is written, or that have waited for the disk long enough."""
+        """Send the answers whose changes are written, or that have waited long enough for the disk."""
         now = self._clock.monotonic()
         for held in self._held[:]:
             is_due = held.due_at is not None and held.due_at <= now
@@ -404,12 +406,12 @@ class SndServer:
         }  # fmt: skip
 
     def _with_unwritten(self, answer: Response) -> Response:
-        """Say in an answer that what it promises is not in the database, if that is so."""
+        """Add to an answer that its changes are not in the database, if so."""
         reason = self._journal.unwritten_reason if self._journal is not None and answer.is_durable else ""
         return replace(answer, body={**answer.body, "unwritten": reason}) if reason else answer
 
     def _finish(self, peer: _Peer, answer: Response, failure: RdukitError | None = None) -> None:
-        """Send an answer with what it grants; ``failure``: why that cannot be had."""
+        """Send an answer with its grant; ``failure``: reason why the grant failed."""
         peer.is_waiting = False
         grant, body, descriptor = answer.grant, answer.body, None
         try:

@@ -1,4 +1,4 @@
-"""What everybody may see of a node: its status, its events, its counters. A part of ``daemon.NodeDaemon``'s decisions.
+"""Public views of a node: status, events, counters. A part of the decisions of ``daemon.NodeDaemon``.
 
 Source: ours; ``docs/design/node.md`` lists the fields.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class NodeViews:
-    """The operations that only look, but those on faults."""
+    """The read-only operations, except those on faults."""
 
     def __init__(self, daemon: "NodeDaemon") -> None:
         self._daemon = daemon

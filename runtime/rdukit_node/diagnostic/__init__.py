@@ -1,1 +1,1 @@
-"""Active diagnostic of a node: what it says of itself, and what each tile really computes."""
+"""Active diagnostic of a node: its own report, and test computations on each tile."""

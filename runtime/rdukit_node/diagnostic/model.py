@@ -1,7 +1,7 @@
-"""Checks of a diagnostic and their results, and the checks that only ask the node (pure).
+"""Checks of a diagnostic and their results, and the checks that only query the node (pure).
 
-Levels as those of ``dcgmi diag``: 1 asks, takes no tile and a moment; 2 computes on each free tile; 3 does so for
-longer, on more memory and on whole RDUs at once.
+Levels are like those of ``dcgmi diag``. Level 1 queries the node, without tiles. Level 2 computes on each free tile.
+Level 3 takes longer, on more memory and on whole RDUs.
 
 Source: ours; the vendor's documents name no active diagnostic (runtime reference 10.4).
 """
@@ -15,7 +15,7 @@ from rdukit.hardware import NODES
 from rdukit_node.faults.capacity import is_at_or_below
 from rdukit_node.inventory import ComponentHealth, components
 
-#: Levels and what each does, for people.
+#: Description of each level.
 LEVELS: Final[Mapping[int, str]] = {
     1: "ask the node: daemon, inventory, faults, state of its RDUs, database",
     2: "also run sections and write memory on each free tile, and compare",
@@ -42,7 +42,7 @@ class CheckResult:
     component: str
     verdict: CheckVerdict
     said: str
-    #: What to do about it; empty where nothing is to do.
+    #: Advice; empty if there is nothing to do.
     advice: str = ""
     seconds: float = 0.0
 
@@ -53,10 +53,10 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class TilePlan:
-    """Tiles that can be tried, by flat number with their paths, and what is said of the others."""
+    """Testable tiles, by flat number with their paths, and results for the others."""
 
     tiles: Mapping[int, str]
-    #: Flat numbers of the tiles of each RDU that is free as a whole, by its path.
+    #: Flat numbers of the tiles of each completely free RDU, by its path.
     rdus: Mapping[str, tuple[int, ...]]
     results: tuple[CheckResult, ...]
 
@@ -65,11 +65,11 @@ def check_node(
     status: Mapping[str, Any], inventory: Sequence[Mapping[str, Any]], faults: Iterable[Mapping[str, Any]],
     own_version: str, component: str = "/NODE",
 ) -> list[CheckResult]:  # fmt: skip
-    """Return what the node's own words are worth: the checks of level 1.
+    """Check a node by its own reports: the checks of level 1.
 
     Args:
-        status, inventory, faults: the daemon's answers of those names; ``faults`` are the active ones.
-        own_version: of this tool. component: only this one with its parts.
+        status, inventory, faults: the daemon's answers of those names; ``faults`` are the active ones. own_version:
+            version of this tool. component: check only this one with its parts.
     """
     results = [_check_version(str(status.get("version")), own_version), _check_inventory(status, inventory)]
     database = status.get("database") or {}
@@ -101,7 +101,7 @@ def check_node(
 
 
 def plan_tiles(status: Mapping[str, Any], component: str = "/NODE") -> TilePlan:
-    """Choose the tiles to try: healthy ones at or below ``component`` that nobody holds and no cordon keeps."""
+    """Choose the tiles to test: healthy, free and uncordoned ones at or below ``component``."""
     tiles: dict[int, str] = {}
     by_rdu: dict[str, list[int | None]] = {}
     results: list[CheckResult] = []
@@ -131,7 +131,7 @@ def plan_tiles(status: Mapping[str, Any], component: str = "/NODE") -> TilePlan:
 
 
 def worst(results: Iterable[CheckResult]) -> CheckVerdict:
-    """Return the worst verdict; nothing at all passes."""
+    """Return the worst verdict; an empty list passes."""
     order = list(CheckVerdict)
     return max((result.verdict for result in results), key=order.index, default=CheckVerdict.PASS)
 

@@ -1,4 +1,4 @@
-"""Checks of the tiles: a program of the model zoo computes on each, and says in lines what came of it."""
+"""Checks of the tiles: a program of the model zoo computes on each, and prints its results as lines."""
 
 import importlib.util
 import json
@@ -31,7 +31,7 @@ def check_tiles(plan: TilePlan, chip: str, level: int, socket: Path) -> Iterator
     Args:
         chip: of the node. level: 2 or 3. socket: of the node's daemon.
     Raises:
-        Unavailable: the program or what it needs is not installed. RuntimeFault: it ended with an error.
+        Unavailable: the program or what it needs is not installed. RuntimeFault: the program ended with an error.
     """
     if importlib.util.find_spec(PROGRAM.partition(".")[0]) is None:
         raise Unavailable("levels 2 and 3 compile and run a program: install rdukit with its SDK here, or take level 1")
@@ -45,7 +45,7 @@ def check_tiles(plan: TilePlan, chip: str, level: int, socket: Path) -> Iterator
     environment = {name: value for name, value in os.environ.items() if name not in _SETTINGS_NOT_TAKEN}
     environment |= {"RDUKIT_NODE": "daemon", "RDUKIT_SND_SOCKET": str(socket), "OMP_NUM_THREADS": "1"}
     rdus = {tiles: rdu for rdu, tiles in plan.rdus.items()}
-    # The folder is ours: whoever interrupts the program finds nothing left of it.
+    # The folder belongs to this process, so an interrupted program leaves nothing.
     with (
         tempfile.TemporaryDirectory(prefix="rdukit-diag-") as folder,
         (Path(folder) / "words").open("w+") as words,
