@@ -9,7 +9,7 @@ public. All figures are projections for the emulated chip.
 import json
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from math import ceil
 from types import TracebackType
@@ -50,10 +50,14 @@ class ConsoleReporter:
 
     One line says the phase, how many sections or kernels of all are ready, and the time since it began. Used as ``with
     ConsoleReporter() as reporter:``, so that the terminal is as before however the compile ends.
+
+    ``follow`` also gets each phase and count, as (what, done, total), with 0 of 0 where nothing is counted. It may be
+    called from any thread.
     """
 
-    def __init__(self, quiet: bool = False) -> None:
+    def __init__(self, quiet: bool = False, follow: Callable[[str, int, int], None] | None = None) -> None:
         self._quiet = quiet
+        self._follow = follow
         self._bars: Progress | None = None
         self._shown = ""
         self._lock = threading.Lock()
@@ -82,6 +86,8 @@ class ConsoleReporter:
 
     def _show(self, what: str, done: int, total: int) -> None:
         """Show one line in the terminal; with 0 of 0 nothing is counted, and all of all ends the line."""
+        if self._follow is not None:
+            self._follow(what, done, total)
         if self._quiet or not sys.stderr.isatty():
             return
         with self._lock:

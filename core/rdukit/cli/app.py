@@ -90,7 +90,8 @@ ROLES: Final[Mapping[str, Mapping[str, str]]] = {
         "completion": "start",
     },
     "Port and train models": {
-        "profile": "profile", "debug": "debug", "finetune": "finetune", "pef": "profile", "cache": "native-kernels", "checkpoint": "checkpoints", "collective": "collectives",
+        "profile": "profile", "debug": "debug", "finetune": "finetune", "pef": "profile",
+        "cache": "native-kernels", "checkpoint": "checkpoints", "collective": "collectives",
         "simulate": "simulate-queue", "bench": "bench",
     },
     "Use models and data": {

@@ -15,14 +15,15 @@ from rdukit_modelbox.contract.box import Box
 from rdukit_modelbox.contract.models import chosen_sizes, entry_of, model_name_of
 from rdukit_modelbox.tasks.adapters import share_adapters
 from rdukit_modelbox.tasks.program import ModelProgram, tensor_names
-from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
+from rdukit_modelbox.verbs.compile_progress import BUILD, CompileProgress
+from rdukit_modelbox.verbs.context import VerbContext, VerbResult
 from rdukit_serving.device.parameters import read_constants
 from rdukit_serving.shape import SERVE, TRAIN, Shape, TextSizes
 from rdukit_zoo.registry import ModelEntry, Sizes
 from sambaflow import samba
 from sambaflow.samba import utils
 from sambaflow.samba.graph import FwdGraph
-from sambaflow.sessions.compiling import SILENT
+from sambaflow.sessions.compiling import SILENT, followed_compiles
 
 LANGUAGE_MODELLING: Final = "language-modelling"
 #: The precision is that of the purpose: see ``precision_of``.
@@ -59,24 +60,25 @@ def run_compile(
     shape = shape_to_compile(box, entry, parameters)
     mode, target = str(parameters.get("mode", box.mode)), str(parameters.get("target", box.target))
     num_tiles = int(parameters.get("num_tiles", 4))
-    context.progress(Progress("build", 0, 2))
+    progress = CompileProgress(context)
+    progress(BUILD, 0, 0)
     is_text = shape.task == LANGUAGE_MODELLING and shape.purpose == SERVE
     program = None if is_text else ModelProgram(shape, entry=entry)
     context.check_cancelled()
-    context.progress(Progress("compile", 1, 2))
     if program is None:
         extras = TextExtras(
             int(parameters.get("speculation", 0)), int(parameters.get("adapters", 0)),
             int(parameters.get("adapter_rank", 0)), str(parameters.get("weight_dtype", SAME)),
         )  # fmt: skip
-        path = compile_text_serving(entry, shape, box.name, output, mode, target, num_tiles, extras)
+        with followed_compiles(progress):
+            path = compile_text_serving(entry, shape, box.name, output, mode, target, num_tiles, extras)
     else:
-        path = program.compile(box.name, output, mode, target, num_tiles, int(parameters.get("members", 1)))
+        with followed_compiles(progress):
+            path = program.compile(box.name, output, mode, target, num_tiles, int(parameters.get("members", 1)))
         shape = program.shape
     loaded = read_pef(path)
     if read_constants(loaded.pef):
         check_repeatable_state(entry, shape.sizes)
-    context.progress(Progress("compile", 2, 2))
     context.log(
         f"{len(loaded.pef.sections)} sections, {len(loaded.natives)} native kernels, {path.stat().st_size} bytes"
     )

@@ -6,6 +6,7 @@ from math import floor, isfinite, log10
 from typing import Final
 
 from rdukit.units import format_count
+from rdukit_platform.catalog.figures import figure_text
 from rdukit_platform.jobs.metrics import series_of
 
 WIDTH: Final = 720
@@ -106,6 +107,11 @@ def metric_names(known: Iterable[str]) -> list[str]:
 def metric_title(name: str) -> str:
     """Say what a picture of a metric shows."""
     return "Training loss" if name == LOSS else name.removesuffix("_s").replace("_", " ").capitalize()
+
+
+def metric_text(name: str, value: float) -> str:
+    """Return a metric's value with its unit; a training's ``throughput`` is in samples a second."""
+    return figure_text("samples_per_s" if name == "throughput" else name, value)
 
 
 def draw_curves(series: Sequence[Sequence[Point]]) -> Curves | None:

@@ -303,7 +303,7 @@ def _job_part(request: Request, caller: Caller, job_id: str) -> tuple[Markup, st
         request, "job", f"/console/jobs/{job_id}/part", "_job.html", seconds=1, is_live=not found.view.is_final,
         view=found.view, timeline=found.timeline, attempts=found.attempts, inputs=found.inputs,
         outputs=found.outputs, pictures=found.pictures, figures=found.figures, curves=found.curves,
-        size=(picture.WIDTH, picture.HEIGHT), title_of=picture.metric_title,
+        size=(picture.WIDTH, picture.HEIGHT), title_of=picture.metric_title, text_of=picture.metric_text,
         edges=(picture.LEFT, picture.WIDTH - picture.RIGHT), can_write=allows(caller.scopes, JOBS_WRITE),
         experts=found.experts, can_promote=found.is_promotable and allows(caller.scopes, BOXES_WRITE),
         clone=clone_command(found.view.job), trace=span_lines(spans, now), more_spans=max(len(spans) - MAX_LINES, 0),

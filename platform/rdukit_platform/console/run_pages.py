@@ -66,6 +66,7 @@ def compare(
         request, "compare.html", section="Jobs", views=[view_job(run.job, now) for run in runs], tables=_tables(found),
         same=[_text_line(line, is_parameter=True) for line in found.parameters if not line.differs],
         curves=picture.draw_curves(series), metric=drawn, metrics=metrics, title_of=picture.metric_title,
+        text_of=picture.metric_text,
         size=(picture.WIDTH, picture.HEIGHT), edges=(picture.LEFT, picture.WIDTH - picture.RIGHT),
         command=f"rdukit job compare {' '.join(chosen)}", query="&".join(f"ids={one}" for one in chosen),
     )  # fmt: skip

@@ -4,7 +4,9 @@ Source: SDK reference 6.1, 21; compiler reference 1.5, 1.7.
 """
 
 import base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,8 +47,23 @@ from sambaflow.tracing.tracer import TracedModel
 
 #: ``log_level`` of callers that are no SambaFlow program: nothing is printed, and the PEF does not record it.
 SILENT: Final = "none"
+#: Receiver of the phases and counts of compiles, as ``follow`` of ``ConsoleReporter``, inside of ``followed_compiles``.
+_FOLLOW: Final[ContextVar[Callable[[str, int, int], None] | None]] = ContextVar("follow", default=None)
 #: Of a value that a PEF takes along.
 _MAX_CONSTANT_BYTES: Final = 1 << 20
+
+
+@contextmanager
+def followed_compiles(follow: Callable[[str, int, int], None]) -> Iterator[None]:
+    """Have compiles of this thread report to ``follow``: what they do, how much of it is done, and of how much.
+
+    Nothing is counted with 0 of 0. ``follow`` may be called from any thread.
+    """
+    token = _FOLLOW.set(follow)
+    try:
+        yield
+    finally:
+        _FOLLOW.reset(token)
 
 
 def embed_constants(
@@ -115,7 +132,7 @@ def compile_traced(
     options.check()
     check_batches(config)
     quiet = str(config.get("log_level") or "info").lower() in {"error", "critical", SILENT}
-    reporter = ConsoleReporter(quiet)
+    reporter = ConsoleReporter(quiet, _FOLLOW.get())
     if not quiet:
         print(f"[Info][SAMBA]# Placing log files in {folder / pef_name}.samba.log", flush=True)
         print(f"[Info][MAC]# Placing log files in {folder / pef_name}.mac.log", flush=True)

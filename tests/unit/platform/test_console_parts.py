@@ -8,7 +8,7 @@ from rdukit_platform.catalog.figures import figure_text
 from rdukit_platform.cli.show import describe_attempt, describe_progress
 from rdukit_platform.console import curve
 from rdukit_platform.console.access import ConsoleSession, find_session, seal
-from rdukit_platform.console.curve import draw_curve, draw_metrics, metric_title, nice_ticks
+from rdukit_platform.console.curve import draw_curve, draw_metrics, metric_text, metric_title, nice_ticks
 from rdukit_platform.console.page import safe_next
 from rdukit_platform.console.queries import drain_words
 from rdukit_platform.console.run_form import read_time, submit_command
@@ -115,6 +115,15 @@ def test_a_curve_stays_inside_its_picture(points: list[tuple[float, float]]) -> 
         assert curve.TOP - 0.1 <= y <= curve.HEIGHT - curve.BOTTOM + 0.1
     assert drawn.y_ticks
     assert drawn.last_value == dict(points)[max(dict(points))]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [("loss", 0.28512, "0.2851"), ("throughput", 41_000.0, "41,000 samples/s"), ("step_seconds", 0.0021, "2.1 ms"),
+     ("accuracy", 0.915, "91.5 %"), ("peak_bytes", 2048, "2 KiB")],
+)  # fmt: skip
+def test_values_of_curves_have_their_units(name: str, value: float, text: str) -> None:
+    assert metric_text(name, value) == text
 
 
 def test_a_step_that_comes_again_after_a_resume_replaces_its_value() -> None:
