@@ -146,6 +146,18 @@ def test_a_failed_compile_leaves_the_other_steps_told_and_the_status_1(tmp_path:
     assert [line for line in lines if line.startswith("FAILURE : run (-1.000")]
 
 
+def test_a_sweep_has_a_folder_for_each_combination_and_a_table(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text("import sys; raise SystemExit(' '.join(sys.argv))")
+    (tmp_path / "c.yaml").write_text("app: app.py\nsamba-sweep-parameters:\n  num-tiles: [1, 4]\n")
+    shown = run("--artifact-root", tmp_path / "root", "--compile-only", tmp_path / "c.yaml")
+    assert shown.exit_code == 1
+    rows = json.loads((tmp_path / "root" / "sambatune_gen" / "c_sweep.json").read_text())
+    assert [row["num-tiles"] for row in rows] == ["1", "4"]
+    for row in rows:
+        log = (Path(row["reports"]).parent / "logs" / "run.log").read_text()
+        assert f"--num-tiles {row['num-tiles']} " in log
+
+
 def test_wrong_configurations_and_modes_are_refused(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("app: none.py\n")
     assert "no program 'none.py'" in str(CliRunner().invoke(sambatune, [str(tmp_path / "c.yaml")]).exception)

@@ -148,6 +148,11 @@ def _read_recordings(folder: Path) -> list["ProcessRecording"]:
 def summary_tables(summary: dict[str, Any]) -> list[Table]:
     """Return tables of a summary: an account a process, and the sections that took longest."""
     tables = []
+    if not summary["processes"] and summary["spans"]:
+        spans = tuple((span["name"], format_seconds(span["ns"] / 1e9)) for span in summary["spans"])
+        total = ("total", format_seconds(summary["wall_ns"] / 1e9))
+        title = "The program ran no session: time of this machine (measured)"
+        tables.append(Table(title, ("what", "time"), (*spans, total), frozenset({"time"})))
     for process in summary["processes"]:
         tables += [_account_table(process), _sections_table(process)]
     if (straggler := summary["straggler"]) is not None:

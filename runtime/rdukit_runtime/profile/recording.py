@@ -154,6 +154,11 @@ def account(recording: ProcessRecording, spans: Sequence[Span] = ()) -> list[Acc
     return [*rows, *sections]
 
 
+def _last_end(spans: Sequence[Span]) -> int:
+    """Return when the last span ended; 0 without spans."""
+    return max((span.end_ns for span in spans), default=0)
+
+
 def _phases(spans: Sequence[Span], until_ns: int) -> dict[str, int]:
     """Return the outermost spans that ended before ``until_ns``, by name."""
     found: dict[str, int] = {}
@@ -177,11 +182,10 @@ def find_straggler(recordings: Sequence[ProcessRecording]) -> tuple[int, float] 
     """
     if len(recordings) < 2:
         return None
-    own = {recording.rank: _own_ns(recording) for recording in recordings}
-    slowest = max(own, key=lambda rank: own[rank])
-    others = median(taken for rank, taken in own.items() if rank != slowest)
-    ratio = own[slowest] / others if others else 1.0
-    return (slowest, ratio) if ratio > STRAGGLES else None
+    own = sorted((_own_ns(recording), recording.rank) for recording in recordings)
+    others, (slowest_ns, rank) = median(taken for taken, _ in own[:-1]), own[-1]
+    ratio = slowest_ns / others if others else 1.0
+    return (rank, ratio) if ratio > STRAGGLES else None
 
 
 def _own_ns(recording: ProcessRecording) -> float:
@@ -204,6 +208,7 @@ def summary_to_dict(
         "command": command,
         "exit_status": status,
         "wall_ns": wall_ns,
+        "spans": [{"name": name, "ns": taken} for name, taken in _phases(spans, _last_end(spans)).items()],
         "straggler": None if straggler is None else {"rank": straggler[0], "times_the_others": straggler[1]},
         "processes": [
             {

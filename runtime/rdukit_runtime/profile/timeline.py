@@ -60,8 +60,10 @@ class TimelineRecorder(Recorder):
         self._calls: list[tuple[int, str, int, int, int, int, Sequence[tuple[int, float]]]] = []
         #: Begin and stack of each open call, outermost first.
         self._begun: list[tuple[int, int]] = []
-        self._stacks: dict[tuple[tuple[CodeType, int], ...], int] = {}
-        self._is_ours: dict[CodeType, bool] = {}
+        #: Stacks by their (number of code, line)s, and code seen so far by its identity: to hash code takes long.
+        self._stacks: dict[tuple[tuple[int, int], ...], int] = {}
+        self._codes: dict[int, CodeType] = {}
+        self._is_ours: dict[int, bool] = {}
         #: Sections of the run that has just ended, until its call is noted.
         self._ran: Sequence[tuple[int, float]] = ()
         self._pefs: list[Pef] = []
@@ -125,17 +127,18 @@ class TimelineRecorder(Recorder):
 
     def _stack_of(self, frame: FrameType | None) -> int:
         """Return the number of the program's lines that led here, without ours."""
-        found: list[tuple[CodeType, int]] = []
+        found: list[tuple[int, int]] = []
         known = self._is_ours
         for _ in range(_MOST_FRAMES):
             if frame is None or len(found) == _MOST_LINES:
                 break
-            code = frame.f_code
-            is_ours = known.get(code)
+            number = id(frame.f_code)
+            is_ours = known.get(number)
             if is_ours is None:
-                is_ours = known[code] = _is_ours(frame)
+                self._codes[number] = frame.f_code  # kept, so that its identity stays its own
+                is_ours = known[number] = _is_ours(frame)
             if not is_ours:
-                found.append((code, frame.f_lineno))
+                found.append((number, frame.f_lineno))
             frame = frame.f_back
         return self._stacks.setdefault(tuple(found), len(self._stacks))
 
@@ -162,7 +165,7 @@ class TimelineRecorder(Recorder):
             "ended_ns": ended_ns,
             "rows": [str(row) for row in ROWS],
             "names": list(names),
-            "stacks": [[_line_of(code, number) for code, number in stack] for stack in self._stacks],
+            "stacks": [[_line_of(self._codes[code], line) for code, line in stack] for stack in self._stacks],
             "calls": calls,
             "sections": [[number for number, _ in sections], [round(seconds * 1e9) for _, seconds in sections]],
             "pefs": [pef_to_dict(pef, native) for pef, native in zip(self._pefs, self._forms, strict=True)],

@@ -43,15 +43,23 @@ def trace_text(recordings: Sequence[ProcessRecording], spans: Sequence[Span], be
     """Return the trace, at most ``limit`` bytes long; its time 0 is ``began_ns``."""
     tracks: list[TraceTrack] = []
     for each in recordings:
-        host = f"host, rank {each.rank}, pid {each.pid}: measured on this machine"
+        host, chip = _process_names(each)
         tracks.append(TraceTrack(host, "program", tuple(_host_events(each, began_ns))))
-        chip = f"emulated RDU, rank {each.rank}: projected by the cost model, on its own clock"
         tracks.append(TraceTrack(chip, "sections", tuple(_chip_events(each))))
     if spans:
         tracks.append(TraceTrack("compile, trace and load: measured on this machine", "spans", _spans(spans, began_ns)))
     document = trace_document(tracks, {})
     document["traceEvents"] += [event for each in recordings for event in _counters(each, document, began_ns)]
     return _limited(document, limit)
+
+
+def _process_names(recording: ProcessRecording) -> tuple[str, str]:
+    """Return what a process is called on the trace: with the host's clock, and with the emulated chip's."""
+    one = f"rank {recording.rank}, pid {recording.pid}"
+    return (
+        f"host, {one}: measured on this machine",
+        f"emulated RDU, {one}: projected by the cost model, on its own clock",
+    )
 
 
 def call_name(call: TimedCall, graph: str) -> str:
@@ -157,11 +165,9 @@ def _spans(spans: Sequence[Span], began_ns: int) -> tuple[TraceEvent, ...]:
 
 def _counters(recording: ProcessRecording, document: Mapping[str, Any], began_ns: int) -> Iterator[dict[str, Any]]:
     """Yield the process's memory on the host's clock, and the planned device memory on the chip's."""
-    names = [event for event in document["traceEvents"] if event["name"] == "process_name"]
-    host, chip = (
-        next(e["pid"] for e in names if e["args"]["name"].startswith(start))
-        for start in (f"host, rank {recording.rank}, pid {recording.pid}", f"emulated RDU, rank {recording.rank}:")
-    )
+    events = [event for event in document["traceEvents"] if event["name"] == "process_name"]
+    numbers = {event["args"]["name"]: event["pid"] for event in events}
+    host, chip = (numbers[name] for name in _process_names(recording))
     for at, size in recording.memory:
         yield _counter("resident memory", host, (at - began_ns) / 1000, size)
     at_ns = 0

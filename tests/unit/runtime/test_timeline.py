@@ -10,6 +10,7 @@ import pytest
 from rdukit.errors import InvalidArgument
 from rdukit.pef.model import Pef
 from rdukit.telemetry.model import Span, SpanContext
+from rdukit_runtime.profile.program import summary_tables
 from rdukit_runtime.profile.recording import (
     ProcessRecording,
     account,
@@ -133,6 +134,16 @@ def test_bars_nest_and_sections_lie_in_their_run() -> None:
     ]
 
 
+def test_processes_of_one_rank_have_tracks_of_their_own() -> None:
+    two = [recording(), replace(recording(), pid=1)]
+    events = json.loads(trace_text(two, [], 0, 1_000_000))["traceEvents"]
+    names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert len(set(names.values())) == 4
+    sections = [event["pid"] for event in events if event["name"] == example_pef().sections[0].name]
+    assert sorted(sections) == sorted([*names] * 2)
+    assert find_straggler(two) is None
+
+
 def test_a_trace_has_both_clocks_apart_and_no_value_of_a_tensor() -> None:
     document = json.loads(trace_text([recording()], [span("load PEF", 100, 400)], 0, 1_000_000))
     events = document["traceEvents"]
@@ -187,6 +198,13 @@ def test_the_rank_that_others_wait_for_is_named() -> None:
     assert find_straggler(others) is None
     assert find_straggler([slow]) is None
     assert summary_to_dict("c", 0, 1, [*others, slow], [])["straggler"]["rank"] == 1
+
+
+def test_a_program_that_only_compiles_is_told_by_its_spans() -> None:
+    summary = summary_to_dict("c", 0, 9_000, [], [span("compile", 100, 600), span("part", 150, 200, "1" * 16)])
+    assert summary["spans"] == [{"name": "compile", "ns": 500}]
+    (table,) = summary_tables(summary)
+    assert [row[0] for row in table.rows] == ["compile", "total"]
 
 
 def test_spans_come_onto_the_clock_of_the_calls_without_that_of_the_device() -> None:
