@@ -1,5 +1,6 @@
 """The parts of a PEF as they are collected, and what is derived of a graph on the way."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Final
@@ -22,6 +23,15 @@ class ChipPlaces:
     sections: list[tuple[int, ...]] = field(default_factory=list)
     follows: dict[str, str] = field(default_factory=dict)
     divided: dict[str, None] = field(default_factory=dict)
+
+    def sizes(self, symbols: Sequence[Symbol], chips: int, how: str) -> dict[str, int]:
+        """Return the bytes of updated symbols, by name, on one of the chips; of a pipeline, on average."""
+        return {
+            symbol.name: symbol.bytes // chips
+            if how == "pipeline" or self.follows.get(symbol.name, symbol.name) in self.divided
+            else symbol.bytes
+            for symbol in symbols
+        }
 
 
 @dataclass(slots=True)
