@@ -182,6 +182,9 @@ class _GraphAssembler:
         )
         self._places.divided.setdefault(piece.parent)
 
+    def _parent(self, name: str) -> str:
+        return self._graph.pieces[name].parent if name in self._graph.pieces else name
+
     def _chip_of(self, plan: SectionPlan) -> int:
         return self._operators[plan.operators[0]].chip
 
@@ -326,13 +329,15 @@ class _GraphAssembler:
             _, cost = project([], moved_in, moved_out, 0, self._chip, self._options.tiles, bytes_host=both)
             return SectionResources(0, 0, 0, 0), cost
         weights = {SymbolKind.PARAMETER, SymbolKind.BUFFER, SymbolKind.STATE}
+        held = {name for name in inputs if symbols[self._parent(name)].kind in weights}
+        size = {name: symbols[name].bytes for name in (*inputs, *outputs)}
+        if plan is None and self._graph.chips > 1:
+            size = self._places.sizes([symbols[name] for name in size], self._graph.chips, self._options.parallel)
         return project(
             [operator_work(shape.op, shape.inputs, shape.outputs) for shape in work],
-            bytes_in=sum(symbols[name].bytes for name in inputs if symbols[name].kind not in weights),
-            bytes_out=sum(symbols[name].bytes for name in outputs),
-            bytes_weights=sum(
-                looked_up.get(name, symbols[name].bytes) for name in inputs if symbols[name].kind in weights
-            ),
+            bytes_in=sum(size[name] for name in inputs if name not in held),
+            bytes_out=sum(size[name] for name in outputs),
+            bytes_weights=sum(looked_up.get(name, size[name]) for name in inputs if name in held),
             chip=self._chip,
             tiles=self._options.tiles,
             decisions=plan.decisions if plan is not None else None,
@@ -369,8 +374,6 @@ class _GraphAssembler:
         self._made_on.update(dict.fromkeys(section.outputs, chips[0] if chips else HOST_CHIP))
         self._scheduled.append(section.id)
 
-    # -- several chips -----------------------------------------------------------------------------------------------
-
     def _add_chip_gradient(self, gradient: ChipGradient) -> None:
         value, symbol = gradient.value, gradient_name(gradient.value.name)
         made = build_chip_gradient(value, gradient.parts)
@@ -393,8 +396,6 @@ class _GraphAssembler:
     def _follow(self, symbol: str, parameter: str) -> None:
         if self._graph.chips > 1:
             self._places.follows[symbol] = parameter
-
-    # -- optimizer ---------------------------------------------------------------------------------------------------
 
     def _add_optimizers(self, groups: tuple[OptimizerGroup, ...]) -> None:
         parameters = {value.name: value for value in self._graph.of_kind(ValueKind.PARAMETER)}

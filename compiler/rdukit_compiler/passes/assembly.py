@@ -29,6 +29,15 @@ class ChipPlaces:
     follows: dict[str, str] = field(default_factory=dict)
     divided: dict[str, None] = field(default_factory=dict)
 
+    def sizes(self, symbols: Sequence[Symbol], chips: int, how: str) -> dict[str, int]:
+        """Return the bytes of updated symbols, by name, on one of the chips; of a pipeline, on average."""
+        return {
+            symbol.name: symbol.bytes // chips
+            if how == "pipeline" or self.follows.get(symbol.name, symbol.name) in self.divided
+            else symbol.bytes
+            for symbol in symbols
+        }
+
 
 @dataclass(slots=True)
 class Assembly:
