@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from rdukit.errors import Conflict, InvalidArgument
+from rdukit.errors import Conflict, InvalidArgument, NotFound
 from rdukit_modelbox.artifacts.hub_folder import prepare_hub_folder
 from rdukit_modelbox.cli.finetune import finetune
 from rdukit_modelbox.contract.box import load_box
@@ -266,6 +266,10 @@ def test_a_line_that_cannot_be_used_is_named(folder: Path, line: str, words: str
 def test_a_folder_that_needs_code_or_lacks_a_tokenizer_or_template_is_refused(folder: Path) -> None:
     model = folder / "model"
     write_model(model, "llama")
+    with pytest.raises(NotFound, match=r"there are no data at .*none; name a file"):
+        run(model, folder / "none", folder / "out", FinetuneOptions(), RecordingContext(load_box(box_file_of(model))))
+    with pytest.raises(NotFound, match=r"there is no .*none/config\.json"):
+        open_model(folder / "none")
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps({**config, "auto_map": {"AutoModel": "x.Y"}}))
     with pytest.raises(InvalidArgument, match="auto_map: the model needs code of its own"):

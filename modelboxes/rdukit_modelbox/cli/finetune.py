@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from rdukit_modelbox.contract.box import Box
     from rdukit_modelbox.verbs.context import Progress
 
-_FOLDER: Final = click.Path(path_type=Path, exists=True, file_okay=False)
+_PATH: Final = click.Path(path_type=Path)
 
 
 @click.command()
-@click.argument("folder", metavar="FOLDER", type=_FOLDER)
-@click.argument("data", metavar="DATA", type=click.Path(path_type=Path, exists=True))
-@click.option("--output", type=click.Path(path_type=Path), required=True, help="Folder for the trained model.")
+@click.argument("folder", metavar="FOLDER", type=_PATH)
+@click.argument("data", metavar="DATA", type=_PATH)
+@click.option("--output", type=_PATH, required=True, help="Folder for the trained model.")
 @click.option("--lora", type=click.IntRange(0, 1024), default=0, metavar="RANK",
               help="Train updates of this rank beside frozen weights [default: 0, all weights].")  # fmt: skip
 @click.option("--lora-alpha", type=click.FloatRange(0, min_open=True), default=16.0, show_default=True,
@@ -46,8 +46,6 @@ def finetune(
     """Train the model of a Hugging Face folder on texts, prompts with completions, chats, or labelled data.
 
     OUTPUT becomes a folder that transformers and rdukit serve read. Ctrl-C stops; the same command goes on.
-
-    Example: rdukit finetune ~/models/my-llama talks.jsonl --output ~/models/my-llama-talks
 
     Example: rdukit finetune ~/models/my-llama talks.jsonl --lora 8 --output ~/models/my-llama-talks
     """

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from rdukit.errors import Conflict, InvalidArgument
+from rdukit.errors import Conflict, InvalidArgument, NotFound
 from rdukit.files.atomic import sha256_of, write_json_atomic
 from rdukit_modelbox.artifacts.hub_folder import box_of, limited_sizes, write_checkpoint
 from rdukit_modelbox.contract.box import Verb, find_box_file
@@ -92,6 +92,8 @@ def finetune(folder: Path, data: Path, output: Path, options: FinetuneOptions, c
         Cancelled: between two steps; the same call goes on.
     """
     hub = open_model(folder)
+    if not data.exists():
+        raise NotFound(f"there are no data at {data}; name a file, or a folder with files")
     is_language = hub.entry.task == LANGUAGE_MODELLING
     classes = None if is_language else choose_classes(hub, data)
     _check_options(options, classes)
