@@ -160,7 +160,7 @@ class Endpoint(BaseModel):
     idle_s: float | None
     #: Where its routes begin, below the gateway's address.
     path: str
-    #: What requests call the model, of a bundle its first expert; paths and bodies may have the endpoint's name instead.
+    #: Name of the model in requests, of a bundle its first expert; the endpoint's name stands for it, too.
     model: str
     #: Of a bundle: all names that requests may have.
     models: list[ServedModel] | None
