@@ -10,7 +10,7 @@ import click
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit.settings import home_folder
 from rdukit_serving.access import Access
-from rdukit_serving.prepare_folder import context_option, is_hub_folder, precision_option, prepare_folder
+from rdukit_serving.models.prepare_folder import context_option, is_hub_folder, precision_option, prepare_folder
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector

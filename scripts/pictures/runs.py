@@ -64,11 +64,14 @@ RECIPES: Final[Mapping[str, Mapping[str, Any]]] = {
         "preprocess": {"max_seq_length": 128}, "compile": {"width": 64, "layers": 2, "heads": 4, "batch_size": 16},
         "train": {"epochs": 3, "lr": 0.003},
     },
-    **dict.fromkeys(("decoder", "gpt2", "llama", "llama2", "llama3", "mistral", "falcon", "bloom", "deepseek-coder"), LANGUAGE),
+    **dict.fromkeys(
+        ("decoder", "gpt2", "llama", "llama2", "llama3", "mistral", "falcon", "bloom", "deepseek-coder"), LANGUAGE
+    ),
 }  # fmt: skip
 #: Beginnings of texts that language models continue.
 PROMPTS: Final[Mapping[str, str]] = {
-    "decoder": "The name of the module is", "gpt2": "The with statement is used to", "llama": "If the class has a method named",
+    "decoder": "The name of the module is",
+    "gpt2": "The with statement is used to", "llama": "If the class has a method named",
     "llama2": "An exception is raised when", "llama3": "The value of the expression is",
     "mistral": "When a function is called,", "falcon": "The string is converted to",
     "bloom": "Sequences are compared", "deepseek-coder": "class C:\n    def __init__(self",

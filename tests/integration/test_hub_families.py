@@ -23,7 +23,7 @@ transformers = pytest.importorskip("transformers", reason="the extra `models` is
 
 WORDS: Final = 97
 _SMALL: Final[dict[str, Any]] = {
-    "vocab_size": WORDS, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48,
+    "vocab_size": WORDS, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
     "num_key_value_heads": 2, "max_position_embeddings": 96, "bos_token_id": 0, "eos_token_id": 96, "pad_token_id": 1,
 }  # fmt: skip
 _YARN: Final = {
@@ -48,10 +48,8 @@ CONFIGS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     }),
     "gemma": ("Gemma", {"head_dim": 16, "num_key_value_heads": 1}),
     "gemma2": ("Gemma2", {**_GEMMA, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}),
-    "gemma3": ("Gemma3Text", {**_GEMMA, "num_hidden_layers": 3, "layer_types": [
-        "sliding_attention", "full_attention", "sliding_attention",
-    ]}),
-    "gemma3-linear": ("Gemma3Text", {**_GEMMA, "num_hidden_layers": 7, "rope_parameters": {
+    "gemma3": ("Gemma3Text", {**_GEMMA, "layer_types": ["sliding_attention", "full_attention"]}),
+    "gemma3-linear": ("Gemma3Text", {**_GEMMA, "sliding_window_pattern": 2, "rope_parameters": {
         "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
         "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
     }}),
@@ -60,7 +58,7 @@ CONFIGS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "phi3-share": ("Phi3", {"rope_parameters": {
         "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5,
     }}),
-    "smollm3": ("SmolLM3", {"no_rope_layers": [1, 0, 1]}),
+    "smollm3": ("SmolLM3", {"no_rope_layers": [1, 0]}),
     "olmo2": ("Olmo2", {}),
     "granite": ("Granite", {
         "embedding_multiplier": 3.0, "residual_multiplier": 0.5, "attention_multiplier": 0.2, "logits_scaling": 7.0,

@@ -33,7 +33,7 @@ from rdukit.system.process import end_group_with_parent
 from rdukit_modelbox.contract.box import box_names, find_box_file, load_box
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.verbs.compile import AUTO, LANGUAGE_MODELLING, compile_text_serving, precision_of
-from rdukit_serving.prepare_folder import PreparedModel
+from rdukit_serving.models.prepare_folder import PreparedModel
 from rdukit_serving.shape import SERVE, Shape
 from rdukit_serving.text.chat_template import GENERATION_FILE, TEMPLATE_FILES, TOKENIZER_FILE
 from rdukit_serving.text.generation_config import sampling_of

@@ -17,7 +17,7 @@ from rdukit_modelbox.cli.image import IMAGE_COMMANDS
 from rdukit_modelbox.cli.operations import OPERATION_COMMANDS
 from rdukit_modelbox.cli.recipe import recipe
 from rdukit_modelbox.contract.box import find_box_file, load_box
-from rdukit_serving.prepare_folder import context_option, is_hub_folder, precision_option, prepare_folder
+from rdukit_serving.models.prepare_folder import context_option, is_hub_folder, precision_option, prepare_folder
 
 PORT: Final = click.IntRange(0, 65535)
 

@@ -95,7 +95,7 @@ def test_long_contexts_take_the_long_divisors() -> None:
 
 
 def test_a_size_that_the_familys_configurations_cannot_say_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="family 'qwen3' cannot say logit_cap 5.0; expected the family's"):
+    with pytest.raises(InvalidArgument, match=r"family 'qwen3' cannot say logit_cap 5.0; expected the family's"):
         config_of_sizes({"logit_cap": 5.0})
 
 

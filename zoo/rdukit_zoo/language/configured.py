@@ -31,7 +31,7 @@ from rdukit_zoo.registry import SizeValue, TextServing, model
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """What a layer needs of the call: the rotary tables, None where positions do not rotate, places and the mask."""
+    """Rotary tables of a call, None where positions do not rotate, its places and the mask."""
 
     rotary: tuple[torch.Tensor, torch.Tensor] | None
     places: Places | None

@@ -153,7 +153,7 @@ class FamilySizes:
 
     @property
     def is_rotary(self) -> bool:
-        """Whether positions rotate queries and keys; else learned ones are added to embeddings."""
+        """Return whether positions rotate queries and keys; else learned ones are added to embeddings."""
         return self.of.learned_from < 0
 
     @property

@@ -71,7 +71,9 @@ VARIANTS: Final[Mapping[str, Variant]] = {
     "opt-350m": Variant(
         _sizes("opt", 1024, 24, 16, 16, 4096, 50272, 2048, embedding_width=512, placement="sums"), 331_196_416
     ),
-    "phi-2": Variant(_sizes("phi", 2560, 32, 32, 32, 10240, 51200, 2048, is_tied=False, rotary_share=0.4), 2_779_683_840),
+    "phi-2": Variant(
+        _sizes("phi", 2560, 32, 32, 32, 10240, 51200, 2048, is_tied=False, rotary_share=0.4), 2_779_683_840
+    ),
     "command-r": Variant(
         _sizes("cohere", 8192, 40, 64, 64, 22528, 256000, 8192, logit_scale=0.0625, rotary_base=8e6), 34_980_831_232
     ),
