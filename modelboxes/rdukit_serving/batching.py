@@ -1,7 +1,7 @@
-"""Greedy batching: a batch is whatever waits when the device becomes free, up to the PEF's batch.
+"""Dynamic batching: a free device takes all waiting requests, up to the PEF's batch size.
 
-A lone request starts at once; under load, batches fill by themselves while the device computes. One thing is waited
-for: callers who will be there in a moment, as ``adaptive_batching.BatchDelayPolicy`` says. Belongs to one event loop.
+A single request starts at once; under load, batches fill while the device computes. Only expected callers are waited
+for, by ``adaptive_batching.BatchDelayPolicy``. Belongs to one event loop.
 
 The rows of a failed batch run once more, one by one. So one caller's numbers, or a request that kills the process, do
 not fail the others, which get their answers after the second attempt. Deeper checks beforehand would not do: no check
@@ -22,7 +22,7 @@ from rdukit_serving.settings import MAX_QUEUE_DELAY_US
 from rdukit_serving.signature import InferRequest, InferResponse, Reply, RequestTiming, ServedSignature
 from rdukit_serving.tuning.adaptive_batching import make_delay_policy
 
-#: A request whose batch failed, or whose process died meanwhile, is tried once more, alone: it may not be to blame.
+#: Attempts of a request: if its batch failed or its process died, it is retried alone, as it may not be the cause.
 MAX_ATTEMPTS = 2
 
 
@@ -163,7 +163,7 @@ class Batcher:
                 self._schedule()
 
     def _expire(self, queued: QueuedRequest, timeout_us: int) -> None:
-        """Answer a request whose time has passed; it is not run, or what it gives is not looked at."""
+        """Answer a request whose timeout has passed; it is not run, or its result is discarded."""
         error = f"there is no answer after {timeout_us} microseconds, the timeout of the request; ask for more"
         self._statistics.count_failed(_fail(queued, DeadlineExceeded(error)))
 

@@ -87,7 +87,7 @@ class ExpertVersion(ModelVersion):
         return self._process.pid if self.expert_state is ExpertState.LIVE else None
 
     def describe(self) -> dict[str, object]:
-        """Return what the list of models tells of it."""
+        """Return its entry in the list of models."""
         return {
             **super().describe(), "state": str(self.expert_state), "configuration": self.found.configuration.name,
             "aliases": list(self.entry.aliases), "pinned": self.found.entry.pinned,
@@ -254,7 +254,7 @@ class ExpertModels(ServedModels):
         return self.repository_of(name).find(name, version)
 
     def loaded(self, name: str, version: str) -> ModelVersion | None:
-        """Return the expert; None: ask ``ensure``, which says why there is none."""
+        """Return the loaded expert; ``None``: it is not loaded, and ``ensure`` has the reason."""
         try:
             return self.repository_of(name).find(name, version)
         except NotFound:

@@ -88,7 +88,7 @@ class ExpertPool:
         self._seats = {
             name: _Seat(found, self.processes[found.configuration.name]) for name, found in bundle.experts.items()
         }
-        #: Of each configuration: the expert that ran last.
+        #: Last running expert of each configuration.
         self._running: dict[str, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
@@ -142,7 +142,7 @@ class ExpertPool:
             pass
 
     async def unload(self, name: str) -> None:
-        """Let an expert go when its texts have ended; waits so long as ``box.drain_s`` says."""
+        """Unload an expert when its sequences have ended, or after ``box.drain_s``."""
         seat, gone = self._seats[name], asyncio.get_running_loop().create_future()
         self.table.leave(name)
         if self.table.state(name) is ExpertState.OFFLINE:

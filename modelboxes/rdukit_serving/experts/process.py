@@ -67,7 +67,7 @@ class ExpertProcess:
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """Return what the process says of the loaded PEF; empty while there is none."""
+        """Return the process's description of the loaded PEF; empty while there is none."""
         return {} if self._client is None else self._client.signature.properties
 
     async def start(self) -> None:
@@ -109,7 +109,7 @@ class ExpertProcess:
         await self._ask(kind="unload", expert=expert)
 
     def send(self, line: ExpertLine, message: Mapping[str, object]) -> None:
-        """Send a message about a text; its answers go to ``line``. Where there is no process, that is the answer."""
+        """Send a message about a sequence; ``line`` gets its answers. Without a process, it gets an error."""
         number = message["number"]
         assert isinstance(number, int)
         if self._client is None:

@@ -1,8 +1,8 @@
-"""Which experts are in the host's memory, who waits for it, and who leaves. Pure; ``pool.py`` does what it decides.
+"""Table of experts in the host's memory, and of waiting ones (pure); ``pool.py`` executes its decisions.
 
-Experts that were used least recently make room; pinned ones stay, and so do those with texts. Where only experts with
-texts could make room, they take no further ones until they have made it: else those that are always asked for would
-keep the others out. Who waits is served in order.
+The least recently used experts are evicted, but not pinned ones or those with running sequences. If only experts with
+running sequences could make room, they accept no further ones until they have been evicted; otherwise busy experts
+would starve the others. Waiting experts are served in order.
 """
 
 from collections.abc import Iterable, Mapping

@@ -80,7 +80,7 @@ class RestInference:
         self.max_bytes: int = resolve(MAX_INFER_BYTES)
 
     def read_headers(self, headers: Iterable[Header]) -> RequestHead:
-        """Check the token; return what the other headers say.
+        """Check the token, and parse the other headers.
 
         Raises:
             Unauthenticated: no token that the box knows. InvalidArgument: an encoding that is not served.

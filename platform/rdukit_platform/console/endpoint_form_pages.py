@@ -30,7 +30,7 @@ from rdukit_platform.tenants.service import Caller
 
 router = APIRouter(prefix="/console", include_in_schema=False, route_class=PageRoute)
 
-#: Fields of the two forms that say what is served.
+#: Fields of the two forms of the served model.
 CREATE: Final = ("name", *SERVED, *SIZE)
 REVISION: Final = (*SERVED, "canary")
 
@@ -202,7 +202,7 @@ def offer(session: Session, boxes: Boxes, tenant_id: str, now: float) -> dict[st
     return found
 
 
-#: Groups of artifacts in a list, in order: a PEF tells what it was compiled for.
+#: Groups of artifacts in a list, in order, by the purpose of a PEF.
 _GROUPS: Final = ("compiled to serve", "compiled to train", "made by jobs", "uploaded")
 
 

@@ -117,7 +117,7 @@ class InjectionChecker:
         Args:
             default_seed: seed of component and data when the injection has no seed.
         Raises:
-            InvalidArgument: a value is not legal; the message says what is.
+            InvalidArgument: a value is not legal; the message has the legal ones.
         """
         entry = find_class(injection.class_name)
         count, seed = injection.count, injection.seed
@@ -167,7 +167,7 @@ def check_policy(policy: Policy) -> Policy:
     """Return ``policy`` with its texts filled in from the catalogue.
 
     Raises:
-        InvalidArgument: a value is not legal; the message says what is.
+        InvalidArgument: a value is not legal; the message has the legal ones.
     """
     default = default_policies().get(policy.error_type)
     if default is None:

@@ -21,8 +21,8 @@ _SUMS: Final = frozenset(
 )
 
 
-#: Operators that subtract a mean from an argument and scale by its deviation. Their own last bit says little of what
-#: they round: they lose what the numbers have in common, and add up long rows.
+#: Operators that subtract a mean from an argument and scale by its deviation. Their own last bit does not bound their
+#: rounding: they cancel the common part of numbers, and sum long rows.
 _CENTERING: Final = frozenset(
     overload
     for name in (
@@ -39,10 +39,10 @@ _FLAGS: Final = {torch.ops.aten.multilabel_margin_loss_forward.default: {1}}
 
 
 class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Moves each floating result of an operator by a random part of ``size``, its own magnitude being one; that of a
-    sum by a part of what is added up, and that of a norm by a part of what is normed, too.
+    """Perturbs each floating result of an operator by a random fraction of up to ``size``. Sums are perturbed relative
+    to their summands, and norms also relative to their inputs.
 
-    With ``rounds`` results are bf16's numbers afterwards: those meet ties that others do not.
+    With ``rounds``, results are then rounded to bf16, where ties occur.
     """
 
     def __init__(self, size: float, rounds: bool, generator: torch.Generator) -> None:
@@ -62,8 +62,8 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
             made = func(*args, **(kwargs or {}))
         returns = func._schema.returns
         if any(result.alias_info is not None and not result.alias_info.is_write for result in returns):
-            return made  # a view: what it looks at was moved
-        # Of narrow operands torch may add up in their dtype what it returns in a wider one, as layer norm's gradients.
+            return made  # a view: its base was perturbed
+        # For narrow operands torch may sum in their dtype and return a wider one, as in layer norm's gradients.
         operands = () if func is torch.ops.aten._to_copy.default else args
         narrow = max((torch.finfo(t.dtype).eps for t in operands if is_floating(t)), default=0.0)
         if func in _SUMS and is_floating(made) and is_floating(args[0]):
@@ -98,8 +98,8 @@ def is_floating(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
-#: Gradients that torch's kernel makes NaN where the function read NaN, but numbers beyond the last whole vector. What
-#: the function read is their last argument.
+#: Gradients that torch's kernel makes NaN if the function's input is NaN, except beyond the last full vector. That
+#: input is their last argument.
 _NAN_IN_VECTORS: Final = frozenset({torch.ops.aten.elu_backward.default, torch.ops.aten.hardswish_backward.default})
 #: Norms of rows whose mean, the second result, torch's kernel makes infinite or NaN where a number of the row is
 #: infinite, depending on its place. All other results of such a row are NaN.

@@ -23,9 +23,8 @@ class DeviceTensors:
     """A slot per symbol of a PEF; those that outlive a run lie in device memory.
 
     Args:
-        memory: writable, zeroed, at least as large as ``persistent_layout`` says.
-        page: where transfers are counted, for whoever looks at the node.
-        device: where the tensors are. ``memory`` is used on the host only; elsewhere it stays untouched.
+        memory: writable, zeroed, at least as large as ``persistent_layout`` requires. page: status page that counts
+            transfers. device: device of the tensors. ``memory`` is used on the host only.
     """
 
     def __init__(
@@ -245,9 +244,7 @@ class DeviceTensors:
         return name in self._homes or (name in self._slot_of and self._slots[self._slot_of[name]] is not None)
 
     def device_tensor(self, name: str) -> torch.Tensor:
-        """Return the device's own tensor, not copied; what a run's handle keeps. Of an input that a graph makes, a
-        copy.
-        """
+        """Return the device's own tensor without a copy, or a copy for an input that a graph makes."""
         self.symbol(name)
         return self._tensor(name).clone() if name in self._made_slots else self._tensor(name)
 

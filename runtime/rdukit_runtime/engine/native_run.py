@@ -41,13 +41,13 @@ class NativeRun:
         self._rest = tuple(slot for slot in external if slot not in freed and slot not in made)
 
     def run(self, slots: list[torch.Tensor | None], handles: Any, seconds: list[tuple[int, float]] | None) -> None:
-        """Run all steps; what they leave is in ``slots`` afterwards.
+        """Run all steps; their results are in ``slots`` afterwards.
 
         Args:
-            handles: an array of a handle for each slot, those of persistent slots filled.
-            seconds: gets the host seconds of each section; None does not measure.
+            handles: array with a handle per slot; those of persistent slots are filled.
+            seconds: gets the host seconds of each section; ``None``: no measurement.
         Raises:
-            SectionFailed: which one, and why. What the steps made is lost.
+            SectionFailed: a section failed, with its number and the reason; the steps' results are lost.
         """
         if self._external:
             fill_handles(handles, self._external, [slots[slot] for slot in self._external])  # type: ignore[misc]

@@ -76,7 +76,7 @@ class PlanStep(NamedTuple):
 
 
 def section_failed(section: Section, reason: object) -> SectionFailed:
-    """Return the error for a section whose kernel stopped, with what torch says of it."""
+    """Return the error for a section whose kernel failed, with torch's message."""
     words = str(reason).strip().splitlines()
     text = (words[0] if words else "") or type(reason).__name__
     if "not implemented for 'BFloat16'" in text:
@@ -144,14 +144,14 @@ def make_plan(
     made_slots: Mapping[str, int],
     find_home: Callable[[str], torch.Tensor | None],
 ) -> ExecutionPlan:
-    """Bind sections to slots and find what is dead after each.
+    """Bind sections to slots, and find the dead slots after each.
 
-    What is freed, and emptied before the run, says ``rdukit.pef.memory``.
+    ``rdukit.pef.memory`` determines the slots that are freed, and emptied before the run.
 
     Args:
-        kernels: by digest. slots: of each symbol.
-        made_slots: of each input that a graph makes, the slot in which that one keeps what it made.
-        find_home: where an output that outlives the run is kept.
+        kernels: kernels by digest. slots: slot of each symbol.
+        made_slots: slot of each input that a graph makes.
+        find_home: returns the storage of an output that outlives the run.
     """
     freed = freed_after(pef, graph)
     slot_of = dict(slots)

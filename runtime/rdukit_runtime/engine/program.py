@@ -51,10 +51,9 @@ class LoadedProgram(DeviceTensors):
     """Slots and steps of one PEF.
 
     Args:
-        memory: writable, zeroed, at least as large as ``persistent_layout`` says.
-        kernels: by digest.
-        page: where runs, phases and transfers are counted, for whoever looks at the node.
-        device: where memory is, and where ``kernels`` run. threads: of the lease; None: as many as torch has.
+        memory: writable, zeroed, at least as large as ``persistent_layout`` requires. kernels: kernels by digest. page:
+            status page that counts runs, phases and transfers. device: device of the memory and of ``kernels``.
+            threads: threads of the lease; ``None``: torch's number.
     """
 
     def __init__(
@@ -161,10 +160,11 @@ class LoadedProgram(DeviceTensors):
         self, graph: Graph, sections: tuple[int, ...], scalars: Mapping[str, float], inputs: HostTensors,
         outputs: HostTensors,
     ) -> Callable[[], RunTimes]:  # fmt: skip
-        """Return a call that copies ``inputs`` in as they are then, runs ``sections``, and copies into ``outputs``.
+        """Return a function that copies ``inputs`` at the time of its call, runs ``sections``, and copies to
+        ``outputs``.
 
-        For a server, which does the same all the time: what is one native call is bound once. What stands around a
-        small section in ``run`` takes as long as the section, and longer when other work has pushed it out of caches.
+        It is for servers, which repeat one call: a single native call is bound once. For a small section the overhead
+        of ``run`` takes as long as the section itself, and longer with cold caches.
 
         Raises:
             UnknownTensor, ShapeMismatch: as ``write``; the call raises what ``run`` and ``read_into`` do.

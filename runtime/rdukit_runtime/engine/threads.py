@@ -15,8 +15,8 @@ from rdukit.settings import resolve
 from rdukit.system.cpu import bound_cores, usable_cores
 from rdukit_runtime.settings import ENGINE_THREADS
 
-#: What one core of a modest machine does in a second, for telling small sections from large ones: order matters, not
-#: precision. Faster cores have faster barriers too.
+#: Work that one core of a modest machine does in a second, to distinguish small sections from large ones. Only the
+#: order of magnitude matters: faster cores also have faster barriers.
 _FLOPS: Final = 50e9
 _BYTES: Final = 10e9
 #: A section of less host time is not worth meeting at barriers for: each of its operators takes a few microseconds,

@@ -21,7 +21,7 @@ from rdukit.pef.kernel import Argument, KernelGraph, KernelNode, Special, parse_
 from rdukit.pef.model import Section
 from rdukit_runtime.engine.machine_limits import MachineLimits
 
-#: Of the JSON document; changes when a field changes its meaning or goes.
+#: Version of the JSON document; increased when a field is removed or changes its meaning.
 SCHEMA: Final = 1
 #: A limit that is exceeded by more was measured too low, or the data were in the cache.
 _BEYOND: Final = 1.05
@@ -59,7 +59,7 @@ class SectionRow:
     projected_s: float
     flops: int
     bytes: int
-    #: What the roofline allows: GFLOP/s, and the seconds that the work takes at least.
+    #: Limits by the roofline: GFLOP/s, and the shortest duration of the work in seconds.
     limit_gflop_s: float
     limit_s: float
     bound: Bound
