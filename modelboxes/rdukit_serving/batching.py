@@ -45,7 +45,7 @@ class QueuedRequest:
         self.timer: asyncio.TimerHandle | None = None
 
     def forget(self) -> None:
-        """Let go of the timer: it is answered, or nobody waits."""
+        """Cancel the timer: the request is answered, or its caller has left."""
         if self.timer is not None:
             self.timer.cancel()
 
@@ -59,7 +59,7 @@ class TensorSlice(NamedTuple):
 
 
 def take_batch(waiting: "deque[QueuedRequest]", max_rows: int) -> list[QueuedRequest]:
-    """Remove the first requests that fit together, in order of arrival, leaving out those nobody waits for any more."""
+    """Remove the first requests that fit together, in order of arrival; drop those whose caller has left."""
     batch: list[QueuedRequest] = []
     rows = 0
     while waiting:
@@ -119,7 +119,7 @@ class Batcher:
         self._note_idle()
 
     def _try_again(self, batch: Sequence[QueuedRequest], error: RdukitError) -> int:
-        """Put back, one by one, what has an attempt left; fail the others. Returns how many failed."""
+        """Put requests that have an attempt left back, one by one; fail the others. Returns how many failed."""
         failed = 0
         for waiting in reversed(batch):
             if waiting.attempts < MAX_ATTEMPTS and not waiting.reply.done():
@@ -284,7 +284,7 @@ def _slices(signature: ServedSignature) -> tuple[list[TensorSlice], list[TensorS
 
 
 def _fail(waiting: QueuedRequest, error: RdukitError) -> bool:
-    """Answer a request with an error; returns whether somebody still waited for it."""
+    """Answer a request with an error. Returns whether its caller still waited."""
     waiting.forget()
     if waiting.reply.done():
         return False

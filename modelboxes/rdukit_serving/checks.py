@@ -214,7 +214,7 @@ def check_classes(signature: ServedSignature, counts: Mapping[str, int]) -> None
 
 
 def class_count(spec: ServedTensor) -> int | None:
-    """Return how many classes an output tells apart; None if it is no row of scores."""
+    """Return the number of classes of an output; ``None`` unless its rows are scores."""
     if not spec.row_shape or not spec.row_elements or spec.datatype == "BOOL":
         return None
     return spec.row_elements if max(spec.row_shape) == spec.row_elements else None
@@ -314,7 +314,7 @@ def check_parameters(given: Mapping[str, object], legal: Mapping[str, str], wher
 
 
 def read_timeout(given: Mapping[str, object]) -> int:
-    """Return microseconds after which a request's caller wants no answer any more; 0: it waits.
+    """Return the microseconds for which a request's caller waits for an answer; 0: without limit.
 
     Source: Triton's extension of schedule policies, the parameter ``timeout``.
 

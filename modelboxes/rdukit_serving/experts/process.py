@@ -18,7 +18,7 @@ from rdukit_serving.text.queue import PARTS
 
 logger = logging.getLogger(__name__)
 
-#: Counts that the device took the parameters of an expert, and returns what the emulated one copied for that.
+#: Counts a switch of the device to an expert's parameters. Returns what the emulated device copied for the switch.
 CountSwitch = Callable[[str], ExpertSwitch]
 
 
@@ -54,7 +54,7 @@ class ExpertProcess:
         self._client: DeviceClient | None = None
         self._starting = asyncio.Lock()
         self._watching: asyncio.Task[None] | None = None
-        #: The line of each text that the process has, and what was copied on its behalf.
+        #: The line of each text in the process, and the copies made for it.
         self._lines: dict[int, ExpertLine] = {}
         self._switches: dict[int, ExpertSwitch] = {}
         #: Loads and unloads that are under way.

@@ -75,10 +75,10 @@ class FoundBundle:
     router: NamedRouter | None = None
 
     def require_fit(self) -> None:
-        """Check that all of it can be served.
+        """Check that the whole bundle can be served.
 
         Raises:
-            InvalidArgument: something does not fit; says what would.
+            InvalidArgument: a part does not fit; the message says what would.
         """
         if self.fit.problems:
             raise InvalidArgument(f"bundle {self.name} does not fit: {'; '.join(self.fit.problems)}")

@@ -25,7 +25,7 @@ TRACE_HEADER: Final = TRACEPARENT.encode()
 
 
 def find_wanted(value: bytes) -> SpanContext | None:
-    """Return the span that a header names if its trace is sampled (pure); ``None``: nobody asks."""
+    """Return the span that a header names if its trace is sampled (pure); ``None`` otherwise."""
     found = find_traceparent(value[:256].decode("latin-1"))
     return found if found is not None and found.is_sampled else None
 

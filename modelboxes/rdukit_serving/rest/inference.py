@@ -417,7 +417,7 @@ def _read_values(given: _Input, datatype: str) -> list[Any]:
 
 
 class _NotNested(Exception):
-    """Data that is neither flat nor nested as its shape says."""
+    """Raised for data that is neither flat nor nested according to its shape."""
 
 
 def _flatten(value: object, shape: Sequence[int]) -> list[Any]:

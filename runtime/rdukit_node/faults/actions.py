@@ -35,7 +35,7 @@ class OutcomeBuilder:
         self._errors: Final[dict[str, None]] = {}
         self._faults: Final[dict[str, None]] = {}
         self._notices: Final[list[Notice]] = []
-        #: By lease: whoever was hit, with component, exception code and error of the first time.
+        #: By lease: the owner that was hit, with the component, exception code and error of the first hit.
         self._hits: Final[dict[str, tuple[TileOwner, str, str, ErrorRecord]]] = {}
         self._cleared: Final[list[str]] = []
         self.repaired = 0
@@ -94,7 +94,7 @@ def _interrupt(
 
 
 def affected_owners(node: NodeSpec, event: CheckedInjection, owner_of: FindOwner) -> list[TileOwner]:
-    """Return leases that ``event`` hits; of one that hits nobody, the owner of its tile for the record."""
+    """Return the leases that ``event`` hits. An event on a tile always gives the owner of the tile, for the record."""
     component, impact = event.component, event.entry.impact
     if component.kind is ComponentKind.TILE:
         owner = owner_of(component.path)

@@ -107,7 +107,7 @@ class InjectionChecker:
         """Return the component called ``path``, with or without ``/NODE``.
 
         Raises:
-            InvalidArgument: the node has none; the message says which there are.
+            InvalidArgument: the node has no such component; the message names the components of its parent.
         """
         return self._by_path.get(path) or known_component(self._node, path)
 
@@ -197,7 +197,7 @@ def known_component(node: NodeSpec, path: str) -> NodeComponent:
     """Return the component called ``path``, with or without ``/NODE``.
 
     Raises:
-        InvalidArgument: the node has none; the message says which there are.
+        InvalidArgument: the node has no such component; the message names the components of its parent.
     """
     if not isinstance(path, str) or len(path) > 256:
         raise InvalidArgument(f"component is {str(path)[:80]!r}; legal: a path such as /NODE/XRDU_0/RDU_0/TILE_0")

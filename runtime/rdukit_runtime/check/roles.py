@@ -24,7 +24,7 @@ class InputRole:
     kind: str
     limit: int = 0
     least: int = 0
-    #: An index that is legal besides: of a target that does not count.
+    #: A further legal index: that of targets that a loss ignores.
     ignored: int | None = None
 
 

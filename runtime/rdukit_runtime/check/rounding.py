@@ -9,9 +9,9 @@ import torch
 
 from rdukit_runtime.engine.torch_private import TorchDispatchMode
 
-#: Largest difference over largest magnitude that needs no further look, by what is computed in.
+#: Largest difference over largest magnitude that needs no further look, by the dtype of the computation.
 AGREES: Final = {"f32": 2e-6, "bf16": 4e-3}
-#: The relative size of what rounding moves a result by.
+#: Relative size of the change that rounding makes to a result, by the dtype of the computation.
 MOVES: Final = {"f32": 2.0**-23, "bf16": 2.0**-8}
 
 
@@ -32,7 +32,7 @@ _CENTERING: Final = frozenset(
     for packet in [getattr(torch.ops.aten, name)]
     for overload in (getattr(packet, each) for each in packet.overloads())
 )  # fmt: skip
-#: How many last bits a sum of n numbers is off, over the root of n: measured with kernels of 16 lanes.
+#: Error of a sum of n numbers in last bits, over the root of n: measured with kernels of 16 lanes.
 _SUM_ROUNDING: Final = 1 / 16
 #: Results that are floating numbers and stand for yes and no, by their places: who reads them refuses all others.
 _FLAGS: Final = {torch.ops.aten.multilabel_margin_loss_forward.default: {1}}
@@ -78,7 +78,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._moved(made, narrow, is_write=any(result.alias_info is not None for result in returns))
 
     def _moved_rows(self, normed: torch.Tensor, made: Any) -> Any:
-        """Move the first result as a whole by what the sum over a row may be off: sums of n numbers in vectors."""
+        """Move the first result as a whole by the possible error of a row's sum, which kernels add up in vectors."""
         size = self._size * (normed.numel() / made[1].numel()) ** 0.5 * _SUM_ROUNDING
         factor = 1 + size * (2 * float(torch.rand((), generator=self._generator)) - 1)
         return (made[0] * factor, *made[1:])
@@ -86,7 +86,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _moved(self, value: Any, narrow: float, is_write: bool) -> Any:
         if not is_floating(value) or value._is_zerotensor():
             return value
-        size = max(self._size, narrow, torch.finfo(value.dtype).eps)  # half a number's last bit is none at all
+        size = max(self._size, narrow, torch.finfo(value.dtype).eps)  # moves below the last bit have no effect
         factor = torch.rand(value.shape, generator=self._generator).mul_(2 * size).add_(1 - size)
         moved = value.mul(factor)
         moved = (moved.bfloat16() if self._rounds else moved).to(value.dtype)

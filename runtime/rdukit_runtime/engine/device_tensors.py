@@ -41,7 +41,7 @@ class DeviceTensors:
         self._homes: dict[str, torch.Tensor] = {}
         #: Region → the output that was stored there last.
         self._stored: dict[str, str] = {}
-        #: Inputs of a graph that another graph makes → the slot in which that one keeps what it made.
+        #: Inputs of a graph that another graph makes → the slot in which the other graph keeps them.
         self._made_slots: dict[str, int] = {}
         #: Addresses of the set of parameters that is used in place of the own ones.
         self._set_addresses = range(0)
@@ -131,7 +131,7 @@ class DeviceTensors:
         self._transfer(values)
 
     def writer(self, values: Sequence[tuple[str, torch.Tensor]]) -> Callable[[], None]:
-        """Return ``write_all`` of the same tensors again and again: checked now; each call copies what they hold then.
+        """Return a function that writes the same tensors at each call, with the values of that moment. Checks them now.
 
         Raises:
             UnknownTensor, ShapeMismatch: as ``write``.

@@ -35,7 +35,7 @@ from rdukit_runtime.engine.machine_probe import (
 
 logger = logging.getLogger(__name__)
 
-#: About what a measurement takes.
+#: Approximate time of a measurement.
 _USUAL_SECONDS: Final = 2.0
 _ROUNDS: Final = 2
 #: A figure's part of it in one round.
@@ -104,7 +104,7 @@ def renew_limits(
 def _keep(limits: MachineLimits, former: Sequence[MachineLimits]) -> MachineLimits:
     """Keep the limits, each figure at least that of ``former``.
 
-    Whoever has several threads may use one: a figure is at least the one that is kept for fewer.
+    A program with several threads may use fewer, so a figure is at least that kept for fewer threads.
     """
     kept = _read_kept()
     fewer = [

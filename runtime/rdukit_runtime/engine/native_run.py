@@ -92,7 +92,7 @@ class HandleTable:
 
     def __init__(self, count: int) -> None:
         self.handles = (ctypes.c_void_p * count)()
-        #: Those that belong to the table, by slot; others' may stand in their place.
+        #: The table's own handles, by slot; ``replace`` may put others in their place.
         self._kept: dict[int, int] = {}
 
     def keep(self, slots: Set[int], tensors: Sequence[torch.Tensor | None]) -> None:
@@ -102,7 +102,7 @@ class HandleTable:
         self._kept.update((slot, int(self.handles[slot] or 0)) for slot in new)
 
     def replace(self, slots: Sequence[int], others: Sequence[int | None]) -> None:
-        """Put handles that belong to somebody else into slots; None: the table's own, or none."""
+        """Put handles that the table does not own into slots. ``None`` puts the table's own back, if it has one."""
         handles, kept = self.handles, self._kept
         for slot, handle in zip(slots, others, strict=True):
             handles[slot] = handle or kept.get(slot)

@@ -170,7 +170,7 @@ def _pivots(given: Mapping[str, Any]) -> bool:
 
 
 def _segments(given: Mapping[str, Any]) -> bool:
-    """Torch checks lengths and offsets itself, unless it is told not to."""
+    """Return whether torch checks lengths and offsets itself, as it does without ``unsafe``."""
     return not given.get("unsafe", False)
 
 

@@ -54,7 +54,7 @@ class ExecutionPlan(NamedTuple):
     cost: PlanCost
     #: Empty in programs without shared regions.
     stores: tuple[RegionStore, ...] = ()
-    #: Slots that the steps fill anew: emptied before the first, so that two sets of gradients never exist at once.
+    #: Slots that the steps fill anew. They are emptied before the first step, so that gradients never exist twice.
     replaced: tuple[int, ...] = ()
 
 

@@ -19,8 +19,8 @@ from rdukit_runtime.settings import ENGINE_THREADS
 #: order of magnitude matters: faster cores also have faster barriers.
 _FLOPS: Final = 50e9
 _BYTES: Final = 10e9
-#: A section of less host time is not worth meeting at barriers for: each of its operators takes a few microseconds,
-#: and waking a thread costs about as much.
+#: Least host time of a section that gains from several threads. Each operator of a shorter section takes a few
+#: microseconds, and waking a thread costs about as much.
 _LARGE_S: Final = 200e-6
 #: Variables by which programs choose a number of threads for the libraries under torch, and so for torch.
 _CHOICES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")

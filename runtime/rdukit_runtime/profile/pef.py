@@ -274,7 +274,7 @@ def _row_to_dict(profile: Profile, row: SectionRow) -> dict[str, Any]:
     }
 
 
-#: Limits by torch's dtype; what is not here has the limit of f32.
+#: Limits by torch's dtype; other dtypes have the limit of f32.
 _LIMIT_OF: Final[Mapping[str, str]] = {"bfloat16": "bf16", "float16": "bf16", "int8": "int8", "uint8": "int8"}
 #: Wider wins when operands differ.
 _RANK: Final = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")

@@ -129,7 +129,7 @@ def _run(arguments: list[str], environment: Mapping[str, str], is_quiet: bool) -
 
 @contextmanager
 def _signals_go_to(process: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """SIGTERM is passed on; Ctrl-C reaches the program by itself, and this process waits for its end."""
+    """Pass SIGTERM on to ``process`` and ignore Ctrl-C, which the terminal sends to ``process`` itself."""
     former = signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))
     interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
