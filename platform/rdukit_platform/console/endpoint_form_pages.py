@@ -105,7 +105,7 @@ def promote(request: Request, name: str, caller: EndpointsEditor) -> Response:
 
 @router.post("/endpoints/{name}/rollback")
 def roll_back(request: Request, name: str, caller: EndpointsEditor, given: Given) -> Response:
-    """Want an earlier revision again, or no canary."""
+    """Roll the endpoint back to an earlier revision, or end its canary."""
     number = given.get("revision", "").strip()
     try:
         body = RollbackRequest.model_validate({"revision": int(number) if number.isdecimal() else number or None})

@@ -78,7 +78,7 @@ router = APIRouter(prefix="/console", include_in_schema=False, route_class=PageR
 
 @router.get("")
 def root() -> Response:
-    """Return the console without its slash."""
+    """Redirect to the console, whose path ends with a slash."""
     return RedirectResponse("/console/")
 
 
