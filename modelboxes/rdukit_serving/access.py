@@ -58,7 +58,7 @@ class Access:
         scheme, _, token = (header or b"").partition(b" ")
         if scheme.lower() == b"bearer":
             digest = hashlib.sha256(token.strip()).digest()
-            # Every known token is compared, so that the time tells nothing.
+            # Compare every known token, so that the time does not depend on the token.
             if header and sum(hmac.compare_digest(digest, known) for known in self._digests):
                 if len(self._let_in) < MAX_REMEMBERED:
                     self._let_in.add(header)
@@ -66,9 +66,9 @@ class Access:
         raise Unauthenticated("send the header 'Authorization: Bearer TOKEN' with one of this box's tokens")
 
 
-#: Bytes after which what was collected is written, a page: requests wait meanwhile, 64 KiB took 2 ms of 32 callers.
+#: Bytes of collected lines, a page, after which they are written. Requests wait meanwhile: 32 callers 2 ms at 64 KiB.
 _BLOCK: Final = 1 << 12
-#: Seconds after which it is written anyway.
+#: Seconds after which they are written anyway.
 _FLUSH_S: Final = 0.5
 
 

@@ -1,7 +1,7 @@
-"""Greedy batching: a batch is whatever waits when the device becomes free, up to the PEF's batch.
+"""Dynamic batching: a free device takes all waiting requests, up to the PEF's batch size.
 
-A lone request starts at once; under load, batches fill by themselves while the device computes. One thing is waited
-for: callers who will be there in a moment, as ``adaptive_batching.BatchDelayPolicy`` says. Belongs to one event loop.
+A single request starts at once; under load, batches fill while the device computes. Only expected callers are waited
+for, by ``adaptive_batching.BatchDelayPolicy``. Belongs to one event loop.
 
 The rows of a failed batch run once more, one by one. So one caller's numbers, or a request that kills the process, do
 not fail the others, which get their answers after the second attempt. Deeper checks beforehand would not do: no check
@@ -22,7 +22,7 @@ from rdukit_serving.settings import MAX_QUEUE_DELAY_US
 from rdukit_serving.signature import InferRequest, InferResponse, Reply, RequestTiming, ServedSignature
 from rdukit_serving.tuning.adaptive_batching import make_delay_policy
 
-#: A request whose batch failed, or whose process died meanwhile, is tried once more, alone: it may not be to blame.
+#: Attempts of a request: if its batch failed or its process died, it is retried alone, as it may not be the cause.
 MAX_ATTEMPTS = 2
 
 
@@ -45,7 +45,7 @@ class QueuedRequest:
         self.timer: asyncio.TimerHandle | None = None
 
     def forget(self) -> None:
-        """Let go of the timer: it is answered, or nobody waits."""
+        """Cancel the timer: the request is answered, or its caller has left."""
         if self.timer is not None:
             self.timer.cancel()
 
@@ -59,7 +59,7 @@ class TensorSlice(NamedTuple):
 
 
 def take_batch(waiting: "deque[QueuedRequest]", max_rows: int) -> list[QueuedRequest]:
-    """Remove the first requests that fit together, in order of arrival, leaving out those nobody waits for any more."""
+    """Remove the first requests that fit together, in order of arrival; drop those whose caller has left."""
     batch: list[QueuedRequest] = []
     rows = 0
     while waiting:
@@ -119,7 +119,7 @@ class Batcher:
         self._note_idle()
 
     def _try_again(self, batch: Sequence[QueuedRequest], error: RdukitError) -> int:
-        """Put back, one by one, what has an attempt left; fail the others. Returns how many failed."""
+        """Put requests that have an attempt left back, one by one; fail the others. Returns how many failed."""
         failed = 0
         for waiting in reversed(batch):
             if waiting.attempts < MAX_ATTEMPTS and not waiting.reply.done():
@@ -163,7 +163,7 @@ class Batcher:
                 self._schedule()
 
     def _expire(self, queued: QueuedRequest, timeout_us: int) -> None:
-        """Answer a request whose time has passed; it is not run, or what it gives is not looked at."""
+        """Answer a request whose timeout has passed; it is not run, or its result is discarded."""
         error = f"there is no answer after {timeout_us} microseconds, the timeout of the request; ask for more"
         self._statistics.count_failed(_fail(queued, DeadlineExceeded(error)))
 
@@ -284,7 +284,7 @@ def _slices(signature: ServedSignature) -> tuple[list[TensorSlice], list[TensorS
 
 
 def _fail(waiting: QueuedRequest, error: RdukitError) -> bool:
-    """Answer a request with an error; returns whether somebody still waited for it."""
+    """Answer a request with an error. Returns whether its caller still waited."""
     waiting.forget()
     if waiting.reply.done():
         return False

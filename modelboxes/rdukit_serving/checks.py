@@ -214,7 +214,7 @@ def check_classes(signature: ServedSignature, counts: Mapping[str, int]) -> None
 
 
 def class_count(spec: ServedTensor) -> int | None:
-    """Return how many classes an output tells apart; None if it is no row of scores."""
+    """Return the number of classes of an output; ``None`` unless its rows are scores."""
     if not spec.row_shape or not spec.row_elements or spec.datatype == "BOOL":
         return None
     return spec.row_elements if max(spec.row_shape) == spec.row_elements else None
@@ -258,7 +258,7 @@ def split_strings(data: bytes) -> Iterator[bytes]:
 
 
 def _likeliest(values: Sequence[Any], count: int, labels: Sequence[str]) -> Iterator[str]:
-    # What is not a number is the least likely.
+    # NaN sorts as the least likely.
     keys = [value if value == value else -inf for value in values]
     for index in nlargest(count, range(len(keys)), key=keys.__getitem__):
         value = values[index]
@@ -279,7 +279,7 @@ def _values(spec: ServedTensor, data: bytes) -> list[Any]:
     return array(code, data).tolist()
 
 
-#: Name → what is legal, in words. Of the request, over REST.
+#: Legal values, as text, of a REST request's parameters by name.
 REQUEST_PARAMETERS: Final[Mapping[str, str]] = {"binary_data_output": "true or false", "timeout": "microseconds"}
 INPUT_PARAMETERS: Final[Mapping[str, str]] = {"binary_data_size": "a number of bytes"}
 OUTPUT_PARAMETERS: Final[Mapping[str, str]] = {"binary_data": "true or false", PARAMETER: "a number of classes"}
@@ -296,7 +296,7 @@ _NOT_SERVED: Final[Mapping[str, str]] = {
     "shared_memory_region": _SHARED_MEMORY, "shared_memory_offset": _SHARED_MEMORY,
     "shared_memory_byte_size": _SHARED_MEMORY,
 }  # fmt: skip
-#: What these have where a client does not use them.
+#: Values of these parameters in requests that do not use them.
 _UNUSED: Final = (0, "", False)
 
 
@@ -314,7 +314,7 @@ def check_parameters(given: Mapping[str, object], legal: Mapping[str, str], wher
 
 
 def read_timeout(given: Mapping[str, object]) -> int:
-    """Return microseconds after which a request's caller wants no answer any more; 0: it waits.
+    """Return the microseconds for which a request's caller waits for an answer; 0: without limit.
 
     Source: Triton's extension of schedule policies, the parameter ``timeout``.
 

@@ -118,16 +118,16 @@ class ServedFiles:
         self, name: str, models: "ServedModels", load: Callable[[], Awaitable[None]],
         why_not_ready: Callable[[], Awaitable[str]], collectors: "Sequence[Collector]" = (),
     ) -> None:  # fmt: skip
-        """``load``: loads what is served from the beginning; ``collectors``: of metrics beside those of all models."""
+        """``load``: loads the models that are served from the start. ``collectors``: further collectors of metrics."""
         self.name, self.models = name, models
         self._load, self._why_not_ready, self._collectors = load, why_not_ready, collectors
         self._is_closing = False
 
     async def load(self) -> None:
-        """Load what is served.
+        """Load the models that are served from the start.
 
         Raises:
-            RdukitError: it cannot be loaded.
+            RdukitError: a model cannot be loaded.
         """
         await self._load()
 
@@ -169,7 +169,7 @@ class ServedFiles:
         return app
 
     def grpc_services(self) -> "Sequence[AddService]":
-        """Return none: there is the inference protocol only."""
+        """Return no services, since a box serves the inference protocol only."""
         return ()
 
     async def close(self) -> None:

@@ -147,7 +147,7 @@ async def _serve(options: ServerOptions, make_service: Callable[[], Service], pa
         with suppress(OSError, PermissionDenied):  # only ``rdukit status`` would miss it
             make_folder(announcement.parent)
             write_json_unflushed(announcement, announced)
-    # What is there now stays: collections look at requests' objects only.
+    # Present objects stay; freezing them keeps garbage collections short.
     gc.collect()
     gc.freeze()
     servers.app.routes()  # while nobody asks for them yet

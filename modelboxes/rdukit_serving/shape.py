@@ -23,10 +23,11 @@ SizeValue = int | float | str | bool
 
 @dataclass(frozen=True, slots=True)
 class TextSizes:
-    """Sizes of a text program: lengths in tokens, the number of tokens that there are, and of texts made at once.
+    """Sizes of a text program: lengths in tokens, size of the vocabulary, and number of concurrent sequences
+    (``texts``).
 
-    A run has room for as many texts, and for ``guesses`` of one text beside its next token. Each text may take one of
-    as many ``adapters``, updates of the rank ``adapter_rank`` beside the weights.
+    A run has ``texts`` sequences, and ``guesses`` speculative tokens per sequence. Each sequence may use one of
+    ``adapters`` adapters of the rank ``adapter_rank``.
     """
 
     context: int
@@ -38,7 +39,7 @@ class TextSizes:
     adapter_rank: int = 0
 
     def figures(self) -> dict[str, int]:
-        """Return what a server says of them."""
+        """Return the sizes that a server reports."""
         return {"context": self.context, "prompt": self.prompt, "vocabulary": self.vocabulary, "texts": self.texts}
 
     @property
@@ -103,9 +104,9 @@ class Shape:
     purpose: str = TRAIN
     optimizer: str = "sgd"
     clips_gradients: bool = False
-    #: Of a language model compiled to serve.
+    #: Sizes of a language model that is compiled to serve.
     text: TextSizes | None = None
-    #: What the outputs of the PEF's graphs are, in order: ``loss``, ``logits``.
+    #: Kinds of the outputs of the PEF's graphs, in order: ``loss``, ``logits``.
     outputs: tuple[str, ...] = ("loss", "logits")
     #: Rows of a call → the graph for as many, of a PEF that serves with several; empty: there is one graph only.
     graphs: Mapping[int, str] = field(default_factory=dict)

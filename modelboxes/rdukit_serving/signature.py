@@ -52,7 +52,7 @@ class ServedTensor:
     row_shape: tuple[int, ...]
     #: The PEF's symbol behind it.
     symbol: str
-    #: Of an input of indices: how many rows they choose from; None: any number is legal.
+    #: Number of rows that an input of indices chooses from; ``None``: any number is legal.
     rows_of_table: int | None = None
 
     @cached_property

@@ -285,7 +285,7 @@ def gateway_finding(host: str, has_tls: bool, proxies: str) -> Finding:
 def key_findings(files: Sequence[tuple[str, int]]) -> Iterator[Finding]:
     """Find files with keys and passwords, and their modes, that others may read."""
     for file, mode in files:
-        if mode & 0o027:  # a group may read: of a key that several services share
+        if mode & 0o027:  # read permission of the group is allowed: services may share a key
             yield Finding(
                 "keys", FindingLevel.BAD, f"other users may read {file} (mode {mode:04o})", f"chmod 600 {file}"
             )

@@ -120,7 +120,7 @@ def find_component(node: NodeSpec, path: str) -> NodeComponent:
     """Return the component called ``path``, with or without the ``/NODE`` that some of the vendor's tools leave out.
 
     Raises:
-        NotFound: the node has no such component; the message names what its parent has.
+        NotFound: the node has no such component; the message names the components of its parent.
     """
     wanted = _full_path(path)
     found = _by_path(node).get(wanted)

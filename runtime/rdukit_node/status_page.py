@@ -106,7 +106,7 @@ class StatusPage:
         return self.words[PageWord.INTERRUPTS]
 
     def enter(self, phase: int) -> int:
-        """Begin ``phase`` and book the time of the one before. Returns that one, to go back to."""
+        """Begin ``phase`` and book the time of the phase before. Returns the phase before."""
         words = self.words
         now = monotonic_ns()
         sequence, former = words[2], words[3]
@@ -122,7 +122,7 @@ class StatusPage:
         self, sections: int, cycles: int, flops: int, ddr_read: int, ddr_written: int, transfer_ns: int = 0,
         to_device: int = 0, to_host: int = 0,
     ) -> None:  # fmt: skip
-        """Add one run, and end the present phase; ``transfer_ns`` of it were transfers of so many bytes."""
+        """Add one run and end the present phase; ``transfer_ns`` of its time were transfers of that many bytes."""
         words = self.words
         now = monotonic_ns()
         words[2] += 1

@@ -112,7 +112,7 @@ class Application(Closable):
             raise
 
     def _run_traced(self, graph: Graph, sections: tuple[int, ...], scalars: Mapping[str, float]) -> None:
-        """Run with a span, and with ``telemetry.sections`` one for each section, as long as nobody else measures."""
+        """Run with a span; with ``telemetry.sections`` also one for each section, if no other code times sections."""
         assert self._span is not None
         self._runs_to_trace -= 1
         program, before, earlier = self.program, self.program.counters, self.program.section_seconds

@@ -124,7 +124,7 @@ def _init(launch: Launch, store: TCPStore, longest: timedelta) -> None:
 
 
 def _wait_for_port(path: Path) -> int:
-    """Return the port that rank 0 of this launch left at ``path``; what a dead process left does not count."""
+    """Return the port that rank 0 of this launch left at ``path``; a port of a dead process is ignored."""
     waiting = resolve(RENDEZVOUS_TIMEOUT_S)
     end = time.monotonic() + waiting
     while time.monotonic() < end:

@@ -1,4 +1,4 @@
-"""``rdukit box recipe list|show|run``: training, tuning, evaluation and inference of a box's model, with their figures."""
+"""``rdukit box recipe list|show|run``: training, tuning, evaluation and inference of a box's model, and figures."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence

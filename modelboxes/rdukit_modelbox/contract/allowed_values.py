@@ -138,7 +138,7 @@ def normalise(kind: ParameterType, value: object) -> ParameterValue | None:
 
 
 def find_objection(kind: ParameterType, legal: AllowedValues, value: object, values: Values = _UNKNOWN) -> str | None:
-    """Return why ``value`` is not legal, with the legal values; ``None`` if it is. ``values``: those that limits name."""
+    """Return why ``value`` is illegal, with the legal values, or ``None``. ``values``: those named by limits."""
     given = normalise(kind, value)
     if given is None:
         return f"{value!r} is not of type {kind}; legal: {format_allowed(kind, legal, values)}"

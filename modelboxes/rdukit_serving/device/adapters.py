@@ -29,7 +29,7 @@ from rdukit_serving.shape import Shape, shape_of
 PEFT_CONFIG: Final = "adapter_config.json"
 PEFT_FILE: Final = "adapter_model.safetensors"
 _PEFT_PREFIX: Final = "base_model.model."
-#: What PEFT can do beside, and what each of these says where it does nothing.
+#: Further options of PEFT, each with the value that disables it.
 _PLAIN: Final[Mapping[str, Any]] = {
     "bias": "none", "use_dora": False, "fan_in_fan_out": False, "rank_pattern": {}, "alpha_pattern": {},
     "modules_to_save": None, "layer_replication": None, "trainable_token_indices": None, "target_parameters": None,
@@ -37,14 +37,14 @@ _PLAIN: Final[Mapping[str, Any]] = {
 
 
 def read_adapter(path: Path, wanted: Shape | None = None) -> tuple[Mapping[str, LayerUpdate], Tensors]:
-    """Read an adapter: the updates by layer, and the other tensors of the file, by which its weights are known.
+    """Read an adapter: the updates by layer, and the file's other tensors, which identify its base weights.
 
-    ``path`` is a checkpoint that train made with ``lora_rank``, or a folder of PEFT's, which has no others and does not
-    say what model it is of. ``wanted`` is the shape of the PEF that it is for.
+    ``path`` is a checkpoint that train made with ``lora_rank``, or a folder of PEFT, which has no other tensors and
+    does not name its model. ``wanted`` is the shape of the PEF that it is for.
 
     Raises:
         NotFound: there is no such checkpoint.
-        InvalidArgument: it is damaged, has no adapter, or does what is not served; names that.
+        InvalidArgument: it is damaged, has no adapter, or uses an unsupported option, which the message names.
     """
     is_peft = path.is_dir() and (path / PEFT_CONFIG).is_file()
     _, found = load_parameters(path / PEFT_FILE) if is_peft else load_parameters(path, wanted=wanted)

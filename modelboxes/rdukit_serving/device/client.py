@@ -83,7 +83,7 @@ class DeviceClient:
         self._ending: str | None = None
         #: Called with each message of a text model.
         self.on_message: Callable[[dict[str, Any]], None] = lambda message: None
-        #: Of a text model: context, prompt and vocabulary in tokens; its signature is empty.
+        #: Context, prompt and vocabulary of a text model, in tokens; its signature is empty.
         self.text: Mapping[str, int] | None = None
         self.signature: ServedSignature
         self.memory: memoryview
@@ -95,7 +95,7 @@ class DeviceClient:
         """Start a process and wait until its model is loaded.
 
         Raises:
-            RdukitError: what the process says: ``NoResources``, ``PefCorrupt``, ``InvalidArgument`` …
+            RdukitError: the process reports an error: ``NoResources``, ``PefCorrupt``, ``InvalidArgument`` …
             Unavailable: it ended, or took longer than ``timeout_s``.
         """
         log_file.parent.mkdir(parents=True, exist_ok=True)

@@ -64,7 +64,7 @@ class LoadedModel:
                 found, self._program.find_graph(batches), lambda: read_pef(pef).format_version
             )
             self._row_graph = None if row is None else self._program.find_graph(row)
-            #: Names of classes that the checkpoint says.
+            #: Names of classes in the checkpoint.
             self._classes: tuple[str, ...] = ()
             self._upload(checkpoint)
             self.signature = choose_signature(
@@ -81,9 +81,9 @@ class LoadedModel:
         self._memory: memoryview | None = None
         self._inputs: list[torch.Tensor] = []
         self._call: Callable[[], RunTimes]
-        #: A call for each row that may be run by itself: so many rows are done sooner so than as a batch.
+        #: A call for each row that may run by itself. That many rows are done sooner by these calls than as a batch.
         self._row_calls: list[Callable[[], RunTimes]] = []
-        #: Rows that have been filled: what lies behind them in shared memory is zero.
+        #: Number of rows that have been filled: the rows after them in shared memory are zero.
         self._filled = 0
 
     def bind(self, memory: memoryview) -> None:
@@ -139,7 +139,7 @@ class LoadedModel:
         self._application.close()
 
     def _labels(self, named: Sequence[str]) -> Sequence[str]:
-        """Return the names of classes: the box's, which must be those that the checkpoint says, or these."""
+        """Return the names of classes: ``named``, which must equal the checkpoint's, or the latter."""
         if named and self._classes and tuple(named) != self._classes:
             raise InvalidArgument(
                 f"classes: {', '.join(self._classes)} in the checkpoint, {', '.join(named)} in the box's "

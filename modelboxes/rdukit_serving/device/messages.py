@@ -36,8 +36,8 @@ def is_json(packet: bytes) -> bool:
     return len(packet) not in (RUN.size, RAN.size)
 
 
-#: Characters or tokens of a part. As JSON a character has up to 12 bytes and a token 12, and what a request has beside
-#: its prompt (stop sequences, biases) must fit into the packet, too.
+#: Characters or tokens per part. In JSON each takes up to 12 bytes, and the rest of a request (stop sequences, biases)
+#: must fit into the packet, too.
 PART: Final = 1024
 
 Prompt = str | Sequence[int]

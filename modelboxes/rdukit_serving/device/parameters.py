@@ -89,7 +89,7 @@ def check_checkpoint(wanted: Shape, checkpoint: Path, which: str = "newest") -> 
 def compare_models(wanted: Shape, header: CheckpointHeader, checkpoint: Path) -> None:
     """Refuse a checkpoint of another model than the PEF.
 
-    An earlier version wrote down sizes without what they stand for: those that are not 0 are compared.
+    An earlier version wrote sizes without their meaning: of these, the ones that are not 0 are compared.
 
     Raises:
         InvalidArgument: names each value that differs.
@@ -205,10 +205,10 @@ def read_constants(pef: Pef) -> Tensors:
 
 
 def text_parameters(pef: Pef, parameters: Tensors) -> list[tuple[str, torch.Tensor]]:
-    """Return what a program of texts reads by symbol: of the checkpoint, and what the PEF has itself.
+    """Return the tensors that a program of texts reads, by symbol, from the checkpoint and from the PEF.
 
-    A PEF may be compiled for fewer positions than the checkpoint has tables of: a table that is no parameter, such as
-    one of rotary angles, has a row for each position, whatever their number, and the first ones are taken.
+    A PEF may be compiled for fewer positions than the checkpoint's tables have. A table that is no parameter, such as
+    one of rotary angles, has a row for each position, of which the first ones are taken.
 
     Raises:
         InvalidArgument: a table is of fewer positions than the PEF has; or as ``match_parameters``.
@@ -258,8 +258,8 @@ def match_parameters(pef: Pef, names: Iterable[str]) -> Mapping[str, str]:
 def _kept_buffers(pef: Pef, wanted: Iterable[str]) -> set[str]:
     """Return the symbols of buffers that a checkpoint holds.
 
-    A PEF of an earlier version, or of a program without a box, does not name them: it needs those that no section
-    writes, such as tables of rotary angles, and that it does not hold itself.
+    A PEF of an earlier version, or of a program without a box, does not name them. They are then the buffers that no
+    section writes, such as tables of rotary angles, and that the PEF does not hold itself.
     """
     shape = shape_of(pef, pef.name) if BOX_KEY in pef.metadata else None
     if shape is None or shape.identity is None:
@@ -272,7 +272,7 @@ def _kept_buffers(pef: Pef, wanted: Iterable[str]) -> set[str]:
 
 
 def _unused(pef: Pef, names: Iterable[str]) -> list[str]:
-    """Return names that a checkpoint has and the PEF takes under no name; adapters and tied names are none."""
+    """Return the unmatched ``names`` of a checkpoint without those of buffers and of tied parameters."""
     known = shape_of(pef, pef.name).tensors if BOX_KEY in pef.metadata else TensorNames()
     return sorted(set(names) - {*known.buffers, *(name for group in known.tied for name in group)})
 

@@ -26,7 +26,7 @@ _PATH: Final = re.compile(r"(?<![\w.])/[^\s:,)\"']+")
 
 
 def main(arguments: list[str]) -> int:
-    """Load what the first message says and serve until the box closes its end."""
+    """Load the model that the first message names, and serve until the box closes its end."""
     options = dict(zip(arguments[::2], arguments[1::2], strict=True))
     die_with_parent(int(options["--parent"]))
     box = socket.socket(fileno=int(options["--socket"]))
@@ -93,7 +93,7 @@ def _serve_batches(box: socket.socket, model: "LoadedModel") -> None:
     model.bind(memoryview(shared))  # allocates, plans and touches everything before the first caller waits
     socket.send_fds(box, [encode(kind="ready", signature=model.signature.to_json())], [descriptor])
     os.close(descriptor)
-    # What is there now stays: collections look at what runs make only.
+    # Present objects stay; freezing them keeps garbage collections short.
     gc.collect()
     gc.freeze()
     while packet := box.recv(MAX_PACKET_BYTES):

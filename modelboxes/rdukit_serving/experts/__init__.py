@@ -1,1 +1,1 @@
-"""Many experts of few architectures behind one server: what a bundle file says, what fits, and who is in memory."""
+"""Many experts of few architectures behind one server: bundle files, the fit in memory, and loading and eviction."""

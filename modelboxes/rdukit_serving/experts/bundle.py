@@ -42,7 +42,7 @@ class DraftEntry(StrictModel):
 
 
 class Configuration(StrictModel):
-    """A PEF that was compiled to serve texts. What is said beside it must be what it was compiled with."""
+    """A PEF compiled to serve text. The other keys must match its compilation."""
 
     name: ExpertName
     pef: FileOfBundle = Field(description="File in the bundle's folder.")
@@ -168,7 +168,7 @@ class BundleFiles:
         return found
 
     def fault(self, path: KeyPath, words: str) -> InvalidArgument:
-        """Return the error that says what is wrong at ``path``."""
+        """Return the error for a fault at ``path``."""
         return InvalidArgument(_told(str(self.where), Diagnostic(self._marked.mark_of(path), path, words)))
 
 
@@ -218,7 +218,7 @@ def _told(where: str, fault: Diagnostic) -> str:
 
 
 def _conflicts(bundle: Bundle) -> Iterator[tuple[KeyPath, str]]:
-    """Yield what the parts of a bundle say against each other."""
+    """Yield contradictions between the parts of a bundle."""
     configurations: set[str] = set()
     for at, configuration in enumerate(bundle.configurations):
         if configuration.name in configurations:
@@ -250,7 +250,7 @@ def _conflicts(bundle: Bundle) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _wrong_draft(bundle: Bundle, draft: DraftEntry) -> str:
-    """Say what is wrong with a draft as it is written; "" if nothing is."""
+    """Return the fault in a draft's keys; "" if there is none."""
     if draft.expert is None:
         return "" if draft.pef and draft.checkpoint else "it needs an expert, or pef and checkpoint"
     if draft.pef or draft.checkpoint:

@@ -1,4 +1,4 @@
-"""What of a bundle fits into the device's memory, emulated, and into the host's. Pure: a sum over static shapes.
+"""Check whether a bundle fits into the emulated device's memory and the host's (pure): a sum over static shapes.
 
 Caches and activations of all configurations stay in the fastest tier, HBM where the chip has it; weights of experts
 share the rest of it, and are copied there from DDR when they are needed.
@@ -107,12 +107,12 @@ def device_memory(
 def legalize(
     device: DeviceMemory, configurations: Sequence[ConfigurationSizes], experts: Sequence[ExpertSizes]
 ) -> BundleFit:
-    """Add up what a bundle needs and compare it with what there is."""
+    """Compare the memory that a bundle needs with the available memory."""
     tier, tier_bytes = ("hbm", device.hbm_bytes) if device.hbm_bytes else ("ddr", device.ddr_bytes)
     fixed = sum(each.fixed_bytes for each in configurations)
     drafts = sum(each.draft_weights_bytes for each in configurations)
     used = {expert.configuration for expert in experts}
-    #: Of each configuration one expert runs: these are in the fastest tier together.
+    #: Each configuration runs one expert at a time; these are in the fastest tier together.
     running = sum(each.weights_bytes for each in configurations if each.name in used)
     room = tier_bytes - fixed
     problems = []

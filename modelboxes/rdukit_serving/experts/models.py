@@ -40,7 +40,7 @@ class ExpertVersion(ModelVersion):
     def __init__(
         self, found: FoundExpert, pool: ExpertPool, log_file: Path, max_queue: int, adapter: AdapterEntry | None = None
     ) -> None:  # fmt: skip
-        """``adapter``: the one that this is, beside the weights of the expert; None: the expert itself."""
+        """``adapter``: the adapter of the expert that this version is; ``None``: the version is the expert itself."""
         entry, configuration = found.entry, found.configuration
         self.entry = adapter or entry
         self.adapter = "" if adapter is None else adapter.name
@@ -55,7 +55,7 @@ class ExpertVersion(ModelVersion):
         self.text = {**configuration.text.figures(), "generates": configuration.generates}
         self._last_error = ""
         self.loaded_at = time.time()
-        #: Adapters beside it, which come and go with it.
+        #: Adapters of the expert, which are loaded and unloaded with it.
         self.adapters: list[ExpertVersion] = []
         if adapter is None:
             self.adapters = [ExpertVersion(found, pool, log_file, max_queue, each) for each in entry.adapters]
@@ -63,7 +63,7 @@ class ExpertVersion(ModelVersion):
 
     @property
     def state(self) -> VersionState:
-        """Return the state as the repository tells it."""
+        """Return the state in the words of the repository."""
         return _STATES[self.expert_state]
 
     @state.setter
@@ -77,17 +77,17 @@ class ExpertVersion(ModelVersion):
 
     @property
     def signature(self) -> ServedSignature:
-        """Return no inputs and outputs, and what is known of the PEF."""
+        """Return a signature without inputs and outputs, with the known properties of the PEF."""
         properties = {"configuration": self.found.configuration.name, **self._process.properties}
         return ServedSignature((), (), 1, 1, properties=properties)
 
     @property
     def pid(self) -> int | None:
-        """Return the process id of its configuration's process, while the expert is there."""
+        """Return the process id of its configuration's process, while the expert is live."""
         return self._process.pid if self.expert_state is ExpertState.LIVE else None
 
     def describe(self) -> dict[str, object]:
-        """Return what the list of models tells of it."""
+        """Return its entry in the list of models."""
         return {
             **super().describe(), "state": str(self.expert_state), "configuration": self.found.configuration.name,
             "aliases": list(self.entry.aliases), "pinned": self.found.entry.pinned,
@@ -231,7 +231,7 @@ class ExpertModels(ServedModels):
         await self.pool.start()
 
     async def why_not_ready(self) -> str:
-        """Return "" if all processes are there, and of each an expert that is live makes texts, or is not there."""
+        """Return the fault of a process, or of a live expert of each configuration; "" if there is none."""
         for name, process in self.pool.processes.items():
             if process.pid is None:
                 return f"the inference process of configuration {name} is being restarted"
@@ -254,7 +254,7 @@ class ExpertModels(ServedModels):
         return self.repository_of(name).find(name, version)
 
     def loaded(self, name: str, version: str) -> ModelVersion | None:
-        """Return the expert; None: ask ``ensure``, which says why there is none."""
+        """Return the loaded expert; ``None``: it is not loaded, and ``ensure`` has the reason."""
         try:
             return self.repository_of(name).find(name, version)
         except NotFound:

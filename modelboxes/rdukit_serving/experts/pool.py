@@ -31,11 +31,11 @@ class ExpertTexts(Protocol):
     """Texts of one expert, as the pool sees them."""
 
     def has_come(self, line: ExpertLine, seconds: float) -> None:
-        """Send texts to this line from now on; loading took so long."""
+        """Send texts to this line from now on. ``seconds``: time of the loading."""
         ...
 
     def has_gone(self, ending: str) -> None:
-        """Fail the texts that are made, as the weights are gone; those that wait go on waiting."""
+        """Fail the texts in progress, since the weights are gone; waiting texts go on waiting."""
         ...
 
     def has_failed(self, error: RdukitError) -> None:
@@ -88,7 +88,7 @@ class ExpertPool:
         self._seats = {
             name: _Seat(found, self.processes[found.configuration.name]) for name, found in bundle.experts.items()
         }
-        #: Of each configuration: the expert that ran last.
+        #: Last running expert of each configuration.
         self._running: dict[str, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
@@ -142,7 +142,7 @@ class ExpertPool:
             pass
 
     async def unload(self, name: str) -> None:
-        """Let an expert go when its texts have ended; waits so long as ``box.drain_s`` says."""
+        """Unload an expert when its sequences have ended, or after ``box.drain_s``."""
         seat, gone = self._seats[name], asyncio.get_running_loop().create_future()
         self.table.leave(name)
         if self.table.state(name) is ExpertState.OFFLINE:
@@ -159,7 +159,7 @@ class ExpertPool:
                 seat.leaving.remove(gone)
 
     async def close(self) -> None:
-        """End every process; what waits is told so."""
+        """End every process and tell those who wait for texts."""
         self._is_closing = True
         for task in list(self._tasks):
             task.cancel()
@@ -277,7 +277,7 @@ class ExpertPool:
             self._spawn(self._revive(self.processes[configuration]))
 
     async def _revive(self, process: ExpertProcess) -> None:
-        """Start a process again, with growing pauses, also if nobody asks for its experts."""
+        """Start a process again, with growing pauses, also without requests for its experts."""
         pause = 0.0
         while True:
             await asyncio.sleep(pause)

@@ -18,7 +18,7 @@ from rdukit_serving.text.queue import PARTS
 
 logger = logging.getLogger(__name__)
 
-#: Counts that the device took the parameters of an expert, and returns what the emulated one copied for that.
+#: Counts a switch of the device to an expert's parameters. Returns what the emulated device copied for the switch.
 CountSwitch = Callable[[str], ExpertSwitch]
 
 
@@ -54,7 +54,7 @@ class ExpertProcess:
         self._client: DeviceClient | None = None
         self._starting = asyncio.Lock()
         self._watching: asyncio.Task[None] | None = None
-        #: The line of each text that the process has, and what was copied on its behalf.
+        #: The line of each text in the process, and the copies made for it.
         self._lines: dict[int, ExpertLine] = {}
         self._switches: dict[int, ExpertSwitch] = {}
         #: Loads and unloads that are under way.
@@ -67,7 +67,7 @@ class ExpertProcess:
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """Return what the process says of the loaded PEF; empty while there is none."""
+        """Return the process's description of the loaded PEF; empty while there is none."""
         return {} if self._client is None else self._client.signature.properties
 
     async def start(self) -> None:
@@ -109,7 +109,7 @@ class ExpertProcess:
         await self._ask(kind="unload", expert=expert)
 
     def send(self, line: ExpertLine, message: Mapping[str, object]) -> None:
-        """Send a message about a text; its answers go to ``line``. Where there is no process, that is the answer."""
+        """Send a message about a sequence; ``line`` gets its answers. Without a process, it gets an error."""
         number = message["number"]
         assert isinstance(number, int)
         if self._client is None:

@@ -75,10 +75,10 @@ class FoundBundle:
     router: NamedRouter | None = None
 
     def require_fit(self) -> None:
-        """Check that all of it can be served.
+        """Check that the whole bundle can be served.
 
         Raises:
-            InvalidArgument: something does not fit; says what would.
+            InvalidArgument: a part does not fit; the message says what would.
         """
         if self.fit.problems:
             raise InvalidArgument(f"bundle {self.name} does not fit: {'; '.join(self.fit.problems)}")
@@ -88,8 +88,8 @@ def find_bundle(files: BundleFiles) -> FoundBundle:
     """Read the PEFs of a bundle, find its checkpoints, and add up what they need.
 
     Raises:
-        NotFound, PefError: a file is missing, or is no PEF that can be used.
-        InvalidArgument: a file lies outside of the bundle's folders, or is not what the bundle says of it.
+        NotFound, PefError: a file is missing, or is no usable PEF.
+        InvalidArgument: a file lies outside of the bundle's folders, or does not match the bundle.
         PefMismatch: the parameters of a PEF cannot be exchanged.
     """
     bundle = files.bundle
@@ -199,9 +199,9 @@ def _with_draft(
 def _read(
     files: BundleFiles, place: KeyPath, said: Configuration, chips: list[ChipSpec]
 ) -> FoundConfiguration:  # fmt: skip
-    """Compare the PEF of a configuration with what the bundle says of it, and add up its memory.
+    """Compare the PEF of a configuration with the bundle, and sum its memory.
 
-    ``chips``: those of the PEFs so far; that of this one joins them.
+    ``chips``: chips of the PEFs so far; this PEF's chip is added.
     """
     path = files.find(said.pef, (*place, "pef"))
     pef = read_pef(path).pef

@@ -1,8 +1,8 @@
-"""Which experts are in the host's memory, who waits for it, and who leaves. Pure; ``pool.py`` does what it decides.
+"""Table of experts in the host's memory, and of waiting ones (pure); ``pool.py`` executes its decisions.
 
-Experts that were used least recently make room; pinned ones stay, and so do those with texts. Where only experts with
-texts could make room, they take no further ones until they have made it: else those that are always asked for would
-keep the others out. Who waits is served in order.
+The least recently used experts are evicted, but not pinned ones or those with running sequences. If only experts with
+running sequences could make room, they accept no further ones until they have been evicted; otherwise busy experts
+would starve the others. Waiting experts are served in order.
 """
 
 from collections.abc import Iterable, Mapping
@@ -88,9 +88,9 @@ class ExpertTable:
                 entry.state = ExpertState.QUEUED
 
     def forget(self, name: str) -> None:
-        """Take a load back that nobody waits for any more; one that has begun goes on.
+        """Cancel a load that no text waits for any more, unless it has begun.
 
-        An expert whose process died comes back for the texts that it still has, and a pinned one in any case.
+        An expert that still has texts after its process died, or that is pinned, is loaded all the same.
         """
         if not (self._entries[name].texts or self._entries[name].is_pinned):
             self._leave_queue(name)
@@ -128,7 +128,7 @@ class ExpertTable:
         entry.state = ExpertState.QUEUED if name in self._queue else ExpertState.OFFLINE
 
     def decide(self) -> list[Decision]:
-        """Return what is to be done now, and take it as begun: evictions end with ``gone``, loads with ``loaded``."""
+        """Return the next actions and count them as begun: evictions end with ``gone``, loads with ``loaded``."""
         decided: list[Decision] = []
         entries = self._entries
         for name in [name for name, entry in entries.items() if entry.is_leaving and self._is_idle(entry)]:

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 #: Seconds that the first inference of a new version may take.
 PROBE_S: Final = 30.0
-#: Unloaded versions that the index still tells of; the oldest go first.
+#: Number of unloaded versions that the index still lists; the oldest are dropped first.
 KEPT_UNLOADED: Final = 8
 
 _VERSION = re.compile(r"[1-9][0-9]{0,8}")
@@ -190,7 +190,7 @@ class Repository:
             del self.versions[number]
 
 
-#: A path or URI, and what it is for → its file, fetched if it is elsewhere.
+#: A path or URI, and its purpose → its file, fetched if it is not local.
 BringFile = Callable[[str, str], Awaitable[Path]]
 
 LOAD_PARAMETERS = ("pef", "checkpoint", "version", "keep_others", "draft_pef", "draft_checkpoint")

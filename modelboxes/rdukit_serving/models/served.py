@@ -197,7 +197,7 @@ class ServedModels:
         return known.predictions(await _run(version, await asyncio.to_thread(read_pictures, known, pictures, shape)))
 
     async def release_found(self) -> None:
-        """Unload what nobody asked for by name: its tiles are needed."""
+        """Unload models that were not asked for by name, since their tiles are needed."""
         for version in list(self._found):
             await self._forget(version)
 
@@ -256,7 +256,7 @@ class ServedModels:
             self._used[version.version] = self._loop.time()
 
     async def _retire(self) -> None:
-        """Unload what idles for longer than the setting says."""
+        """Unload found models that idle for longer than the setting allows."""
         while self._found:
             await asyncio.sleep(_LOOK_S)
             for version in list(self._found):

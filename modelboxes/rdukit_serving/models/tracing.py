@@ -1,8 +1,8 @@
-"""Traces of inferences: where a request's time went, told to a caller whose trace is sampled, and to nobody else.
+"""Traces of inferences: timing of a request, returned only to callers whose trace is sampled.
 
-A plain request, which brings no ``traceparent`` or one that is not sampled, costs a comparison of each header's name.
-Of others the answer's ``Server-Timing`` says what the batch was, which is how a replica without a network tells its
-gateway; and where the box itself sends spans somewhere, it has some for the request.
+Other requests only cost a comparison of each header's name. For sampled ones, the answer's ``Server-Timing`` has the
+batch, so that a replica without a network can report to its gateway. If the box exports spans itself, it also creates
+spans for the request.
 """
 
 import time
@@ -25,15 +25,15 @@ TRACE_HEADER: Final = TRACEPARENT.encode()
 
 
 def find_wanted(value: bytes) -> SpanContext | None:
-    """Return the span that a header names if its trace is sampled (pure); ``None``: nobody asks."""
+    """Return the span that a header names if its trace is sampled (pure); ``None`` otherwise."""
     found = find_traceparent(value[:256].decode("latin-1"))
     return found if found is not None and found.is_sampled else None
 
 
 def tell_batch(answer: InferResponse) -> bytes:
-    """Return what ``Server-Timing`` says besides: the forming of the batch in milliseconds, and what it had (pure).
+    """Return a further ``Server-Timing`` entry: milliseconds of forming the batch, and its content (pure).
 
-    Source: W3C Server Timing, ``dur`` and ``desc``; the words of ``desc`` are ours.
+    Source: W3C Server Timing, ``dur`` and ``desc``; the texts of ``desc`` are ours.
     """
     timing = answer.timing
     return b', batch;dur=%.3f;desc="requests=%d rows=%d most=%d own=%d"' % (

@@ -63,9 +63,9 @@ class ModelVersion:
         self._log_file = log_file
         max_queue = files.serving.get("max_queue") or resolve(MAX_QUEUE)
         self._batcher = Batcher(self.statistics, max_queue)
-        #: Of a text model, instead of the batcher.
+        #: Queue of a text model, used instead of the batcher.
         self.texts = TextQueue(max_queue, self.statistics, tokens_of=self.prompt_tokens)
-        #: Of a text model: context, prompt and vocabulary in tokens, and whether it generates.
+        #: Context, prompt and vocabulary of a text model in tokens, and whether it generates.
         self.text: Mapping[str, int] | None = None
         #: How rows of a table become features, of a model that was trained on one.
         self.table: TablePreprocessing | None = None
@@ -169,7 +169,7 @@ class ModelVersion:
         return await tokens_of(self.files.checkpoint, text, most, is_rendered=is_rendered, field=field)
 
     def describe(self) -> dict[str, object]:
-        """Return what the list of models tells of it."""
+        """Return its entry in the list of models."""
         # A prompt has one token at least.
         context = None if self.text is None else self.text["context"]
         return {} if context is None else {"context_length": context, "max_completion_tokens": context - 1}

@@ -80,7 +80,7 @@ class RestInference:
         self.max_bytes: int = resolve(MAX_INFER_BYTES)
 
     def read_headers(self, headers: Iterable[Header]) -> RequestHead:
-        """Check the token; return what the other headers say.
+        """Check the token, and parse the other headers.
 
         Raises:
             Unauthenticated: no token that the box knows. InvalidArgument: an encoding that is not served.
@@ -417,7 +417,7 @@ def _read_values(given: _Input, datatype: str) -> list[Any]:
 
 
 class _NotNested(Exception):
-    """Data that is neither flat nor nested as its shape says."""
+    """Raised for data that is neither flat nor nested according to its shape."""
 
 
 def _flatten(value: object, shape: Sequence[int]) -> list[Any]:

@@ -41,7 +41,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 #: Extensions that clients ask for and that have no meaning here.
 _NOT_SERVED: Final = frozenset({"systemsharedmemory", "cudasharedmemory", "trace", "logging"})
-#: What may follow a model's name in a path.
+#: Path segments that may follow a model's name.
 _OF_MODELS: Final = frozenset({"infer", "ready", "stats", "config", "load", "unload", "rows", "images"})
 
 

@@ -160,7 +160,7 @@ async def _wait_gone(request: Request) -> None:
         pass
 
 
-#: Errors that FastAPI found in a request, and its content type → the error that says so.
+#: Errors that FastAPI found in a request, and its content type → the error for the caller.
 DescribeMalformed = Callable[[Sequence[Any], str], RdukitError]
 
 
@@ -188,7 +188,7 @@ def add_error_handlers(app: FastAPI, describe_malformed: DescribeMalformed) -> N
 
     @app.exception_handler(ClientGone)
     async def gone(request: Request, error: ClientGone) -> Response:
-        return Response(status_code=499)  # nobody reads it
+        return Response(status_code=499)  # the caller has left
 
     @app.exception_handler(Exception)
     async def broken(request: Request, error: Exception) -> Response:

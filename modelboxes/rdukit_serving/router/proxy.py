@@ -1,7 +1,7 @@
-"""OpenAI's and Anthropic's routes before several servers: a request for the router's name goes to the expert that suits
-its text, one that names an expert goes there. Answers come as they are made, and say which expert answered.
+"""OpenAI's and Anthropic's routes before several servers: a request for the router's name is sent to the expert that
+suits its text, and a request for an expert to that expert. Answers are streamed, and name the expert.
 
-A caller's token goes on to the expert, whose server decides; the router has none of its own.
+A caller's token is passed to the expert's server, which authenticates; the router has no tokens.
 """
 
 import re
@@ -133,7 +133,7 @@ class RouterDoor:
         choice = await self._choose(path, body, headers)
         expert = next(expert for expert in self.experts if expert.name == choice.expert)
         content = orjson.dumps({**body, "model": await self._model_of(expert, headers)})
-        # What is passed on as it comes must be readable.
+        # Answers are passed on unchanged, so they must not be compressed.
         headers = {**headers, "content-type": "application/json", "accept-encoding": "identity"}
         asked = self._client.build_request("POST", f"{expert.url}/{path}", content=content, headers=headers)
         answer = await self._send(expert, asked)

@@ -1,7 +1,7 @@
 """The Open Inference Protocol v2 over gRPC: ``inference.GRPCInferenceService``.
 
-What the caller got wrong is ``INVALID_ARGUMENT``, an unknown model or version ``NOT_FOUND``. A call whose caller goes
-away, or whose deadline passes, takes its request back.
+Invalid requests are ``INVALID_ARGUMENT``, unknown models or versions ``NOT_FOUND``. If the caller disconnects or its
+deadline passes, its request is cancelled.
 """
 
 import contextlib

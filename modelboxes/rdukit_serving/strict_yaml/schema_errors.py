@@ -12,7 +12,7 @@ from rdukit.strict_yaml import Diagnostic, MarkedYaml, Path
 
 Schema = Mapping[str, Any]
 
-#: What each of pydantic's complaints of a wrong type would have liked.
+#: Expected type for each of pydantic's type errors.
 _WANTED: Final = {
     "bool": "true or false", "int": "a whole number", "float": "a number", "string": "text", "tuple": "a list",
     "list": "a list", "mapping": "a mapping", "dict": "a mapping", "model": "a mapping",
@@ -30,10 +30,10 @@ _SIZE: Final = r"^[0-9]+(\.[0-9]+)? ?(B|KiB|MiB|GiB|TiB)$"
 
 
 def parse_bytes(value: object) -> int:
-    """``512MiB`` or a number of bytes.
+    """Parse ``512MiB`` or a number of bytes.
 
     Raises:
-        ValueError: neither; says what is legal.
+        ValueError: the text is neither; the message has the legal forms.
     """
     if isinstance(value, str) and re.fullmatch(_SIZE, value):
         number = value.rstrip("BiKMGT").strip()

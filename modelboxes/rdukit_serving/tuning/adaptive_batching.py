@@ -15,7 +15,7 @@ from typing import Final
 
 #: Seconds between two looks; timers of event loops are no finer.
 LOOK_S: Final = 0.001
-#: Of the time that the last call took, and at the most.
+#: Longest wait, as a fraction of the last call's duration, and in seconds.
 SHARE: Final = 0.25
 MAX_SHARE_S: Final = 0.05
 #: Calls below this are quick.
@@ -40,7 +40,7 @@ class BatchDelayPolicy:
         self._tries_every = self._until_try = FEW
         self._is_trying = False
         self._share_s = 0.0
-        #: Of the wait that is under way: when it began, and the last look at it.
+        #: Begin of the present wait, time of the last look at it, and processor time then.
         self._began = self._looked = self._worked = 0.0
         self._has_waited = self._has_given_up = False
         #: Waits one after another that brought as many as were expected.

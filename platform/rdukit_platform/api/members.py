@@ -156,7 +156,7 @@ def invite(request: Request, caller: MembersKeeper, body: InviteRequest) -> Memb
 
 
 def add_member(request: Request, caller: Caller, body: InviteRequest) -> MemberView:
-    """Invite for ``caller``, and record it. Raises as ``users.invite``, and ``Conflict`` if the address cannot log in."""
+    """Invite for ``caller`` and record it. Raises as ``users.invite``; ``Conflict`` if the address cannot log in."""
     platform = platform_of(request)
     now = platform.clock.now()
     if not is_configured():

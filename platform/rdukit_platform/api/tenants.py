@@ -86,7 +86,7 @@ class Tenant(BaseModel):
 
 
 class TenantList(BaseModel):
-    """All tenants by name."""
+    """Tenants by name."""
 
     tenants: list[Tenant]
 

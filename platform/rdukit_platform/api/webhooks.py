@@ -48,9 +48,9 @@ class WebhookRequest(RequestBody):
 
 
 async def reachable(body: WebhookRequest) -> WebhookRequest:
-    """Return the request if messages may go to where its URL leads today; each message looks again.
+    """Return the request if messages may go to the address of its URL; each delivery checks this again.
 
-    A name that nobody knows yet passes: its messages say so.
+    A name that does not resolve yet passes; the records of its messages say so.
 
     Raises:
         InvalidArgument: it is no URL, or it leads to an address that is neither public nor allowed.

@@ -295,7 +295,7 @@ class Lineage(BaseModel):
 
 
 class Problem(BaseModel):
-    """Content that is missing or damaged. ``path``: file in a folder; null: the file itself, or the folder's manifest."""
+    """Missing or damaged content. ``path``: file in a folder; null: the file itself, or the folder's manifest."""
 
     path: str | None
     digest: str

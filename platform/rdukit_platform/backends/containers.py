@@ -198,7 +198,7 @@ class ContainerBox:
         threading.Thread(target=watch, name="disk-watch", daemon=True).start()
 
     def _first_process(self) -> int:
-        """Return the pid of its first process on the engine's machine; 0: it has ended, or the engine does not answer."""
+        """Return the pid of its first process on the engine's machine; 0: it has ended, or the engine is silent."""
         with contextlib.suppress(Unavailable):
             return int(self._state().get("Pid") or 0)
         return 0
@@ -371,7 +371,7 @@ class EngineBackend:
 
 
 def processes_of(first: int) -> list[str]:
-    """Return the folder in ``/proc`` of each process of a container, from its first one; empty if they are not visible."""
+    """Return the folder in ``/proc`` of each process of a container, from its first one; empty if not visible."""
     try:
         own = os.readlink(f"/proc/{first}/ns/pid")
     except OSError:

@@ -285,7 +285,7 @@ def _check_name(name: str) -> None:
 
 
 def _threads(resources: Mapping[str, Any]) -> dict[str, str]:
-    """Return the variable for the number of threads: torch reads the machine's processors, not the container's limit."""
+    """Return the variable for the number of threads: torch reads the machine's cores, not the container's limit."""
     cpu = resources.get("limits", {}).get("cpu")
     return {} if cpu is None else {"OMP_NUM_THREADS": str(max(int(parse_quantity(cpu)), 1))}
 

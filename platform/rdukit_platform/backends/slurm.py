@@ -276,7 +276,7 @@ class SlurmBackend:
         )
 
     def _write_script(self, spec: BoxSpec, files: JobFiles) -> str:
-        """Write the file that the job's program reads, and return its script; arguments and variables have no secrets."""
+        """Write the file that the job's program reads. Returns its script, which holds no secrets."""
         arguments = box_arguments(spec, own_folder(spec), 0)
         if spec.fence is not None:
             text = launcher_json(prepare_fence(spec, spec.fence, self._command, arguments), spec.fence.way)

@@ -105,7 +105,7 @@ def read_catalog(command: list[str]) -> Boxes:
 
 @contextmanager
 def incoming_folder(parent: Path) -> Iterator[Path]:
-    """Yield a folder below ``parent`` for a box that is being read, removed afterwards, with those of killed gateways."""
+    """Yield a folder below ``parent`` for a box being read. Removes it afterwards, and folders of killed gateways."""
     clear_incoming(parent)
     folder = parent / secrets.token_hex(8)
     with sole_lock(folder.with_suffix(_LOCK)):

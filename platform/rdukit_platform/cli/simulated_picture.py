@@ -99,7 +99,7 @@ def step_means(spans: Sequence[tuple[float, float, int]], start: float, end: flo
 
 
 def _draw_legend(kinds: Sequence[str], y: int) -> list[str]:
-    """Draw the legend of the subsets' colours; nothing if there is only one colour."""
+    """Draw the legend of the subsets' colours; an empty list for no ``kinds``."""
     parts, x = list[str](), MARGIN
     for kind in kinds:
         parts.append(f'<rect class="{kind}" x="{x}" y="{y - 9}" width="14" height="9"/>')

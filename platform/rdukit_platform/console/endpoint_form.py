@@ -13,11 +13,11 @@ from rdukit_platform.endpoints.schemas import IDLE_S, MAX_REPLICAS, RevisionRequ
 Asked = TypeVar("Asked", bound=RevisionRequest)
 
 MAX_TILES: Final = 1024
-#: Fields that say what is served; those of the first line are texts of the request's body as they are.
+#: Fields of the served model; those of the first line are copied unchanged into the request's body.
 NAMED: Final = ("expert", "box", "pef", "checkpoint", "bundle")
 SERVED: Final = (*NAMED, "tiles")
 SIZE: Final = ("replicas", "idle")
-#: What the body of a request calls a field otherwise.
+#: Fields with another name in the request's body.
 _BODY: Final = {"idle": "idle_s"}
 _FIELDS: Final = {name: field for field, name in _BODY.items()}
 _EXPERT_PEF: Final = (

@@ -30,7 +30,7 @@ from rdukit_platform.tenants.service import Caller
 
 router = APIRouter(prefix="/console", include_in_schema=False, route_class=PageRoute)
 
-#: Fields of the two forms that say what is served.
+#: Fields of the two forms of the served model.
 CREATE: Final = ("name", *SERVED, *SIZE)
 REVISION: Final = (*SERVED, "canary")
 
@@ -105,7 +105,7 @@ def promote(request: Request, name: str, caller: EndpointsEditor) -> Response:
 
 @router.post("/endpoints/{name}/rollback")
 def roll_back(request: Request, name: str, caller: EndpointsEditor, given: Given) -> Response:
-    """Want an earlier revision again, or no canary."""
+    """Roll the endpoint back to an earlier revision, or end its canary."""
     number = given.get("revision", "").strip()
     try:
         body = RollbackRequest.model_validate({"revision": int(number) if number.isdecimal() else number or None})
@@ -202,7 +202,7 @@ def offer(session: Session, boxes: Boxes, tenant_id: str, now: float) -> dict[st
     return found
 
 
-#: Groups of artifacts in a list, in order: a PEF tells what it was compiled for.
+#: Groups of artifacts in a list, in order, by the purpose of a PEF.
 _GROUPS: Final = ("compiled to serve", "compiled to train", "made by jobs", "uploaded")
 
 

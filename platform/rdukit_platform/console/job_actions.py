@@ -1,4 +1,4 @@
-"""What the console's buttons do to jobs and pipelines: cancel, pause, resume, and promote a checkpoint to an expert."""
+"""Actions of the console's buttons on jobs and pipelines: cancel, pause, resume, promote a checkpoint to an expert."""
 
 from collections.abc import Callable
 from typing import Annotated

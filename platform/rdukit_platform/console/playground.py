@@ -18,7 +18,7 @@ from rdukit.strict_json import find_number
 MAX_TEXT: Final = 20_000
 MAX_MESSAGES: Final = 40
 MAX_NUMBERS: Final = 200_000
-#: Of an answer, what is shown.
+#: Limits of the shown part of an answer.
 MAX_TOKENS_SHOWN: Final = 2_000
 MAX_ROWS_SHOWN: Final = 20
 MAX_VALUES_SHOWN: Final = 16
@@ -62,7 +62,7 @@ class ShownAnswer:
     finish: str
     prompt_tokens: int
     completion_tokens: int
-    #: Of the prompt, tokens that were in the caches; seconds to the first token, and tokens a second after it.
+    #: Cached tokens of the prompt, seconds to the first token, and tokens per second after it.
     cached_tokens: int = 0
     first_s: float | None = None
     rate: float | None = None

@@ -70,7 +70,7 @@ class SeenEndpoint:
     endpoint: Endpoint
     #: Forms that it answers, the likelier one first.
     kinds: tuple[str, ...]
-    #: What may answer beside it.
+    #: Endpoints and models to compare with.
     others: list[Answerer]
 
 

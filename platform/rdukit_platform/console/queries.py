@@ -126,7 +126,7 @@ class JobListing:
     figures: Sequence[Figure]
     #: Pictures of what its progress told, by metric, the loss first.
     curves: Sequence[tuple[str, Curve]]
-    #: What its checkpoint is an expert as, and whether it could be one.
+    #: Experts of its checkpoint, and whether it can be promoted.
     experts: Sequence[Expert]
     is_promotable: bool
 
@@ -186,12 +186,12 @@ def read_job_page(session: Session, row: JobRow, now: float) -> JobListing:
 
 @dataclass(frozen=True, slots=True)
 class ArtifactListing:
-    """An artifact, what it was made from and what was made from it."""
+    """An artifact with its sources and its results."""
 
     artifact: Artifact
     parents: Sequence[Artifact]
     children: Sequence[Artifact]
-    #: Those whose checkpoint it is.
+    #: Experts with this checkpoint.
     experts: Sequence[Expert]
 
 

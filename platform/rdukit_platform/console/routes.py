@@ -89,7 +89,7 @@ router = APIRouter(prefix="/console", include_in_schema=False, route_class=PageR
 
 @router.get("", dependencies=[PUBLIC_ROUTE])
 def root() -> Response:
-    """Send the console's address without a page to the overview."""
+    """Redirect to the overview."""
     return RedirectResponse(OVERVIEW.path)
 
 
@@ -104,7 +104,7 @@ def static(name: str) -> Response:
 
 @router.get("/login", dependencies=[PUBLIC_ROUTE])
 def login_page(request: Request, next: str = "/console/") -> Response:
-    """Return the login form; a visitor who is logged in goes on."""
+    """Return the login form; logged-in visitors are redirected."""
     if find_visitor(request) is not None:
         return RedirectResponse(safe_next(next), 303)
     return login_form(request, next)
@@ -222,7 +222,7 @@ def artifacts(request: Request, caller: Visitor, kind: str = "", cursor: str | N
 
 @router.get("/artifacts/{artifact_id}")
 def artifact(request: Request, artifact_id: str, caller: Visitor) -> Response:
-    """Show one artifact, what it was made from and what was made from it."""
+    """Show an artifact with its sources and its results."""
     platform = platform_of(request)
     with platform.database.read() as session:
         found = read_artifact_page(session, caller.tenant_id, artifact_id)
@@ -240,7 +240,7 @@ def artifact(request: Request, artifact_id: str, caller: Visitor) -> Response:
 
 @router.get("/artifacts/{artifact_id}/picture")
 def artifact_picture(request: Request, artifact_id: str, caller: Visitor) -> Response:
-    """Show an artifact as a picture. Whoever made it is not trusted: PNG only, and nothing in it runs."""
+    """Show an artifact as a picture. Its maker is not trusted, so it must be a PNG, and nothing in it runs."""
     platform = platform_of(request)
     with platform.database.read() as session:
         row = get_artifact(session, caller.tenant_id, artifact_id)

@@ -289,7 +289,7 @@ def read_queue(given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]
 
 
 def view_queue(given: Mapping[str, str], errors: Mapping[str, str], *, is_pipeline: bool = False) -> tuple[Field, ...]:
-    """Return the fields that say how a job is queued, with what was given and what is wrong with it."""
+    """Return the fields about a job's queueing, with the given values and their errors."""
     highest, attempts = resolve(JOB_MAX_PRIORITY), resolve(JOB_MAX_ATTEMPTS)
     fields = [
         Field("name", "name", "text", "", "What the list of jobs calls it.", "up to 128 characters",

@@ -16,10 +16,10 @@ from rdukit_platform.console.run_form import MAX_TEXT, Field, Option, read_value
 from rdukit_platform.sweeps.decide import DEFAULT_TRIALS
 from rdukit_platform.sweeps.model import MAX_PARALLEL, MAX_TRIALS, Algorithm, Goal
 
-#: Words that may follow LOW:HIGH, and what they say of a range.
+#: Words that may follow LOW:HIGH, with their meaning.
 _WORDS: Final = {"log": "log", "int": "integer"}
 _BY_BOX: Final = Option("", "as the box says")
-#: What each algorithm does, in a word.
+#: Short description of each algorithm.
 _WAYS: Final = {
     Algorithm.GRID: "grid: every combination",
     Algorithm.RANDOM: "random: drawn",
@@ -39,7 +39,7 @@ _WHOLE: Final = {
 
 
 def read_space(verb: BoxVerb, given: Mapping[str, str]) -> tuple[dict[str, dict[str, object]], dict[str, str]]:
-    """Read what is tried of each parameter, and by field what is wrong with it."""
+    """Parse the values to try of each parameter. Returns them, and errors by field."""
     space: dict[str, dict[str, object]] = {}
     errors: dict[str, str] = {}
     for parameter in verb.parameters:
@@ -58,7 +58,7 @@ def read_tried(parameter: VerbParameter, text: str) -> dict[str, object]:
     """Read ``V,V`` or, of a number, ``LOW:HIGH[:log][:int]``; ``[…]`` is a list of values in JSON.
 
     Raises:
-        ValueError: it is none of these, or a value is none of the parameter's type.
+        ValueError: the text has another form, or a value has another type than the parameter.
     """
     if len(text) > MAX_TEXT:
         raise ValueError(f"it has {len(text)} characters, more than {MAX_TEXT}")

@@ -77,7 +77,7 @@ def form(request: Request, name: str, verb: str, caller: Visitor, job: str | Non
 
 @router.post("/catalog/{name}/sweep/{verb}")
 def begin(request: Request, name: str, verb: str, caller: Editor, given: Given) -> Response:
-    """Begin the sweep of a form; with something wrong the form comes back and says at each field what is legal."""
+    """Submit the sweep of a form; on errors the form is shown again with the legal values at each field."""
     platform = platform_of(request)
     box = find_box(platform, caller, name)
     one = find_verb(box, verb)

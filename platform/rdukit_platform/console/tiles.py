@@ -17,7 +17,7 @@ MARKS: Final[Mapping[str, tuple[str, str]]] = {
     "unavailable": ("gone", "its RDU does not work"),
     "offline": ("dark", "not there, or without power"),
 }
-#: What a tile's cordon means.
+#: Meaning of a tile's cordon.
 CORDONS: Final[Mapping[str, str]] = {
     "cordoned": "not allocated: an administrator keeps it back",
     "draining": "not allocated; what runs there is to end",
@@ -215,7 +215,7 @@ SEVERITY_TONES: Final = {"Minor": "wait", "Major": "warn", "Critical": "bad"}
 
 @dataclass(frozen=True, slots=True)
 class FaultLine:
-    """A fault that still counts, what was done and what a person is to do."""
+    """An active fault, the node's action, and advice."""
 
     id: str
     type: str

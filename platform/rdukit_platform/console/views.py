@@ -62,7 +62,7 @@ class JobView:
     why: str
     took: str
     attempt: str
-    #: Of a step: what it comes after.
+    #: Steps before this step.
     after: str
 
 
@@ -72,7 +72,7 @@ class StepGroup:
 
     name: str
     views: tuple[JobView, ...]
-    #: Of a fan-out: how many jobs are in which state; else empty.
+    #: Numbers of a fan-out's jobs by state; otherwise empty.
     words: str
 
 
@@ -148,7 +148,7 @@ def why_words(job: Job) -> str:
 
 
 def progress_words(progress: Mapping[str, Any], state: JobState) -> str:
-    """Describe how far a job in a state is, by what it told last."""
+    """Describe the progress of a job in a state, from its last report."""
     if state is JobState.SUCCEEDED or not progress:
         return ""
     words = [str(progress["stage"])] if progress.get("stage") else []

@@ -142,7 +142,7 @@ def end(session: Session, fencing: ReplicaToken, reason: ReplicaReason, message:
 
 
 def drain_ends_at(session: Session, fencing: ReplicaToken, settle_s: float, longest_s: float) -> float | None:
-    """Return when a draining replica may end, which gateways with open requests postpone; ``None``: it does not drain."""
+    """Return when a draining replica may end; gateways with open requests postpone it. ``None``: it is not draining."""
     row = session.get(EndpointReplicaRow, fencing.replica_id)
     if row is None or row.draining_at is None:
         return None

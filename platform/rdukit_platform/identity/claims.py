@@ -132,7 +132,7 @@ def find_problem(claims: Mapping[str, Any], *, issuer: str, client_id: str, nonc
 
 
 def read_identity(claims: Mapping[str, Any], groups_claim: str, *, trust_email: bool) -> ClaimedIdentity:
-    """Read an identity from verified claims. ``trust_email``: treat an e-mail without a verification claim as verified."""
+    """Read an identity from verified claims. ``trust_email``: an e-mail without a verification claim is verified."""
     email, verified = claims.get("email"), claims.get("email_verified", trust_email)
     is_known = isinstance(email, str) and len(email) <= 254 and verified in (True, "true")
     name = claims.get("name") or claims.get("preferred_username") or ""

@@ -169,7 +169,7 @@ class JobBatch(BaseModel):
 
 
 class CheckedJob(BaseModel):
-    """Job that a request would become; nothing was recorded. ``job``: the job that its idempotency key already names."""
+    """Job that a request would become; nothing was recorded. ``job``: the job that its idempotency key names."""
 
     box: str
     verb: str

@@ -1,4 +1,4 @@
-"""Operations of a tenant on jobs: submit, read, pause, resume, cancel. Every function runs in the caller's transaction."""
+"""A tenant's operations on jobs: submit, read, pause, resume, cancel. All functions run in the caller's transaction."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final

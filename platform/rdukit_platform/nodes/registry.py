@@ -196,7 +196,10 @@ def needs_release(session: Session) -> bool:
 
 
 def release_absent(session: Session, now: float) -> None:
-    """End the leases on absent nodes if another node could run their jobs; mark leaving nodes without work as left."""
+    """End the leases on absent nodes if another node is up; mark leaving nodes without work as left.
+
+    Nodes that have been absent for ``FORGET_S`` are deleted.
+    """
     away = _names(session, ABSENT)
     if away and _names(session, (str(NodeLife.UP),)):
         is_open = (AttemptRow.ended_at.is_(None), AttemptRow.node.in_(away))

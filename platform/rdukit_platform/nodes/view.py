@@ -123,7 +123,7 @@ def is_usable(tile: Mapping[str, object]) -> bool:
 
 
 def node_health(status: Mapping[str, Any]) -> str:
-    """Return the node's state of ``RDU_STATES``: that of its RDUs if they agree, ``DEGRADED`` if only some work fully."""
+    """Return the node's state of ``RDU_STATES``: that of its RDUs if they agree, ``DEGRADED`` if some work fully."""
     states = {str(rdu.get("state")) for rdu in status.get("rdus") or []}
     if len(states) == 1:
         (state,) = states

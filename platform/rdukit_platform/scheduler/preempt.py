@@ -190,7 +190,7 @@ class Preemptor:
         return None if places is None else Clearing(places, tuple(victims))
 
     def _may_take(self, job: QueuedJob, is_borrower: bool, victim: ActiveJob, given: int = 0) -> bool:
-        """Return whether an active job may be a victim, in addition to ``given`` tiles of its tenant's other victims."""
+        """Return whether an active job may be a victim, besides ``given`` tiles of its tenant's other victims."""
         gap, is_other = self._rule.priority_gap, victim.tenant_id != job.tenant_id
         has_borrowed = self._shares.borrowed(victim.tenant_id) > given
         if has_borrowed and is_other and not is_borrower:

@@ -32,7 +32,7 @@ class Reservation:
     spares: dict[int, int]
 
     def closed_to(self, job: QueuedJob, now: float) -> Sequence[int]:
-        """Return the nodes on which a later job may not start now: it ends too late, and too few tiles are left over."""
+        """Return the nodes on which a later job may not start now: it ends too late, and too few tiles remain."""
         if job.run_limit_s is not None and self.at < float("inf") and now + job.run_limit_s <= self.at:
             return ()
         return [index for index, spare in self.spares.items() if job.tiles > spare]

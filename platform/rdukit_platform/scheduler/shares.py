@@ -102,7 +102,7 @@ class Shares:
         return self._held(job.tenant_id) + max(job.tiles, 1) > (self.claim(job.tenant_id).quota or 0)
 
     def borrowed(self, tenant_id: str) -> int:
-        """Return the tiles that a tenant has beyond its quota, without those that it will release soon; negative below."""
+        """Return a tenant's tiles beyond its quota, without those that it will release soon. It may be negative."""
         if not self.has_quotas:
             return 0
         return self._held(tenant_id) - self.leaving[tenant_id] - (self.claim(tenant_id).quota or 0)

@@ -25,7 +25,7 @@ class SilenceWatch:
         self._silences: dict[str, tuple[float, float]] = {}
 
     def look(self, signs: Mapping[str, float], at: float) -> frozenset[str]:
-        """Record the sign of each at ``at``, in monotonic seconds; a live holder's sign changes. Returns the lost ones."""
+        """Record the holders' signs at ``at``, in monotonic seconds. A live holder's changes. Returns the lost ones."""
         before = at if self._looked_at is None else self._looked_at
         passed = min(max(at - before, 0.0), self._lost_s / _PART)
         self._looked_at = at

@@ -1,4 +1,4 @@
-"""Processes of the platform as data, and their supervisor: starts them, restarts them, and stops them in reverse order."""
+"""Processes of the platform as data, and their supervisor: starts, restarts, and stops them in reverse order."""
 
 import contextlib
 import logging

@@ -43,7 +43,7 @@ class ValkeyLines:
         self._rest = b""
 
     def feed(self, data: bytes, now: float) -> Iterator[bytes]:
-        """Yield the lines that ``data`` completes; empty data also flushes the rest. ``now``: for lines without a time."""
+        """Yield the lines that ``data`` completes; empty data flushes the rest. ``now``: for lines without a time."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         if not data or len(self._rest) > _MAX_LINE:
             lines, self._rest = [*lines, self._rest], b""

@@ -83,7 +83,7 @@ class PooledBox:
         self.spans = spans_of(self.folder, self.fence)
 
     def make_room(self, name: str) -> tuple[Path, Path]:
-        """Create a job's output folder. Returns the paths of its inputs, which does not exist yet, and of its outputs."""
+        """Create a job's output folder. Returns the path for its inputs, not created yet, and that of its outputs."""
         self.spans.unlink(missing_ok=True)
         output = self.outputs / name
         make_given_folder(output, self.uid)

@@ -48,7 +48,7 @@ class AttemptTrace:
         return self._span.context
 
     def environment(self, parent: SpanContext) -> dict[str, str]:
-        """Return the variables that make a box write its spans, children of ``parent``, to a file and to no collector."""
+        """Return the variables that make a box write its spans, children of ``parent``, to a file only."""
         return {
             TELEMETRY_TRACEPARENT.variable: format_traceparent(parent),
             TELEMETRY_SPAN_FILE.variable: str(self.file),
@@ -56,7 +56,7 @@ class AttemptTrace:
         }
 
     def read_box_spans(self) -> list[Span]:
-        """Return the box's spans. They are read once, because the file may be removed before the attempt's span ends."""
+        """Return the box's spans. They are read once: the file may be removed before the attempt's span ends."""
         if self._told is None:
             self._told = read_span_file(self.file, MAX_SPANS, MAX_FILE_BYTES)
         return self._told

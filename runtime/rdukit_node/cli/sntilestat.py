@@ -26,7 +26,7 @@ _PATH_WIDTH: Final = 20
 
 
 def tile_rows(before: Reading, after: Reading, options: StatisticsOptions) -> list[dict[str, Any]]:
-    """Return a row per tile, in the node's order: six percentages with one decimal that add up to 100, and the holder."""
+    """Return a row per tile, in the node's order: six percentages with one decimal, with sum 100, and the holder."""
     tiles = tile_shares(before, after)
     active = {tile.rdu for tile in tiles if tile.holder is not None or tile.tenths[0] < 1000}
     return [

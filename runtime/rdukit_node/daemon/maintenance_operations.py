@@ -28,7 +28,7 @@ CORDONED, DRAINING, DRAINED = "cordoned", "draining", "drained"
 
 
 class MaintenanceOperations:
-    """All users may read; changes need an administrator, and leave an event in the node's log."""
+    """Operations on maintenance: all users may read; changes need an administrator and are logged as events."""
 
     def __init__(self, daemon: NodeLedger) -> None:
         self.board: Final = MaintenanceBoard(daemon.allocator.node)

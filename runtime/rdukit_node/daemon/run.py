@@ -196,7 +196,7 @@ def restore_leases(daemon: NodeDaemon, leases: Sequence[KeptLease], now: float) 
 def _open_store(
     path: Path, machine_of: Callable[[FaultSnapshot], FaultMachine], now: float
 ) -> tuple[FaultStore, FaultMachine, Salvage | None]:
-    """Return the database and a machine with its rows; a damaged one is renamed, and a new one gets the readable rows."""
+    """Return the database and a machine with its rows. A damaged database is renamed; a new one gets readable rows."""
     try:
         store = FaultStore.open(path)
         try:

@@ -35,7 +35,7 @@ class OutcomeBuilder:
         self._errors: Final[dict[str, None]] = {}
         self._faults: Final[dict[str, None]] = {}
         self._notices: Final[list[Notice]] = []
-        #: By lease: whoever was hit, with component, exception code and error of the first time.
+        #: By lease: the owner that was hit, with the component, exception code and error of the first hit.
         self._hits: Final[dict[str, tuple[TileOwner, str, str, ErrorRecord]]] = {}
         self._cleared: Final[list[str]] = []
         self.repaired = 0
@@ -94,7 +94,7 @@ def _interrupt(
 
 
 def affected_owners(node: NodeSpec, event: CheckedInjection, owner_of: FindOwner) -> list[TileOwner]:
-    """Return leases that ``event`` hits; of one that hits nobody, the owner of its tile for the record."""
+    """Return the leases that ``event`` hits. An event on a tile always gives the owner of the tile, for the record."""
     component, impact = event.component, event.entry.impact
     if component.kind is ComponentKind.TILE:
         owner = owner_of(component.path)
@@ -116,7 +116,7 @@ def owners_on(node: NodeSpec, rdu: int, owner_of: FindOwner) -> list[TileOwner]:
 
 
 _RESETS: Final = frozenset({Action.RESET_TILE, Action.RESET_RDU})
-#: What a policy does when a reset failed or did not help often enough.
+#: Actions of a policy after a reset that failed, or did not help often enough.
 _INSTEAD_OF_RESET: Final = {Action.RESET_TILE: Action.EXCLUDE_TILE, Action.RESET_RDU: Action.RETIRE_RDU}
 #: Classes whose condition makes the reset of their component fail: those about a tile or an RDU that does not work.
 _STOPS_RESETS: Final = frozenset({*_RESETS, Action.EXCLUDE_TILE, Action.RETIRE_RDU})
@@ -362,7 +362,7 @@ class FaultActions:
         return fault.fault_uuid
 
     def _advice(self, policy: Policy, path: str, fault_uuid: str) -> str:
-        """Advise what to do on a real node, and on this one, whose parts nobody can take out."""
+        """Return advice for a real node, and for this one, whose parts cannot be removed by hand."""
         is_broken = any(find_class(each.class_name).fault_type == policy.fault_type
                         for each in self._registry.conditions_at(path))  # fmt: skip
         command = f"--repair {path}" if is_broken else f"--clear {fault_uuid}"

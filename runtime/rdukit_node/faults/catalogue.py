@@ -107,7 +107,7 @@ class InjectionChecker:
         """Return the component called ``path``, with or without ``/NODE``.
 
         Raises:
-            InvalidArgument: the node has none; the message says which there are.
+            InvalidArgument: the node has no such component; the message names the components of its parent.
         """
         return self._by_path.get(path) or known_component(self._node, path)
 
@@ -117,7 +117,7 @@ class InjectionChecker:
         Args:
             default_seed: seed of component and data when the injection has no seed.
         Raises:
-            InvalidArgument: a value is not legal; the message says what is.
+            InvalidArgument: a value is not legal; the message has the legal ones.
         """
         entry = find_class(injection.class_name)
         count, seed = injection.count, injection.seed
@@ -167,7 +167,7 @@ def check_policy(policy: Policy) -> Policy:
     """Return ``policy`` with its texts filled in from the catalogue.
 
     Raises:
-        InvalidArgument: a value is not legal; the message says what is.
+        InvalidArgument: a value is not legal; the message has the legal ones.
     """
     default = default_policies().get(policy.error_type)
     if default is None:
@@ -197,7 +197,7 @@ def known_component(node: NodeSpec, path: str) -> NodeComponent:
     """Return the component called ``path``, with or without ``/NODE``.
 
     Raises:
-        InvalidArgument: the node has none; the message says which there are.
+        InvalidArgument: the node has no such component; the message names the components of its parent.
     """
     if not isinstance(path, str) or len(path) > 256:
         raise InvalidArgument(f"component is {str(path)[:80]!r}; legal: a path such as /NODE/XRDU_0/RDU_0/TILE_0")

@@ -1,7 +1,7 @@
-"""A write-ahead log whose checksums are made right again, so that SQLite reads what is behind a damaged frame. Pure.
+"""Repair of a write-ahead log's checksums, so that SQLite reads the frames after a damaged one (pure).
 
-SQLite ends its recovery at the first frame whose checksum is wrong. The pages behind it are mostly whole; a salvage
-reads them, and the checksums of rows tell which rows are not.
+SQLite ends its recovery at the first frame with a wrong checksum. The later pages are mostly intact; a salvage reads
+them, and the rows' checksums detect damaged rows.
 
 Source: SQLite's documentation of the WAL format, sections 4.1 to 4.4.
 """

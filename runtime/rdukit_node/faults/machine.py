@@ -1,8 +1,9 @@
 """Fault management of one node: hardware events in; errors, diagnoses and their consequences out. Pure.
 
 An event becomes an *error* row, or is counted in the one that is open for its component and type. The error type's
-policy says when errors are diagnosed as a *fault* and what the node does then: resets, exclusion, retirement. What
-active faults take out of service makes the operational state of each RDU (table in ``enums``) and what may be granted.
+policy says when errors are diagnosed as a *fault* and what the node does then: resets, exclusion, retirement. The
+components that active faults take out of service determine the operational state of each RDU (table in ``enums``) and
+what may be granted.
 
 Beside what is known there is what is true: *conditions*, things that are really broken. They decide whether a reset
 passes and whether a fault that was cleared comes back.
@@ -166,10 +167,10 @@ class FaultMachine:
     # -- what happens ------------------------------------------------------------------------------------------------
 
     def inject(self, events: Sequence[Injection], owner_of: FindOwner, now_ns: int) -> FaultOutcome:
-        """Let hardware events happen, in order. All are checked first: if one is not legal none happens.
+        """Apply hardware events, in order. All are checked first: if one is not legal, none is applied.
 
         Raises:
-            InvalidArgument: a value is not legal; the message says what is.
+            InvalidArgument: a value is not legal; the message has the legal ones.
         """
         seed = self._next_seed
         checked = [self._checker.check(event, seed + number) for number, event in enumerate(events)]
@@ -236,12 +237,12 @@ class FaultMachine:
         return builder.outcome(self._registry.faults)
 
     def replace(self, component: str, by: str, now_ns: int) -> tuple[dict[str, str], FaultOutcome]:
-        """Put new parts in a component's place: those at or below it that have serial numbers.
+        """Replace the parts with serial numbers at or below a component.
 
-        What was broken is gone with the old parts, and errors are counted anew.
+        Damage disappears with the old parts, and counts of errors restart.
 
         Returns:
-            New serial numbers by path, and what ``repair`` returns.
+            New serial numbers by path, and the result of ``repair``.
         Raises:
             InvalidArgument: the node has no such component, or none there has a serial number.
         """
@@ -296,7 +297,7 @@ class FaultMachine:
         """Put a policy in force, with its texts filled in.
 
         Raises:
-            InvalidArgument: a value is not legal; the message says what is.
+            InvalidArgument: a value is not legal; the message has the legal ones.
         """
         checked = check_policy(policy)
         self._registry.set_policy(checked)

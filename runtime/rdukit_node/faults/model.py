@@ -22,7 +22,7 @@ class TileOwner:
     tenant: str | None
     job: str | None
     lease: str
-    #: Of the process that acquired the lease, where it can be seen.
+    #: Process id of the lease's acquirer, if visible.
     pid: int | None = None
 
     @property
@@ -31,7 +31,7 @@ class TileOwner:
         return f"{self.application} ({self.lease}{'' if self.pid is None else f', process {self.pid}'})"
 
 
-#: Who holds the tile with this path now; only ever asked about tiles.
+#: Function that returns the present holder of the tile with a path.
 FindOwner = Callable[[str], TileOwner | None]
 
 
@@ -63,14 +63,14 @@ class ErrorRow:
     err_uuid: str
     err_type: str
     err_type_desc: str
-    #: Of the first occurrence.
+    #: Data of the first occurrence.
     err_data: Mapping[str, object]
     err_count: int
     orig_timestamp: int
     last_timestamp: int
     comp_name: str
     fault_uuid: str | None
-    #: Who was hit last, if anybody was.
+    #: Last affected holder, if any.
     application: str | None
     tenant: str | None
     job: str | None
@@ -102,7 +102,7 @@ class FaultRow:
     comp_ser_num: str
     fault_desc: str
     recovery_act: str
-    #: What the node did about it.
+    #: Action that the node took.
     action: Action
     err_uuid: str
     timestamp: int

@@ -1,8 +1,8 @@
-"""The number of writes that the fault database has to have, next to it: what a damaged log drops is noticed.
+"""Expected number of writes, stored next to the fault database, to detect writes lost in a damaged log.
 
-SQLite ends the recovery of a write-ahead log at the first frame whose checksum is wrong, and says nothing of the writes
-behind it. Each write therefore counts itself in the database, and then in the lock file beside it, which is kept
-otherwise. A database with fewer writes than promised has lost some: to damage, to a power cut, or to an older copy.
+SQLite ends the recovery of a write-ahead log at the first frame whose checksum is wrong, without reporting the later
+writes. Each write is therefore counted in the database, and then in the lock file next to it, which is stored
+separately. A database with fewer writes than promised has lost some: to damage, to a power cut, or to an older copy.
 
 Source: ours.
 """

@@ -79,7 +79,7 @@ class ErrorRecord:
         self.count = 0
         self.first = now_ns
         self.last = now_ns
-        #: Whoever was hit last.
+        #: Last affected holder.
         self.owner: TileOwner | None = None
         #: The fault that it was diagnosed into.
         self.fault: str | None = None

@@ -12,7 +12,7 @@ from rdukit_node.faults.enums import Action, FaultSeverity
 from rdukit_node.faults.model import Policy
 from rdukit_node.inventory import ComponentKind
 
-#: Samples the data of one error: what the hardware would say beside type and component.
+#: Function that samples the data of one error: the hardware's report in addition to type and component.
 SampleData = Callable[[random.Random, NodeSpec], dict[str, object]]
 
 
@@ -20,7 +20,7 @@ class ImpactScope(StrEnum):
     """Leases that an error of a class interrupts."""
 
     NOBODY = "nobody"
-    #: Whoever has the tile.
+    #: The holder of the tile.
     TILE = "the tile's owner"
     #: One of those with tiles on the RDU, chosen by seed: an address belongs to one.
     MEMORY = "one owner of the RDU's memory"
@@ -39,7 +39,7 @@ class Suspect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FaultClass:
-    """A kind of hardware event: what it looks like, what it means and what the node does about it.
+    """A kind of hardware event: its signs, its meaning, and the node's action.
 
     ``fault_type`` is empty for errors that never become a fault. ``count``, ``window_s``, ``action`` and ``severity``
     are the policy that a node starts with.
@@ -64,11 +64,11 @@ class FaultClass:
     impact: ImpactScope = ImpactScope.NOBODY
     #: Code of the exception in ``rdukit.errors`` that ends the program of whoever was hit.
     exception_code: str = ""
-    #: Whether the cause stays until somebody repairs it; and how many resets fail to cure it (``None``: all).
+    #: Whether the cause stays until a repair, and the number of resets that do not cure it (``None``: all).
     persists: bool = False
     resets_that_fail: int | None = 0
     suspects: tuple[Suspect, ...] = ()
-    #: Whether somebody asked for it: its policy cannot be changed.
+    #: Whether it is a requested error, whose policy cannot be changed.
     is_command: bool = False
     #: Whether the component is gone from the node while the cause lasts.
     removes: bool = False

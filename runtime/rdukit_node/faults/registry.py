@@ -17,7 +17,7 @@ from rdukit_node.faults.records import ErrorRecord, record_of_row, window_of
 #: Rows of errors, faults and hangs in memory, each. The database keeps more.
 MAX_ROWS: Final = 10_000
 
-#: What tells two active faults apart: component, type and what was done.
+#: Key of active faults: component, type and action.
 FaultKey = tuple[str, str, Action]
 
 
@@ -49,7 +49,7 @@ class FaultRegistry:
         #: Rows that are over, oldest first: what is forgotten first.
         self._over_records: Final[deque[str]] = deque()
         self._over_faults: Final[deque[str]] = deque()
-        # What changed; dictionaries are sets that keep their order.
+        # Changes; dictionaries are used as ordered sets.
         self._new_errors: Final[dict[str, None]] = {}
         self._new_faults: Final[dict[str, None]] = {}
         self._new_hangs: Final[dict[int, None]] = {}

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Rows of a table that are looked at, from either end, and accounting rows that are kept.
+#: Rows of a table that are read, from either end, and accounting rows that are kept.
 _MAX_ROWS: Final = 10_000
 _MAX_APPLICATIONS: Final = 1000
 _LOG_FILES: Final = ("-wal", "-shm")
@@ -40,7 +40,7 @@ _FIRST_WITH_SUMS: Final = 5
 class Salvage:
     """The result of salvaging a damaged database."""
 
-    #: Where the file is now.
+    #: Present path of the file.
     path: Path
     reason: str
     snapshot: FaultSnapshot

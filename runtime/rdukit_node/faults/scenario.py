@@ -42,7 +42,7 @@ _MAX_S: Final = 30 * 86_400.0
 #: Seconds between the bursts that a rate is made of.
 _BURST_S: Final = 0.01
 _UNITS: Final = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-#: Who clears and repairs, in the database.
+#: Name of the actor of clears and repairs in the database.
 _BY: Final = "scenario"
 
 _VERBS: Final = ("class", "clear", "repair", "reset")
@@ -58,7 +58,7 @@ class ScenarioStep:
     injections: tuple[Injection, ...] = ()
     verb: str = "class"
     components: tuple[str, ...] = ()
-    #: Of the text, for messages.
+    #: Line of the text, for messages.
     line: int = 0
 
     def run(self, machine: FaultMachine, owner_of: FindOwner, now_ns: int) -> FaultOutcome:

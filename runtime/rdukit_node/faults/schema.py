@@ -21,7 +21,7 @@ from rdukit.errors import InvalidArgument, Unavailable
 #: Marks the file as ours in its header: "rduF".
 APPLICATION_ID: Final = 0x72647546
 VERSION: Final = 5
-#: What the version record names. All change together.
+#: Names in the version record; they change together.
 LOGS: Final = ("error", "fault", "inventory", "policy")
 
 _MAX_BYTES: Final = 8 * 1024**3

@@ -210,7 +210,7 @@ class FaultStore:
         return not busy and bool(log == moved)
 
     def close(self) -> None:
-        """Note that the end was in order, and let the file go. What is still pending is lost, and logged."""
+        """Record a clean end, and close the file. Pending rows are lost, and logged."""
         if self.pending:
             logger.error("event=database-rows-lost path=%s rows=%s reason=%s", self.path, self.pending, self._reason)
         connection, self._connection = self._connection, None
@@ -266,10 +266,10 @@ class FaultStore:
         return True
 
     def _put_in_place(self) -> bool:
-        """Write the database anew where somebody deleted it, or its lock. Returns whether that worked.
+        """Write the database again if it, or its lock, was deleted. Returns whether that worked.
 
         Raises:
-            Conflict: another process writes there by now, or another file is there, which is not overwritten.
+            Conflict: another process writes there now, or another file exists, which is not overwritten.
         """
         old = self._connection
         assert old is not None

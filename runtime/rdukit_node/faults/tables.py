@@ -1,4 +1,4 @@
-"""Rows of the fault database as values, and values as rows. What a file says is checked like any input."""
+"""Conversion between rows of the fault database and values. Content of a file is checked like any input."""
 
 import json
 import sqlite3

@@ -1,7 +1,7 @@
-"""Putting a node's places under a prefix, and taking them away again. The shell around ``plan``.
+"""Installation of a node's files below a prefix, and their removal. The shell around ``plan``.
 
-A manifest says what was put there: a second run changes only what is different, removal takes only what is still as it
-was put there, and nobody else's file is ever overwritten.
+A manifest lists the installed files. A second run only changes differing files, removal only deletes unchanged ones,
+and foreign files are never overwritten.
 """
 
 import json

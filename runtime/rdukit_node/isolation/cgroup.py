@@ -1,8 +1,8 @@
 """Control groups for applications: a share of the processors by tiles, limits of processes and memory.
 
-Moving a process takes the kernel up to 20 ms, and the daemon answers everybody in one thread. A thread of its own
-therefore does the work in order, a moment later, and ``report`` says how far it is. A lease that has ended by then
-never gets a group. What the machine does not allow is reported, never worked around.
+Moving a process takes the kernel up to 20 ms, and the daemon has one thread for all clients. So a separate thread does
+the work in order, slightly later, and ``report`` returns its state. A lease that has ended by then gets no group.
+Restrictions of the machine are reported, never worked around.
 """
 
 import errno
@@ -75,7 +75,7 @@ class CgroupGuard:
         return cls(owner, tiles_per_rdu, limits, is_on=resolve(MODE) != "off" and resolve(CGROUP) != "off")
 
     def enter(self, lease: str, pid: int, tiles: int) -> None:
-        """Take ``pid``, a holder of ``lease`` of so many tiles, into its group. What it starts later follows."""
+        """Take ``pid``, a holder of ``lease`` with ``tiles`` tiles, to its group. Its later children follow."""
         self._reports.setdefault(lease, {"cgroup": "pending" if self._is_on else str(off("cgroup"))})
         self._do(lambda: self._enter(lease, pid, tiles))
 

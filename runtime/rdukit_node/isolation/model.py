@@ -1,7 +1,7 @@
 """Isolation as values: its measures, their report, control-group hierarchies, the limits of a lease's group. Pure.
 
-A process is taken into a group of ours only from the top of a hierarchy or from the daemon's own group: any other group
-was chosen by somebody (Slurm, a container engine, systemd) whose limits must go on to hold.
+A process is taken into a group of ours only from the top of a hierarchy or from the daemon's own group: Slurm, a
+container engine or systemd chose any other group, and their limits must stay in force.
 
 Source: ours; cgroups(7), the kernel's documentation of cgroup v1 and v2.
 """
@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-#: What is looked for: shares of the processors, number of processes, memory.
+#: Required controllers: shares of the processors, number of processes, memory.
 CONTROLLERS: Final = ("cpu", "pids", "memory")
 
 _V1_SHARES_OF_AN_RDU: Final = 1024

@@ -23,10 +23,10 @@ _SHARED_MAPPINGS = (1 << 1) | (1 << 3) | (1 << 6) | (1 << 8)
 
 
 def apply(tiles: Sequence[int], node_tiles: int) -> dict[str, str]:
-    """Isolate this process as the settings ask, and say what came of it. Cannot be undone.
+    """Isolate this process by the settings. Returns the result. Cannot be undone.
 
-    Again in the same process only the share of cores changes: it is that of all leases so far. A fork inherits its
-    parent's isolation, and gets a domain of its own inside the parent's when it opens a lease itself.
+    A further call in the same process only changes the share of cores, to that of all leases so far. A fork inherits
+    its parent's isolation, and gets a domain of its own inside the parent's when it opens a lease itself.
 
     Args:
         tiles: flat numbers of the new lease's tiles.

@@ -35,7 +35,7 @@ from rdukit_node.states import (
 LeaseId = NewType("LeaseId", str)
 RegionId = NewType("RegionId", str)
 
-#: How many ended leases are remembered, to say why a late call fails.
+#: Number of ended leases remembered, to explain failures of late calls.
 _REMEMBERED: Final = 1024
 #: Steps kept of one lease's history: the first and the newest.
 _MAX_HISTORY: Final = 64

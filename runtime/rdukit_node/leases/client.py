@@ -223,10 +223,9 @@ class DaemonLease(_Lease):
         """Take over ``client``, which holds ``lease``.
 
         Args:
-            is_attached: somebody else acquired the lease; ``release`` only lets go of it.
-            features: what the daemon said that it has.
-            cores: of the host, that belong to the tiles; None: all that this process may use.
-            isolation: what the daemon was told of it, for one that follows; None: it was told nothing.
+            is_attached: another process acquired the lease; ``release`` only detaches. features: features that the
+            daemon reported. cores: of the host, that belong to the tiles; None: all that this process may use.
+            isolation: isolation reported to the daemon, for its successor; ``None``: none was reported.
         """
         self.cores: Final = usable_cores() if cores is None else cores
         super().__init__(str(lease["id"]), tuple(lease["tiles"]), chip, int(lease["memory_bytes"]))
@@ -240,7 +239,7 @@ class DaemonLease(_Lease):
         #: Whether a daemon that follows this one keeps the lease.
         self._is_watched: Final = "reattach" in features and bool(self._token)
         self._isolation: Final = isolation if "isolation" in features else None
-        #: What this process has mapped, under a number of its own: the daemon's id, name and bytes.
+        #: Mapped regions of this process, by a local number: the daemon's id, name and bytes.
         self._regions: dict[int, tuple[str, str, int]] = {}
         self._next_region = 1
         #: Why there is no way back to the lease; empty: there is, or none is needed.

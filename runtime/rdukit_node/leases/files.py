@@ -41,7 +41,7 @@ class KeptLease:
     command: str | None
     #: Processes that held it, where they could be seen.
     pids: tuple[int, ...]
-    #: What holders had counted that left before, and what all had counted when this was written.
+    #: Counters of holders that had left, and of all holders at the time of writing.
     former: UsageTotals
     totals: UsageTotals
     #: Body of the error that ended its use, if its hardware failed.
@@ -87,8 +87,8 @@ class LeaseFile:
             logger.error("event=leases-not-kept path=%s reason=%s", self.path, error)
 
     def read(self) -> list[KeptLease]:
-        """Return the leases of the daemon before. Of a damaged file there are none: it is kept aside, and ``damage``
-        has what to report.
+        """Return the leases of the previous daemon. A damaged file gives none: it is renamed, and ``damage`` has the
+        report.
         """
         try:
             found = json.loads(self.path.read_bytes())

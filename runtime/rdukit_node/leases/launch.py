@@ -16,7 +16,7 @@ from rdukit.errors import InvalidArgument
 from rdukit.system.process import read_facts
 
 LOOPBACK: Final = "127.0.0.1"
-#: Where ranks meet when the program names an address and no port; torch's own default.
+#: Default port on which ranks meet if the program names only an address; torch's own default.
 DEFAULT_PORT: Final = 29500
 
 

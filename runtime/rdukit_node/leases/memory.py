@@ -20,12 +20,12 @@ from rdukit.units import format_bytes
 #: From this size on the host's free memory is looked at first, and huge pages are asked for.
 _LARGE: Final = 64 * 1024**2
 _HUGE_PAGE: Final = 2 * 1024**2
-#: What mmap of the C library returns when it fails.
+#: Return value of a failed mmap of the C library.
 _FAILED: Final = 2 ** (8 * ctypes.sizeof(ctypes.c_void_p)) - 1
 
 
 def create_region(name: str, region_bytes: int) -> int:
-    """Return a new memfd of ``region_bytes`` zeros whose size nobody can change. The caller owns the descriptor.
+    """Return a new memfd of ``region_bytes`` zeros with a sealed size. The caller owns the descriptor.
 
     Raises:
         OutOfDeviceMemory: the host has no memory, or no descriptors, for it.

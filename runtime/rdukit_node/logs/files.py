@@ -210,9 +210,9 @@ class LogFileHandler(logging.Handler):
 
 
 def configure_daemon_log(path: Path) -> LogFileHandler:
-    """Send what the process says by ``logging`` to ``path`` (mode 0600), from the level ``log.daemon_level`` on.
+    """Send log records of the process to ``path`` (mode 0600), from the level ``log.daemon_level`` on.
 
-    With ``log.format`` json a line is an object. A stream that leads to the same file says nothing any more.
+    With ``log.format`` json a line is an object. A stream handler on the same file is silenced.
 
     Returns:
         The handler, which ``logging.getLogger().removeHandler`` and ``close`` undo.

@@ -144,7 +144,7 @@ class SnmlClient(Closable):
             try:
                 self._token = read_token(self._paths.admin_token)
             except (NotFound, PermissionDenied):
-                return []  # the server says what is missing
+                return []  # the server's error names what is missing
         return [(AUTHORIZATION, f"Bearer {self._token}")]
 
 

@@ -1,7 +1,7 @@
 """SNML's server: gRPC on the node's UNIX socket and on loopback TCP, in a thread of the daemon's process.
 
-It is a client of the daemon's socket like any other. Limits on messages, connections, streams and time keep a client
-that does what it likes from hurting the daemon, whose process this is.
+It is a client of the daemon's socket like any other. Limits on messages, connections, streams and time protect the
+daemon's process from any client.
 
 Source: runtime reference 7.1 (the two places, the socket preferred). Ours: changes need a token.
 """

@@ -28,7 +28,7 @@ class SnmlServicer(snml_pb2_grpc.SNMLRPCServicer):  # type: ignore[misc]
 
     def __init__(self, calls: NodeCalls, token: str) -> None:
         self._calls: Final = calls
-        #: What changes need.
+        #: Requirement for changes.
         self.token: Final = token
 
     # -- identity ----------------------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ class EmulatedNodeServicer(snml_pb2_grpc.EmulatedNodeRPCServicer):  # type: igno
     def __init__(self, calls: NodeCalls, watch: EventWatch, token: str) -> None:
         self._calls: Final = calls
         self._watch: Final = watch
-        #: What changes need.
+        #: Requirement for changes.
         self.token: Final = token
 
     @answers(is_admin=True)

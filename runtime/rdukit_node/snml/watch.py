@@ -120,7 +120,7 @@ class EventWatch:
             try:
                 last = as_count((await self._calls.call("events", since=2**62))["last"])
             except RdukitError:
-                # Wake the watchers: their own call says what is wrong.
+                # Wake the watchers: their own call reports the error.
                 last = self._last + 2**62
                 await asyncio.sleep(_RETRY_S)
             if last != self._last:

@@ -14,7 +14,7 @@ from rdukit.hardware import CHIPS
 from rdukit_node.telemetry.sampling import Reading, rdu_rates, tile_shares
 
 IDLE_W: Final = 90.0
-#: Of a chip all of whose tiles execute all the time, beyond ``IDLE_W``.
+#: Power in W beyond ``IDLE_W`` of a chip with all tiles executing.
 BUSY_W: Final = 260.0
 #: About what DDR4 takes for a byte, with its interface.
 DDR_J_PER_BYTE: Final = 150e-12

@@ -26,7 +26,7 @@ SEVERITIES: Final = ("Minor", "Major", "Critical")
 TILE_STATES: Final = ("free", "leased", "excluded", "unavailable")
 RDU_STATES: Final = ("FUNCTIONAL", "PENDING", "DEGRADED", "UNAVAILABLE")
 
-#: What can be switched off. ``hbm`` is the vendor's; nothing counts HBM traffic here, so it exports nothing.
+#: Collectors that can be switched off. ``hbm`` is the vendor's; HBM traffic is not counted here, so it exports nothing.
 COLLECTORS: Final = ("platform", "tile", "ddr", "hbm", "pcie", "lease", "emulated")
 
 

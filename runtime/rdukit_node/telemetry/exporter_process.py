@@ -56,7 +56,7 @@ def read_settings(file: Path) -> ExporterSettings:
     """Return the file's settings, or the defaults if there is no such file.
 
     Raises:
-        PermissionDenied: it is there and cannot be read. InvalidArgument: what it says is not legal.
+        PermissionDenied: the file cannot be read. InvalidArgument: its content is not legal.
     """
     try:
         with file.open(encoding="utf-8") as stream:
@@ -130,8 +130,8 @@ class NodeCollector(Collector):
         self._collectors = tuple(collectors)
         self._lock = threading.Lock()
         self._client: SndClient | None = None
-        #: Of the present connection, oldest first, at least ``_MIN_AGE_NS`` apart: a second scraper, soon after the
-        #: first, still has a window that means something.
+        #: Readings of the present connection, oldest first, at least ``_MIN_AGE_NS`` apart, so that a second scraper
+        #: soon after the first still has a meaningful window.
         self._readings: deque[Reading] = deque(maxlen=3)
 
     def collect(self) -> Iterator[Metric]:

@@ -1,7 +1,7 @@
 """Bytes between two readings, spread over the DDR channels and PCIe links of the RDUs that moved them. Pure.
 
 The daemon counts by RDU and by lease. Device memory is interleaved over an RDU's working channels; a lease's transfers
-go over the lanes that it was granted. What goes over a channel or link that is out of service goes over the others.
+go over the lanes that it was granted. Traffic of a channel or link that is out of service moves to the others.
 
 Source: ours; that such statistics exist, by channel and link, is runtime reference 6.2.
 """
@@ -25,7 +25,7 @@ from rdukit_node.telemetry.sampling import (
 
 DDR: Final = "DDRCH"
 PCIE: Final = "PCIE"
-#: Counters towards the component and away from it, by kind: what is read or received, what is written or sent.
+#: Names of the counters by kind: read or received, and written or sent.
 _COUNTERS: Final = {DDR: ("ddr_read_bytes", "ddr_written_bytes"), PCIE: ("pcie_rx_bytes", "pcie_tx_bytes")}
 
 

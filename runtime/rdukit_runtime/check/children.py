@@ -43,7 +43,7 @@ class JudgedFiles:
 
 
 def judge_all(job: JudgedFiles, answer: Answer) -> None:
-    """Judge each unit; one that ends its child is refused, and the next child goes on with those after it."""
+    """Judge each unit. A unit that ends its child is refused, and the next child judges the units after it."""
     left = list(job.units)
     while left:
         done = _judge_in_child(job, left, answer)
@@ -90,8 +90,9 @@ def _child(job: JudgedFiles, units: Sequence[str], writer: int) -> None:
 
 
 def _fill_new_memory() -> None:
-    """Have the allocator fill what it hands out with large numbers, where it is glibc's: what a kernel leaves as it
-    found it is not by chance what belongs there.
+    """Have glibc's allocator, if it is used, fill new memory with large numbers.
+
+    Elements that a kernel fails to write are then not right by chance.
     """
     with contextlib.suppress(AttributeError):
         ctypes.CDLL(None).mallopt(_M_PERTURB, _FILL ^ 0xFF)

@@ -8,7 +8,7 @@ import torch
 
 from rdukit_runtime.check.rounding import AGREES
 
-#: How much further off a native result may be than the farthest portable one whose operators' results were moved.
+#: Permitted deviation of a native result, as a multiple of the largest deviation of perturbed portable results.
 FACTOR: Final = 5.0
 #: The largest part of a result's elements that rounding may decide altogether, such as the places of a maximum.
 UNCERTAIN: Final = 0.01
@@ -80,7 +80,7 @@ def _find_one(
 ) -> str | None:  # fmt: skip
     if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
         return f"{ours.dtype} {tuple(ours.shape)}, not {theirs.dtype} {tuple(theirs.shape)}"
-    if theirs.is_contiguous() and not ours.is_contiguous():  # who reads it takes it as it is laid out portably
+    if theirs.is_contiguous() and not ours.is_contiguous():  # its readers use its portable layout
         return f"strides {ours.stride()}, not {theirs.stride()}"
     if ours.is_complex():
         ours, theirs = torch.view_as_real(ours.resolve_conj()), torch.view_as_real(theirs.resolve_conj())

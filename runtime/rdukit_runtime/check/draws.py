@@ -15,9 +15,9 @@ from rdukit_runtime.check.roles import InputRole
 #: Bytes before and after a tensor that no kernel may write, and their value.
 GUARD_BYTES: Final = 64
 _GUARD: Final = 0xA5
-#: At most one of so many places holds a special number.
+#: Number of places of which at most one holds a special number.
 _SPARSE: Final = 16
-#: From so many whole numbers on, both zeros are among them.
+#: Smallest number of whole numbers that include both zeros.
 _ZEROS_AMONG: Final = 4
 #: Factor from random numbers to small ones.
 _NEAR_ZERO: Final = 1e-4
@@ -48,7 +48,7 @@ class InputSet:
         return f"{self.kind} numbers, gradient {self.gradient}, masks {self.masks}, seed {self.seed}"
 
 
-#: Special numbers by name; what a narrower dtype cannot hold becomes infinite or zero in it.
+#: Special numbers by name. A number that a narrower dtype cannot hold becomes infinite or zero in it.
 SPECIALS: Final[Mapping[str, Sequence[float]]] = {
     "nan": (float("nan"),),
     "infinite": (float("inf"), float("-inf")),

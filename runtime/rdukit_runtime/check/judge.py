@@ -179,14 +179,14 @@ class Written(Exception):
 
 
 def _arriving(unit: Unit) -> list[TensorSpec]:
-    """Return what a backward reads that its forward does not give."""
+    """Return the inputs of a backward that its forward does not give."""
     if unit.backward is None:
         return []
     return [spec for spec, source in zip(unit.backward.inputs, unit.sources, strict=True) if source is None]
 
 
 def _find_shared(made: Sequence[torch.Tensor], given: Sequence[GuardedTensor]) -> list[int]:
-    """Return the numbers of tensors that lie in the memory of others: whoever writes there changes them too."""
+    """Return the numbers of the tensors made that lie in memory of the given ones: a write to one changes both."""
     held = {g.memory.untyped_storage().data_ptr() for g in given}
     return [n for n, t in enumerate(made) if t.numel() and t.untyped_storage().data_ptr() in held]
 
@@ -210,7 +210,7 @@ def find_shapes(kernel: KernelGraph, inputs: Sequence[torch.Tensor]) -> dict[str
 
 
 def find_all_roles(unit: Unit) -> Mapping[str, InputRole]:
-    """Return the roles of the forward's inputs: those that the backward gives to what it reads of them included."""
+    """Return the roles of the forward's inputs, including those that are known from the backward only."""
     specs = unit.forward.inputs
     zeros = [torch.zeros(spec.shape, dtype=getattr(torch, spec.dtype)) for spec in specs]
     try:

@@ -1,7 +1,8 @@
-"""What a kernel's inputs may hold, by who reads them: an index lies in its range, a variance is positive.
+"""Legal values of a kernel's inputs, by the operators that read them: an index lies in its range, a variance is
+positive.
 
-One table says it: operator and argument → role. A value that is only laid out otherwise before it is read has the role
-of what is read; a number that is added to or scaled by positive numbers stays positive.
+One table gives the role of each operator's argument. A value that is only rearranged before it is read has the same
+role. Numbers stay positive when positive ones are added or multiplied.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +24,7 @@ class InputRole:
     kind: str
     limit: int = 0
     least: int = 0
-    #: An index that is legal besides: of a target that does not count.
+    #: A further legal index: that of targets that a loss ignores.
     ignored: int | None = None
 
 

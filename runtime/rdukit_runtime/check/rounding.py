@@ -9,9 +9,9 @@ import torch
 
 from rdukit_runtime.engine.torch_private import TorchDispatchMode
 
-#: Largest difference over largest magnitude that needs no further look, by what is computed in.
+#: Largest difference over largest magnitude that needs no further look, by the dtype of the computation.
 AGREES: Final = {"f32": 2e-6, "bf16": 4e-3}
-#: The relative size of what rounding moves a result by.
+#: Relative size of the change that rounding makes to a result, by the dtype of the computation.
 MOVES: Final = {"f32": 2.0**-23, "bf16": 2.0**-8}
 
 
@@ -21,8 +21,8 @@ _SUMS: Final = frozenset(
 )
 
 
-#: Operators that subtract a mean from an argument and scale by its deviation. Their own last bit says little of what
-#: they round: they lose what the numbers have in common, and add up long rows.
+#: Operators that subtract a mean from an argument and scale by its deviation. Their own last bit does not bound their
+#: rounding: they cancel the common part of numbers, and sum long rows.
 _CENTERING: Final = frozenset(
     overload
     for name in (
@@ -32,17 +32,17 @@ _CENTERING: Final = frozenset(
     for packet in [getattr(torch.ops.aten, name)]
     for overload in (getattr(packet, each) for each in packet.overloads())
 )  # fmt: skip
-#: How many last bits a sum of n numbers is off, over the root of n: measured with kernels of 16 lanes.
+#: Error of a sum of n numbers in last bits, over the root of n: measured with kernels of 16 lanes.
 _SUM_ROUNDING: Final = 1 / 16
 #: Results that are floating numbers and stand for yes and no, by their places: who reads them refuses all others.
 _FLAGS: Final = {torch.ops.aten.multilabel_margin_loss_forward.default: {1}}
 
 
 class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Moves each floating result of an operator by a random part of ``size``, its own magnitude being one; that of a
-    sum by a part of what is added up, and that of a norm by a part of what is normed, too.
+    """Perturbs each floating result of an operator by a random fraction of up to ``size``. Sums are perturbed relative
+    to their summands, and norms also relative to their inputs.
 
-    With ``rounds`` results are bf16's numbers afterwards: those meet ties that others do not.
+    With ``rounds``, results are then rounded to bf16, where ties occur.
     """
 
     def __init__(self, size: float, rounds: bool, generator: torch.Generator) -> None:
@@ -62,8 +62,8 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
             made = func(*args, **(kwargs or {}))
         returns = func._schema.returns
         if any(result.alias_info is not None and not result.alias_info.is_write for result in returns):
-            return made  # a view: what it looks at was moved
-        # Of narrow operands torch may add up in their dtype what it returns in a wider one, as layer norm's gradients.
+            return made  # a view: its base was perturbed
+        # For narrow operands torch may sum in their dtype and return a wider one, as in layer norm's gradients.
         operands = () if func is torch.ops.aten._to_copy.default else args
         narrow = max((torch.finfo(t.dtype).eps for t in operands if is_floating(t)), default=0.0)
         if func in _SUMS and is_floating(made) and is_floating(args[0]):
@@ -78,7 +78,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._moved(made, narrow, is_write=any(result.alias_info is not None for result in returns))
 
     def _moved_rows(self, normed: torch.Tensor, made: Any) -> Any:
-        """Move the first result as a whole by what the sum over a row may be off: sums of n numbers in vectors."""
+        """Move the first result as a whole by the possible error of a row's sum, which kernels add up in vectors."""
         size = self._size * (normed.numel() / made[1].numel()) ** 0.5 * _SUM_ROUNDING
         factor = 1 + size * (2 * float(torch.rand((), generator=self._generator)) - 1)
         return (made[0] * factor, *made[1:])
@@ -86,7 +86,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _moved(self, value: Any, narrow: float, is_write: bool) -> Any:
         if not is_floating(value) or value._is_zerotensor():
             return value
-        size = max(self._size, narrow, torch.finfo(value.dtype).eps)  # half a number's last bit is none at all
+        size = max(self._size, narrow, torch.finfo(value.dtype).eps)  # moves below the last bit have no effect
         factor = torch.rand(value.shape, generator=self._generator).mul_(2 * size).add_(1 - size)
         moved = value.mul(factor)
         moved = (moved.bfloat16() if self._rounds else moved).to(value.dtype)
@@ -98,8 +98,8 @@ def is_floating(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
-#: Gradients that torch's kernel makes NaN where the function read NaN, but numbers beyond the last whole vector. What
-#: the function read is their last argument.
+#: Gradients that torch's kernel makes NaN if the function's input is NaN, except beyond the last full vector. That
+#: input is their last argument.
 _NAN_IN_VECTORS: Final = frozenset({torch.ops.aten.elu_backward.default, torch.ops.aten.hardswish_backward.default})
 #: Norms of rows whose mean, the second result, torch's kernel makes infinite or NaN where a number of the row is
 #: infinite, depending on its place. All other results of such a row are NaN.

@@ -45,12 +45,12 @@ def engine_device() -> torch.device:
 
 
 def choose_device(text: str, gpus: int, current: int, torch_version: str, has_cuda: bool) -> torch.device:
-    """Return the device called ``text`` on a machine with so many ``gpus``. Pure.
+    """Return the device named ``text`` on a machine with ``gpus`` GPUs (pure).
 
     Args:
         current: number of the GPU that ``cuda`` alone means. has_cuda: whether this torch was built for CUDA.
     Raises:
-        InvalidArgument: there is no such device; says what is legal here.
+        InvalidArgument: there is no such device; the message lists the legal ones.
     """
     if text == "cpu":
         return CPU

@@ -23,9 +23,8 @@ class DeviceTensors:
     """A slot per symbol of a PEF; those that outlive a run lie in device memory.
 
     Args:
-        memory: writable, zeroed, at least as large as ``persistent_layout`` says.
-        page: where transfers are counted, for whoever looks at the node.
-        device: where the tensors are. ``memory`` is used on the host only; elsewhere it stays untouched.
+        memory: writable, zeroed, at least as large as ``persistent_layout`` requires. page: status page that counts
+            transfers. device: device of the tensors. ``memory`` is used on the host only.
     """
 
     def __init__(
@@ -42,7 +41,7 @@ class DeviceTensors:
         self._homes: dict[str, torch.Tensor] = {}
         #: Region → the output that was stored there last.
         self._stored: dict[str, str] = {}
-        #: Inputs of a graph that another graph makes → the slot in which that one keeps what it made.
+        #: Inputs of a graph that another graph makes → the slot in which the other graph keeps them.
         self._made_slots: dict[str, int] = {}
         #: Addresses of the set of parameters that is used in place of the own ones.
         self._set_addresses = range(0)
@@ -134,7 +133,7 @@ class DeviceTensors:
         self._transfer(values)
 
     def writer(self, values: Sequence[tuple[str, torch.Tensor]]) -> Callable[[], None]:
-        """Return ``write_all`` of the same tensors again and again: checked now; each call copies what they hold then.
+        """Return a function that writes the same tensors at each call, with the values of that moment. Checks them now.
 
         Raises:
             UnknownTensor, ShapeMismatch: as ``write``.
@@ -247,9 +246,7 @@ class DeviceTensors:
         return name in self._homes or (name in self._slot_of and self._slots[self._slot_of[name]] is not None)
 
     def device_tensor(self, name: str) -> torch.Tensor:
-        """Return the device's own tensor, not copied; what a run's handle keeps. Of an input that a graph makes, and of
-        a gradient in a place of its own, a copy.
-        """
+        """Return the device's own tensor without a copy; a copy of inputs that a graph makes, and of placed gradients."""
         self.symbol(name)
         tensor = self._tensor(name)
         return tensor.clone() if name in self._made_slots or tensor.data_ptr() in self._placed_addresses else tensor

@@ -1,4 +1,4 @@
-"""Limits of this machine: memory bandwidth, GEMM speed by dtype, operator calls. Measured once and kept.
+"""Limits of this machine: memory bandwidth, GEMM speed by dtype, operator calls. Measured once and cached.
 
 The measurement takes under three seconds: each figure is the best of several short runs, over all routes that the
 engine may take (ATen's GEMM, oneDNN's, bf16 through f32), so that no section is measured against a route that is slower
@@ -35,7 +35,7 @@ from rdukit_runtime.engine.machine_probe import (
 
 logger = logging.getLogger(__name__)
 
-#: About what a measurement takes.
+#: Approximate time of a measurement.
 _USUAL_SECONDS: Final = 2.0
 _ROUNDS: Final = 2
 #: A figure's part of it in one round.
@@ -46,12 +46,12 @@ CALM_SHARE: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class MachineLimits:
-    """The best that was measured on this machine with ``threads`` threads.
+    """Best figures measured on this machine with ``threads`` threads.
 
     Bandwidths are in GB/s from and to memory (buffers larger than the last cache; a copy counts what it reads and what
     it writes), ``gemm`` in GFLOP/s by dtype (``f32``, ``bf16``, ``int8``), ``operator_s`` is a call of the smallest
-    ATen operator in seconds. On a GPU ``processor`` is the GPU, and all figures are its. ``others_share``: how much of
-    all processors' time other programs used meanwhile, 0 to 1.
+    ATen operator in seconds. On a GPU, ``processor`` is the GPU, and all figures refer to it. ``others_share``:
+    fraction of all processors' time that other programs used meanwhile, 0 to 1.
     """
 
     processor: str
@@ -76,15 +76,14 @@ class MachineLimits:
 def load_limits(
     threads: int | None = None, seconds: float = _USUAL_SECONDS, device: torch.device = CPU
 ) -> MachineLimits:
-    """Return the limits that are kept for this processor and torch, or else measured now and kept.
+    """Return the cached limits for this processor and torch; measure and cache them if there are none.
 
-    Kept ones that were measured beside other programs are measured again: of both, the best of each figure. A file
-    that cannot be read, or that another processor wrote, is measured again; where it cannot be written the measurement
-    is used all the same.
+    Limits that other programs disturbed are measured again, and the best of each figure is taken. An unreadable file,
+    or one of another processor, is replaced. If the file cannot be written, the measurement is still used.
 
     Args:
-        threads: None takes torch's. seconds: about what a measurement may take; less makes it less exact.
-        device: the processor's memory, or a GPU.
+        threads: ``None`` uses torch's number. seconds: approximate duration of a measurement; shorter ones are less
+        exact. device: the processor's memory, or a GPU.
     Raises:
         InvalidArgument: fewer than one thread.
     """
@@ -98,14 +97,14 @@ def load_limits(
 def renew_limits(
     threads: int | None = None, seconds: float = _USUAL_SECONDS, device: torch.device = CPU
 ) -> MachineLimits:
-    """Measure now and keep the result in place of what was kept for this number of threads."""
+    """Measure now, and replace the cached limits for this number of threads."""
     return _keep(measure_limits(_checked_threads(threads), seconds, device), [])
 
 
 def _keep(limits: MachineLimits, former: Sequence[MachineLimits]) -> MachineLimits:
     """Keep the limits, each figure at least that of ``former``.
 
-    Whoever has several threads may use one: a figure is at least the one that is kept for fewer.
+    A program with several threads may use fewer, so a figure is at least that kept for fewer threads.
     """
     kept = _read_kept()
     fewer = [

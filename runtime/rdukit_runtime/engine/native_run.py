@@ -41,13 +41,13 @@ class NativeRun:
         self._rest = tuple(slot for slot in external if slot not in freed and slot not in made)
 
     def run(self, slots: list[torch.Tensor | None], handles: Any, seconds: list[tuple[int, float]] | None) -> None:
-        """Run all steps; what they leave is in ``slots`` afterwards.
+        """Run all steps; their results are in ``slots`` afterwards.
 
         Args:
-            handles: an array of a handle for each slot, those of persistent slots filled.
-            seconds: gets the host seconds of each section; None does not measure.
+            handles: array with a handle per slot; those of persistent slots are filled.
+            seconds: gets the host seconds of each section; ``None``: no measurement.
         Raises:
-            SectionFailed: which one, and why. What the steps made is lost.
+            SectionFailed: a section failed, with its number and the reason; the steps' results are lost.
         """
         if self._external:
             fill_handles(handles, self._external, [slots[slot] for slot in self._external])  # type: ignore[misc]
@@ -92,7 +92,7 @@ class HandleTable:
 
     def __init__(self, count: int) -> None:
         self.handles = (ctypes.c_void_p * count)()
-        #: Those that belong to the table, by slot; others' may stand in their place.
+        #: The table's own handles, by slot; ``replace`` may put others in their place.
         self._kept: dict[int, int] = {}
 
     def keep(self, slots: Set[int], tensors: Sequence[torch.Tensor | None]) -> None:
@@ -102,7 +102,7 @@ class HandleTable:
         self._kept.update((slot, int(self.handles[slot] or 0)) for slot in new)
 
     def replace(self, slots: Sequence[int], others: Sequence[int | None]) -> None:
-        """Put handles that belong to somebody else into slots; None: the table's own, or none."""
+        """Put handles that the table does not own into slots. ``None`` puts the table's own back, if it has one."""
         handles, kept = self.handles, self._kept
         for slot, handle in zip(slots, others, strict=True):
             handles[slot] = handle or kept.get(slot)

@@ -1,6 +1,6 @@
-"""Checks of operands that some of torch's operators rely on without looking, for PEFs from elsewhere.
+"""Checks of operands that some of torch's operators trust unchecked, for PEFs from elsewhere.
 
-Torch's own callers never give them anything else; a PEF that somebody wrote may, and they would read or write beside
+Torch's own callers always satisfy them. A hand-made PEF may not, and the operators would then read or write outside of
 their operands. PEFs that this installation compiled run without the checks. Found by running changed PEFs and by
 reading torch's kernels (2.13); what is not here has checks of its own, as far as we know.
 """
@@ -97,7 +97,7 @@ def _batch_norm(given: Mapping[str, Any]) -> bool:
     x = given["input"]
     names = ("weight", "running_mean", "running_var", "save_mean", "save_invstd")
     fits = given["grad_out"].shape == x.shape and x.dim() > 1
-    # Of a norm that does not train torch saves nothing.
+    # A norm that does not train saves nothing in torch.
     return bool(
         fits and all(given.get(n) is None or given[n].numel() in (0, x.shape[1]) for n in names)
         and (given["save_mean"] is None or given["save_mean"].numel() == x.shape[1] or not given["train"])
@@ -170,7 +170,7 @@ def _pivots(given: Mapping[str, Any]) -> bool:
 
 
 def _segments(given: Mapping[str, Any]) -> bool:
-    """Torch checks lengths and offsets itself, unless it is told not to."""
+    """Return whether torch checks lengths and offsets itself, as it does without ``unsafe``."""
     return not given.get("unsafe", False)
 
 

@@ -1,4 +1,4 @@
-"""Operators of ours in generated code: grouped products, guards, group norm, LSTM layers.
+"""Operators of rdukit in generated code: grouped products, guards, group norm, LSTM layers.
 
 Grouped products are one product of torch's for each group that has rows.
 
@@ -108,7 +108,8 @@ NORM_OPERATORS: Final[dict[str, Any]] = {
 def lstm_layer(
     gates: torch.Tensor, w: torch.Tensor, h0: torch.Tensor, c0: torch.Tensor, is_reversed: bool, is_kept: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    """gates [T, B, 4H], w [4H, H], h0 and c0 [B, H] → y [T, B, H], the last c [B, H], and what the gradient needs.
+    """gates [T, B, 4H], w [4H, H], h0 and c0 [B, H] → y [T, B, H], the last c [B, H], and values saved for the
+    gradient.
 
     That is [T, B, 5H], gates and c, or [0] if it ``is_kept`` not.
     """

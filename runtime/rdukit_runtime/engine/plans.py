@@ -65,7 +65,7 @@ class ExecutionPlan(NamedTuple):
     cost: PlanCost
     #: Empty in programs without shared regions.
     stores: tuple[RegionStore, ...] = ()
-    #: Slots that the steps fill anew: emptied before the first, so that two sets of gradients never exist at once.
+    #: Slots that the steps fill anew. They are emptied before the first step, so that gradients never exist twice.
     replaced: tuple[int, ...] = ()
     #: Slots of gradients with places of their own (see ``gradient_exchange``) that the steps fill; and those that hold
     #: nothing of use afterwards.
@@ -91,7 +91,7 @@ class PlanStep(NamedTuple):
 
 
 def section_failed(section: Section, reason: object) -> SectionFailed:
-    """Return the error for a section whose kernel stopped, with what torch says of it."""
+    """Return the error for a section whose kernel failed, with torch's message."""
     words = str(reason).strip().splitlines()
     text = (words[0] if words else "") or type(reason).__name__
     if "not implemented for 'BFloat16'" in text:
@@ -160,15 +160,15 @@ def make_plan(
     find_home: Callable[[str], torch.Tensor | None],
     placed: Set[int] = frozenset(),
 ) -> ExecutionPlan:
-    """Bind sections to slots and find what is dead after each.
+    """Bind sections to slots, and find the dead slots after each.
 
-    What is freed, and emptied before the run, says ``rdukit.pef.memory``.
+    ``rdukit.pef.memory`` determines the slots that are freed, and emptied before the run.
 
     Args:
-        kernels: by digest. slots: of each symbol.
-        made_slots: of each input that a graph makes, the slot in which that one keeps what it made.
-        find_home: where an output that outlives the run is kept.
-        placed: slots of gradients that have places of their own, which stay theirs; ``reduce`` works there.
+        kernels: kernels by digest. slots: slot of each symbol.
+        made_slots: slot of each input that a graph makes.
+        find_home: returns the storage of an output that outlives the run.
+            placed: slots of gradients that have places of their own, which stay theirs; ``reduce`` works there.
     """
     freed = freed_after(pef, graph)
     slot_of = dict(slots)

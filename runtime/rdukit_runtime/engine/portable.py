@@ -37,8 +37,8 @@ OPERATORS: Final = {
 #: Operators that run in another form. A few of torch's operators lay their results out otherwise than its records
 #: say, so that a view is not always possible; of what lies as recorded, a reshape is a view.
 _FORMS: Final = dict.fromkeys(("aten.view.default", "aten._unsafe_view.default"), "aten.reshape.default")
-#: Of torch's operators those that add f32 numbers by atomic operations where there are several threads, in whatever
-#: order these come by: other last bits in each run, and several times slower than one thread.
+#: Operators of torch whose threads add f32 numbers by atomic operations, in no fixed order. Each run has other last
+#: bits, and several threads are several times slower than one.
 _ADD_UNORDERED: Final = frozenset(
     {
         "aten.index_put.default", "aten.index_put_.default", "aten._unsafe_index_put.default",

@@ -56,10 +56,9 @@ class LoadedProgram(DeviceTensors):
     """Slots and steps of one PEF.
 
     Args:
-        memory: writable, zeroed, at least as large as ``persistent_layout`` says.
-        kernels: by digest.
-        page: where runs, phases and transfers are counted, for whoever looks at the node.
-        device: where memory is, and where ``kernels`` run. threads: of the lease; None: as many as torch has.
+        memory: writable, zeroed, at least as large as ``persistent_layout`` requires. kernels: kernels by digest. page:
+            status page that counts runs, phases and transfers. device: device of the memory and of ``kernels``.
+            threads: threads of the lease; ``None``: torch's number.
     """
 
     def __init__(
@@ -84,8 +83,8 @@ class LoadedProgram(DeviceTensors):
         #: Symbols that hold a run-time scalar, such as a dropout rate, and the scalars that they hold now.
         self._rates = tuple(name for name in pef.hyperparameters if name in self._slot_of)
         self._held: Mapping[str, float] | None = None
-        #: Compares what slots keep with the plan, until a run fails; None if that is not asked for, and on a GPU, whose
-        #: kernels may keep statistics in wider dtypes than the host's that the plan was made with.
+        #: Compares the contents of slots with the plan, until a run fails. None without ``RDUKIT_CHECK``, and on a GPU:
+        #: its kernels may keep statistics in wider dtypes than those of the plan.
         self._watch = MemoryWatch(pef) if resolve(CHECK) and device.type == "cpu" else None
 
     def use(self, parameters: ParameterSet | None) -> None:
@@ -183,10 +182,11 @@ class LoadedProgram(DeviceTensors):
         self, graph: Graph, sections: tuple[int, ...], scalars: Mapping[str, float], inputs: HostTensors,
         outputs: HostTensors,
     ) -> Callable[[], RunTimes]:  # fmt: skip
-        """Return a call that copies ``inputs`` in as they are then, runs ``sections``, and copies into ``outputs``.
+        """Return a function that copies ``inputs`` at the time of its call, runs ``sections``, and copies to
+        ``outputs``.
 
-        For a server, which does the same all the time: what is one native call is bound once. What stands around a
-        small section in ``run`` takes as long as the section, and longer when other work has pushed it out of caches.
+        It is for servers, which repeat one call: a single native call is bound once. For a small section the overhead
+        of ``run`` takes as long as the section itself, and longer with cold caches.
 
         Raises:
             UnknownTensor, ShapeMismatch: as ``write``; the call raises what ``run`` and ``read_into`` do.
@@ -217,7 +217,7 @@ class LoadedProgram(DeviceTensors):
     def _bound(
         self, ready: ReadyPlan, part: NativeRun, ran: list[float], inputs: HostTensors, outputs: HostTensors
     ) -> Callable[[], RunTimes]:
-        """Return ``repeated`` for one native call that takes nothing but what is persistent."""
+        """Return ``repeated`` for one native call all of whose inputs are persistent."""
         page, threads, slots, gains = self.page, self._threads, self._slots, ready.gains_from_threads
         assert threads is not None
         sources = [copy_between(self._tensor(name), value) for name, value in inputs]
@@ -345,10 +345,10 @@ class LoadedProgram(DeviceTensors):
             slots[slot] = None
 
     def _check_made(self, section: Section, made: Sequence[torch.Tensor]) -> None:
-        """Compare what a kernel made with the symbols that its section gives: a PEF may come from anywhere.
+        """Compare the results of a kernel with the symbols of its section, since a PEF may come from anywhere.
 
         Raises:
-            PefCorrupt: a shape differs, which a copy would spread over the symbol without a word.
+            PefCorrupt: a shape differs; a copy would broadcast it over the symbol silently.
         """
         for name, tensor in zip(section.outputs, made, strict=True):
             shape = self.pef.symbols[name].shape
@@ -433,7 +433,7 @@ class LoadedProgram(DeviceTensors):
 
 
 class MemoryWatch:
-    """Follows a program's runs by the plan. Good from load until a run fails: what that one leaves nobody plans.
+    """Follows a program's runs by the plan, from load until a run fails: the plan does not say what that run leaves.
 
     Switched on by ``RDUKIT_CHECK``.
     """
@@ -442,7 +442,7 @@ class MemoryWatch:
         self._walk = MemoryWalk(pef)
 
     def check(self, graph: Graph, sections: Sequence[int], passing: Iterable[torch.Tensor]) -> MemoryPlan:
-        """Return ``sections`` have run, and ``passing`` is what slots hold outside persistent memory.
+        """Check, after ``sections`` have run, what slots hold outside persistent memory (``passing``).
 
         Returns:
             The plan of this run.

@@ -46,7 +46,7 @@ def int4_linear(x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor, bias: tor
 def quantize_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return a weight [N, K] as int8 [N, K] and scales f32 [N]; a row of zeros has scale 1.
 
-    A row with a number that is none, or infinite, stands for NaN.
+    A row with NaN or an infinite number stands for NaN.
     """
     wide = weight.detach().float()
     largest = wide.abs().amax(1) if wide.shape[1] else wide.new_zeros(wide.shape[0])
@@ -62,8 +62,8 @@ def dequantize_rows(weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
 def quantize_groups(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return a weight [N, K], K a multiple of 32, as int4 (see above): uint8 [N, bytes] and scales bf16 [N, K / 32].
 
-    Of a few scales each group has the one with the smallest sum of squared errors. A group with a number that is none,
-    or infinite, stands for NaN.
+    Each group has, of a few scales, that with the smallest sum of squared errors. A group with NaN or an
+    infinite number stands for NaN.
     """
     parts = [_quantize_groups(weight[at : at + _ROWS].detach().float()) for at in range(0, len(weight), _ROWS)]
     data, scales = zip(*parts, strict=True)
@@ -87,7 +87,7 @@ def _quantize_groups(wide: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _of_five_digits(scale: torch.Tensor) -> torch.Tensor:
-    """Round f32 numbers to five binary digits; what is nearly nothing becomes zero."""
+    """Round f32 numbers to five binary digits. Numbers very near zero become zero."""
     bits = scale.contiguous().view(torch.int32)
     rounded = ((bits + (1 << 18)) & ~((1 << 19) - 1)).view(torch.float32)
     return torch.where(scale.abs() < 1e-30, 0.0, rounded)

@@ -15,12 +15,12 @@ from rdukit.settings import resolve
 from rdukit.system.cpu import bound_cores, usable_cores
 from rdukit_runtime.settings import ENGINE_THREADS
 
-#: What one core of a modest machine does in a second, for telling small sections from large ones: order matters, not
-#: precision. Faster cores have faster barriers too.
+#: Work that one core of a modest machine does in a second, to distinguish small sections from large ones. Only the
+#: order of magnitude matters: faster cores also have faster barriers.
 _FLOPS: Final = 50e9
 _BYTES: Final = 10e9
-#: A section of less host time is not worth meeting at barriers for: each of its operators takes a few microseconds,
-#: and waking a thread costs about as much.
+#: Least host time of a section that gains from several threads. Each operator of a shorter section takes a few
+#: microseconds, and waking a thread costs about as much.
 _LARGE_S: Final = 200e-6
 #: Variables by which programs choose a number of threads for the libraries under torch, and so for torch.
 _CHOICES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")

@@ -25,7 +25,7 @@ class OperatorRow:
     shapes: str
     calls: float
     host_s: float
-    #: Of all operators' time.
+    #: Part of the time of all operators.
     share: float
 
 
@@ -37,14 +37,14 @@ class _Spent:
 
 @dataclass(slots=True)
 class OperatorClock:
-    """Builds kernels that time their operators, and adds up what these took."""
+    """Builds kernels that time their operators, and adds up their times."""
 
     device: torch.device = CPU
-    #: (kernel digest, operator, shapes) → what was spent since the last ``reset``.
+    #: (kernel digest, operator, shapes) → time spent since the last ``reset``.
     _spent: dict[tuple[str, str, str], _Spent] = field(default_factory=dict)
 
     def reset(self) -> None:
-        """Forget what was timed so far."""
+        """Forget all times."""
         self._spent.clear()
 
     def build(self, graph: KernelGraph) -> Kernel:

@@ -21,7 +21,7 @@ from rdukit.pef.kernel import Argument, KernelGraph, KernelNode, Special, parse_
 from rdukit.pef.model import Section
 from rdukit_runtime.engine.machine_limits import MachineLimits
 
-#: Of the JSON document; changes when a field changes its meaning or goes.
+#: Version of the JSON document; increased when a field is removed or changes its meaning.
 SCHEMA: Final = 1
 #: A limit that is exceeded by more was measured too low, or the data were in the cache.
 _BEYOND: Final = 1.05
@@ -59,7 +59,7 @@ class SectionRow:
     projected_s: float
     flops: int
     bytes: int
-    #: What the roofline allows: GFLOP/s, and the seconds that the work takes at least.
+    #: Limits by the roofline: GFLOP/s, and the shortest duration of the work in seconds.
     limit_gflop_s: float
     limit_s: float
     bound: Bound
@@ -274,7 +274,7 @@ def _row_to_dict(profile: Profile, row: SectionRow) -> dict[str, Any]:
     }
 
 
-#: Limits by torch's dtype; what is not here has the limit of f32.
+#: Limits by torch's dtype; other dtypes have the limit of f32.
 _LIMIT_OF: Final[Mapping[str, str]] = {"bfloat16": "bf16", "float16": "bf16", "int8": "int8", "uint8": "int8"}
 #: Wider wins when operands differ.
 _RANK: Final = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")

@@ -67,7 +67,7 @@ def sections_table(profile: Profile, rows: Sequence[SectionRow]) -> Table:
 
 
 def totals_table(profile: Profile) -> Table:
-    """Return one step, and what the two clocks say about it."""
+    """Return the times of one step, by both clocks."""
     flops = sum(row.flops for row in profile.rows)
     moved = sum(row.bytes for row in profile.rows)
     limit_s = sum(row.limit_s for row in profile.rows)

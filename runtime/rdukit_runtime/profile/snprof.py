@@ -139,7 +139,7 @@ def run_program(arguments: list[str], environment: Mapping[str, str], output: in
 
 @contextmanager
 def _signals_go_to(process: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """SIGTERM is passed on; Ctrl-C reaches the program by itself, and this process waits for its end."""
+    """Pass SIGTERM on to ``process`` and ignore Ctrl-C, which the terminal sends to ``process`` itself."""
     former = signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))
     interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

@@ -139,14 +139,14 @@ class Recorder:
         return Breakdown(found, self.runs, int(self.runs > 0))
 
     def write(self, folder: Path) -> None:
-        """Write what was timed to ``<pid>.json`` in ``folder``, if anything ran."""
+        """Write the times to ``<pid>.json`` in ``folder``, if anything ran."""
         if self.runs:
             write_json_atomic(folder / f"{os.getpid()}.json", breakdown_to_dict(self.breakdown()))
 
 
 @cache
 def find_recorder() -> Recorder | None:
-    """Return this process's recorder, which writes at its end; ``None`` if nobody asked for a profile."""
+    """Return this process's recorder, which writes at its end; ``None`` unless a profile is wanted."""
     folder = resolve(PROFILE_FOLDER)
     if not folder:
         return None

@@ -134,7 +134,7 @@ def test_others_on_several_nodes_make_room_for_it_and_it_makes_room_with_all_its
     full = (node("a", "xxxx"), node("b", "xxxx"))
     leaving = decide(replace(urgent, queued=two, active=(wide,), nodes=full))
     assert [(each.job_id, each.for_job) for each in leaving.preemptions] == [("x", "g")]
-    assert "make room" in leaving.waits["h"].why, "the second one has the part on the other node"
+    assert "preempted for it" in leaving.waits["h"].why, "the second one has the part on the other node"
 
 
 RDUS = st.lists(st.text("-xy", min_size=RDU, max_size=RDU), min_size=1, max_size=3)

@@ -37,7 +37,7 @@ def test_ready_replicas_are_told_by_revision_during_a_canary() -> None:
     ("words", "why"),
     [
         (["--rows", "rows.json", "--model", "poet"], "--model chooses the expert for a --prompt"),
-        (["--rows", "rows.json", "--temperature", "0"], "--temperature goes with --prompt"),
+        (["--rows", "rows.json", "--temperature", "0"], "--temperature needs --prompt"),
         (["--prompt", "Hi", "--temperature", "3"], "Invalid value for '--temperature'"),
     ],
 )

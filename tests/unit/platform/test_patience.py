@@ -61,7 +61,7 @@ def check_argument() -> None:
 def test_a_job_begins_only_where_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_free(tmp_path)
     monkeypatch.setattr(patience, "MIN_FREE_BYTES", 1 << 60)
-    with pytest.raises(DiskFull, match="make room"):
+    with pytest.raises(DiskFull, match="free more space"):
         check_free(tmp_path)
 
 

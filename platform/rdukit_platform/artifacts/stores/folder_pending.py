@@ -28,7 +28,7 @@ _NUMBERS: Final = count()
 
 @dataclass(slots=True, eq=False)
 class PendingBlob:
-    """A file in ``incoming`` on its way to its place. It stays open, so that fsync reports all errors since the write."""
+    """A file in ``incoming`` on its way to its place. It stays open: fsync then reports all errors since the write."""
 
     descriptor: int
     temporary: str
