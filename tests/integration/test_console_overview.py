@@ -48,6 +48,7 @@ def test_the_overview_answers_what_runs_what_waits_and_why_and_what_failed(
     assert "batch_size is 33; legal: one of 16, 32, 64" in text
     assert "<b>0 of 1</b><span>endpoints as wanted</span>" in text
     assert "no quota" in text
+    assert 'aria-label="Tiles in use by hours before now' in text
     assert "No job" not in text
 
 
@@ -58,6 +59,7 @@ def test_a_new_tenants_overview_shows_the_first_command_and_nothing_of_others(
     text = client.get("/console/overview").text
     check_page(text)
     assert "rdukit job submit logreg compile --wait" in text
+    assert "No tile was in use." in text
     assert not any(job in text for job in jobs.values())
     assert "/console/endpoints/read" not in text
 

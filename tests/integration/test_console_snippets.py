@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import httpx
 import pytest
 from click.testing import CliRunner
@@ -20,6 +19,7 @@ from rdukit_platform.console.snippets import Readable
 from rdukit_platform.jobs.service import get_job
 from support import shows
 from support.platform.console import browser, check_page, console_platform, example_of, first_token, log_in, other_token
+from support.printed_commands import check_command
 
 pytestmark = shows("console", "python-client")
 
@@ -103,19 +103,4 @@ def test_every_empty_list_prints_a_command_that_exists(client: httpx.Client, pla
     assert {path for path, commands in told.items() if not commands} == has_no_empty_list
     for command in [html.unescape(each) for commands in told.values() for each in commands]:
         for line in command.replace("\\\n", " ").splitlines():
-            _check_command(shlex.split(line.partition(" > ")[0]))
-
-
-def _check_command(words: list[str]) -> None:
-    """Parse a command line as the program would, without running it."""
-    assert words[0] == "rdukit"
-    command: click.Command = cli
-    rest = words[1:]
-    context = click.Context(command, info_name="rdukit")
-    while isinstance(command, click.Group):
-        found = command.get_command(context, rest[0])
-        assert found is not None, words
-        command, rest = found, rest[1:]
-        context = click.Context(command, parent=context)
-    options = {name for parameter in command.params for name in parameter.opts}
-    assert {word for word in rest if word.startswith("--")} <= options, words
+            check_command(line.partition(" > ")[0])

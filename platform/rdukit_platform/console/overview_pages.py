@@ -12,11 +12,13 @@ from starlette.responses import Response
 from rdukit_platform.api.dependencies import platform_of
 from rdukit_platform.api.endpoints import show_all
 from rdukit_platform.api.nodes import nodes_seen
+from rdukit_platform.console import curve as picture
 from rdukit_platform.console.access import Visitor
 from rdukit_platform.console.endpoint_pages import TONES as ENDPOINT_TONES
 from rdukit_platform.console.navigation import OVERVIEW
 from rdukit_platform.console.page import PageRoute, fragment, live, page
 from rdukit_platform.console.tiles import view_nodes
+from rdukit_platform.console.utilisation import read_utilisation
 from rdukit_platform.console.views import JobView, view_job
 from rdukit_platform.endpoints.plan import EndpointState
 from rdukit_platform.endpoints.schemas import Endpoint
@@ -58,7 +60,13 @@ class JobPanel:
 @router.get("/overview")
 def overview(request: Request, caller: Visitor) -> Response:
     """Show the state of the tenant's work and of the nodes at one look."""
-    return page(request, "overview.html", section=OVERVIEW.name, live=_overview_part(request, caller))
+    platform = platform_of(request)
+    with platform.database.read() as session:
+        use = read_utilisation(session, caller.tenant_id, platform.clock.now())
+    return page(
+        request, "overview.html", section=OVERVIEW.name, live=_overview_part(request, caller), use=use,
+        size=(picture.WIDTH, picture.HEIGHT), edges=(picture.LEFT, picture.WIDTH - picture.RIGHT),
+    )  # fmt: skip
 
 
 @router.get("/parts/overview")
