@@ -79,6 +79,10 @@ for pef in args.pefs:
         figures = samba.session.report()["gradients"]
         assert figures["runs"] == STEPS and 0 <= figures["hidden_share"] <= 1, figures
         assert (figures["groups"] > 1) == (way != "overlap"), (way, figures)
+        late = figures["ranks"]
+        assert sorted(row["rank"] for row in late) == list(range(size))
+        is_shared = way != "between machines"
+        assert (sum(row["last"] for row in late) >= STEPS) == is_shared == (late[0]["late_s"] > 0), (way, late)
         print(pef, way, figures, flush=True)
         samba.session.reset()
         for variable in variables:
