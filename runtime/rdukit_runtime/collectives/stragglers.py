@@ -1,4 +1,4 @@
-"""Who comes last to collectives, and how late: a table of one rank's view. Pure. Source: ours."""
+"""Lateness of ranks at collectives: a table of one rank's view. Pure. Source: ours."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
