@@ -178,6 +178,24 @@ except PeerLost as error:
 """
 )
 
+LATE: Final = (
+    HEAD
+    + """
+plane = collectives_of(dist.group.WORLD)
+plane.barrier()
+plane.stragglers.clear()
+if rank == 1:
+    while "rank 0 is in collective 2" not in plane._region.describe(0):
+        os.sched_yield()
+plane.barrier()
+first, second = plane.stragglers.table()
+assert (first["rank"], first["last"], second["last"], second["late_s"]) == (1, 1, 0, 0), (first, second)
+assert first["late_s"] > 0
+print("late", flush=True)
+dist.barrier()
+"""
+)
+
 BACKEND: Final = """
 import os, sys
 import torch
@@ -283,6 +301,13 @@ def test_a_killed_rank_ends_the_others_by_name_long_before_their_limit_and_leave
         assert "rank 1 of 3 died or ended (rank 1 finished collective 1, all_reduce sum float32[100000]" in text, text
         assert "is in collective 2, all_reduce mean float32[100000])" in text
     assert not [path for path in Path("/dev/shm").iterdir() if "rdukit" in path.name]
+
+
+def test_the_rank_that_came_last_leads_the_table_of_stragglers() -> None:
+    with ranks_of(LATE, 2) as ranks:
+        for rank in ranks:
+            text, _ = rank.communicate(timeout=300)
+            assert rank.returncode == 0 and "late" in text, text
 
 
 @pytest.mark.parametrize("variable", ["RDUKIT_DISTRIBUTED_TIMEOUT_S", "LIMIT_S"])

@@ -234,7 +234,9 @@ def test_a_rank_that_does_not_answer_ends_the_other_in_bounded_time(pef: str, tm
         text = first.finish()
     assert first.program.returncode == 1
     assert "PeerLost" in text
-    assert "did not answer in time" in text
+    assert "rank 1 of 2 did not answer in time, within 2 s (rank 1 finished collective" in text
+    assert ", and is past the run at <string>:" in text
+    assert ", and is in section reduce of the run at <string>:" in text
 
 
 @pytest.mark.long

@@ -32,7 +32,6 @@ BATCH, STEPS = 8, 2
 WAYS = {
     "overlap": {}, "group for each section": {"RDUKIT_DISTRIBUTED_GROUP_BYTES": "1"},
     "after backward": {"RDUKIT_DISTRIBUTED_OVERLAP": "0", "RDUKIT_DISTRIBUTED_GROUP_BYTES": "2000"},
-    "between machines": {"RDUKIT_DISTRIBUTED_TRANSPORT": "gloo", "RDUKIT_DISTRIBUTED_GROUP_BYTES": "1"},
 }
 
 def inputs_of(image, label):
@@ -79,6 +78,10 @@ for pef in args.pefs:
         figures = samba.session.report()["gradients"]
         assert figures["runs"] == STEPS and 0 <= figures["hidden_share"] <= 1, figures
         assert (figures["groups"] > 1) == (way != "overlap"), (way, figures)
+        late = figures["ranks"]
+        assert sorted(row["rank"] for row in late) == list(range(size))
+        is_shared = os.environ["RDUKIT_DISTRIBUTED_TRANSPORT"] != "gloo"
+        assert (sum(row["last"] for row in late) >= STEPS) == is_shared == (late[0]["late_s"] > 0), (way, late)
         print(pef, way, figures, flush=True)
         samba.session.reset()
         for variable in variables:
@@ -111,9 +114,12 @@ def pefs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return made
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("size", "transport"),
+    [(2, "auto"), (2, "gloo"), *(pytest.param(size, "auto", marks=pytest.mark.long) for size in (3, 4))],
+)
 def test_gradients_are_means_in_rank_order_however_they_are_grouped_and_whenever_they_leave(
-    size: int, pefs: list[str], tmp_path: Path
+    size: int, transport: str, pefs: list[str], tmp_path: Path
 ) -> None:
     words = ["-c", PROGRAM, "run", "--data-parallel", "-b", str(BATCH), "--pef", pefs[0], "--pefs", *pefs]
     with ExitStack() as stack:
@@ -121,7 +127,10 @@ def test_gradients_are_means_in_rank_order_however_they_are_grouped_and_whenever
         for number in range(size):
             told = tmp_path / f"told{number}"
             file = stack.enter_context(told.open("wb"))
-            environment = {**os.environ, "PMI_RANK": str(number), "PMI_SIZE": str(size), "OMP_NUM_THREADS": "1"}
+            environment = {
+                **os.environ, "PMI_RANK": str(number), "PMI_SIZE": str(size), "OMP_NUM_THREADS": "1",
+                "RDUKIT_DISTRIBUTED_TRANSPORT": transport,
+            }  # fmt: skip
             program = fork_python(words, environment, stdout=file.fileno(), stderr=file.fileno(), kind="sambaflow")
             stack.callback(program.wait, 60)
             stack.callback(program.kill)

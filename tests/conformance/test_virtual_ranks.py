@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from rdukit.errors import InvalidArgument, PefMismatch
+from rdukit.errors import InvalidArgument, PefMismatch, ShapeMismatch
 from sambaflow import samba
 from sambaflow.samba import utils
 from sambaflow.sessions.virtual_ranks import check_virtual_ranks
@@ -184,6 +184,8 @@ def test_what_replicas_of_one_process_cannot_do_is_refused(
     model, inputs, outputs = two_replicas
     with pytest.raises(InvalidArgument, match="data_parallel=True only"):
         samba.session.run(inputs, outputs)
+    with pytest.raises(ShapeMismatch, match="does not divide into 2 equal batches"):
+        samba.session.run(inputs_of(2 * BATCH + 1), outputs, data_parallel=True)
     samba.session.run(inputs, outputs, section_types=["fwd"])
     with pytest.raises(InvalidArgument, match="activations of one replica only; run section_types"):
         samba.session.run(inputs, outputs, section_types=["bckwd"], data_parallel=True)

@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from rdukit.errors import InvalidArgument
 from rdukit.settings import resolve
+from rdukit_runtime.collectives.stragglers import Stragglers
 from rdukit_runtime.collectives.sums import Reduction, check_reduction
 from rdukit_runtime.engine.torch_private import wait_limit_of
 from rdukit_runtime.settings import DISTRIBUTED_TRANSPORT, GLOO
@@ -35,6 +36,8 @@ class Collectives(ABC):
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
+        #: Who came late to collectives; all zeros between machines, whose clocks differ.
+        self.stragglers = Stragglers(size)
 
     def allocate(self, count_bytes: int) -> torch.Tensor:
         """Return zeroed bytes for this rank; a collective, with as many bytes on every rank.
@@ -102,6 +105,9 @@ class Collectives(ABC):
         texts = torch.empty(self.size, TEXT_BYTES, dtype=torch.uint8)
         self.all_gather(bytes_of(text), texts)
         return [text_of(row) for row in texts]
+
+    def note(self, doing: str) -> None:  # noqa: B027  other machines do not see it
+        """Say what this rank does between collectives, for errors of the others on this machine."""
 
     @abstractmethod
     def barrier(self) -> None:

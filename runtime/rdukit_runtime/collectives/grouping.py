@@ -1,4 +1,4 @@
-"""Which gradients travel together, and when: pure.
+"""Groups of gradients that travel together, and when they leave: pure.
 
 A group leaves when backward has made its last gradient and nothing in backward reads one of them any more. Grouping
 never changes bits (see ``sums``). Source: runtime reference 9 (gradient grouping, overlap); the rules are ours.

@@ -21,7 +21,7 @@ _CHUNK: Final = (1 << 15) - 64
 
 
 class PlacedMemory:
-    """One such memory; it lives as long as tensors in it do.
+    """Memory with a part for each rank; it lives as long as tensors in it do.
 
     Args:
         memory: a whole mapping, of ``part_bytes`` for each of ``size`` ranks at least.

@@ -23,15 +23,18 @@ import torch
 from rdukit.errors import InvalidArgument, OutOfDeviceMemory, PeerLost
 from rdukit_node.leases.memory import create_region, map_region
 from rdukit_runtime.collectives.group import compare_calls
+from rdukit_runtime.collectives.stragglers import Stragglers
 
 _PAGE: Final = mmap.PAGESIZE
 _TOKEN_BYTES: Final = 16
 #: Bytes of an announcement: its length, then its text.
 _TEXT_BYTES: Final = 512
-#: Words of 8 bytes in a rank's page, a cache line apart: meetings, collectives begun, state, number of the last text.
-_MEETINGS, _BEGUN, _STATE, _LAST = 0, 8, 16, 24
-#: A rank's texts: two of collectives, in turn as the slots, and one of sending and receiving.
-_PAIR_TEXT: Final = 2
+#: Words of 8 bytes in a rank's page, a cache line apart: meetings, collectives begun, state, number of the last text,
+#: and times when it came to collectives, in turn as the slots.
+_MEETINGS, _BEGUN, _STATE, _LAST, _ARRIVED = 0, 8, 16, 24, 32
+#: A rank's texts: two of collectives, in turn as the slots, one of sending and receiving, and one of what it does
+#: between collectives.
+_PAIR_TEXT, _DOING_TEXT = 2, 3
 _TEXTS_AT: Final = 512
 _IDLE, _BUSY, _LEFT = 0, 1, 2
 #: Most bytes of the slots of one turn, and of all channels.
@@ -81,6 +84,7 @@ class RankRegion:
             ctypes.c_uint32,
         ]  # fmt: skip
         self._meetings = 0
+        self.stragglers = Stragglers(self.size)
 
     # -- one collective ------------------------------------------------------------------------------------------------
 
@@ -94,16 +98,24 @@ class RankRegion:
         last = _PAIR_TEXT if is_pair else self._meetings & 1
         self._write_text(self.rank * _PAGE + _TEXTS_AT + _TEXT_BYTES * last, text)
         words[page + _LAST] = last
+        if not is_pair:
+            words[page + _ARRIVED + last] = time.monotonic_ns()
         words[page + _BEGUN] += 1
         words[page + _STATE] = _BUSY
 
+    def note(self, doing: str) -> None:
+        """Say what this rank does between collectives, for errors of the others."""
+        self._write_text(self.rank * _PAGE + _TEXTS_AT + _TEXT_BYTES * _DOING_TEXT, doing)
+
     def compare(self) -> None:
-        """Check after the first meeting of a collective that all ranks announced the same.
+        """Check after the first meeting of a collective that all ranks announced the same, and note who came late.
 
         Raises:
             InvalidArgument: a rank announced another one. All ranks raise it, and can go on.
         """
-        at = _TEXTS_AT + _TEXT_BYTES * (self._meetings - 1 & 1)
+        turn = self._meetings - 1 & 1
+        at = _TEXTS_AT + _TEXT_BYTES * turn
+        self.stragglers.note([self._words[peer * _PAGE // 8 + _ARRIVED + turn] for peer in range(self.size)])
         compare_calls([self._read_text(peer * _PAGE + at) for peer in range(self.size)])
 
     def end(self) -> None:
@@ -233,11 +245,13 @@ class RankRegion:
         """Return what a rank is doing, as it announced it."""
         page = peer * _PAGE // 8
         begun = self._words[page + _BEGUN]
+        doing = self._read_text(peer * _PAGE + _TEXTS_AT + _TEXT_BYTES * _DOING_TEXT)
+        doing = f", and is {doing}" if doing else ""
         if not begun:
-            return f"rank {peer} has begun no collective"
+            return f"rank {peer} has begun no collective{doing}"
         text = self._read_text(peer * _PAGE + _TEXTS_AT + _TEXT_BYTES * self._words[page + _LAST])
         verb = "finished" if self._words[page + _STATE] == _IDLE else "is in"
-        return f"rank {peer} {verb} collective {begun}, {text}"
+        return f"rank {peer} {verb} collective {begun}, {text}{doing}"
 
     def _write_text(self, at: int, text: str) -> None:
         encoded = text.encode()[: _TEXT_BYTES - 2]

@@ -28,6 +28,7 @@ class SharedMemory(Collectives):
     def __init__(self, region: RankRegion) -> None:
         super().__init__(region.rank, region.size)
         self._region = region
+        self.stragglers = region.stragglers
         self._adder = Adder()
         #: What ``allocate`` gave out, and how often it did.
         self._memories: list[PlacedMemory] = []
@@ -43,6 +44,10 @@ class SharedMemory(Collectives):
         if memory is not None:
             self._memories.append(memory)
         return mine
+
+    def note(self, doing: str) -> None:
+        """Say what this rank does between collectives, for errors of the others."""
+        self._region.note(doing)
 
     def barrier(self) -> None:
         """Wait until every rank is here."""

@@ -6,10 +6,13 @@ runs the thread has nothing to do, so a program may call collectives itself. Sou
 way is ours.
 """
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
 from typing import Any, Final
 
 import torch
@@ -27,6 +30,8 @@ _ALIGNMENT: Final = 64
 #: Bytes and calls by which links are measured.
 _LONG_BYTES: Final = 1 << 20
 _CALLS: Final = 5
+#: Packages whose frames are not the program's.
+_OURS: Final = frozenset({"rdukit_runtime", "sambaflow"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,6 +96,7 @@ class GradientExchange:
                 made, at = self._place(pef, slots, group, memory, at)
                 placed.append(made)
             self.groups[name] = tuple(placed)
+        collectives.stragglers.clear()
 
     def _agree_on_size(self) -> int:
         """Return the bytes of a group: rank 0's setting or measurement, on every rank."""
@@ -115,6 +121,10 @@ class GradientExchange:
             rows.append(memory[first:at].view(dtype))
         found = tuple(slots[gradient.name] for gradient in group.gradients)
         return PlacedGroup(group.label, group.section, found, tuple(rows)), at
+
+    def note(self, doing: str) -> None:
+        """Say what this rank does now, for errors of ranks that wait for it."""
+        self._collectives.note(doing)
 
     def begin(self, group: PlacedGroup, slots: list[torch.Tensor | None]) -> None:
         """Begin to average a group whose gradients are final; ``slots`` hold them."""
@@ -167,8 +177,16 @@ class GradientExchange:
         return {
             "group_bytes": self.group_bytes, "groups": sum(map(len, self.groups.values())), "runs": self.times.runs,
             "seconds": self.times.seconds, "waited_seconds": self.times.waited_seconds,
-            "hidden_share": self.times.hidden_share,
+            "hidden_share": self.times.hidden_share, "ranks": self._collectives.stragglers.table(),
         }  # fmt: skip
+
+
+def calling_line() -> str:
+    """Return file and line of the program that called the engine, through whatever of ours."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _OURS:
+        frame = frame.f_back
+    return "?" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 
 
 def measure_links(collectives: Collectives) -> tuple[float, float]:

@@ -20,7 +20,7 @@ from rdukit_runtime.collectives.group import Collectives
 from rdukit_runtime.collectives.grouping import find_reduce
 from rdukit_runtime.engine.device import CPU, device_numbers, out_of_memory, synchronise
 from rdukit_runtime.engine.device_tensors import DeviceTensors, copy_between, copy_into
-from rdukit_runtime.engine.gradient_exchange import GradientExchange, PlacedGroup
+from rdukit_runtime.engine.gradient_exchange import GradientExchange, PlacedGroup, calling_line
 from rdukit_runtime.engine.native_run import HandleTable, NativeRun, group_steps
 from rdukit_runtime.engine.parameter_sets import ParameterSet
 from rdukit_runtime.engine.plans import (
@@ -277,17 +277,20 @@ class LoadedProgram(DeviceTensors):
             self._run_parts(ready, scalars)
 
     def _run_parts(self, ready: ReadyPlan, scalars: Mapping[str, float]) -> None:
-        slots = self._slots
+        slots, exchange = self._slots, self.exchange
         if self._rates and scalars is not self._held:
             self._hold(scalars)
         seconds = self.section_seconds
         waits = seconds is not None and self.device.type != "cpu"
+        line = "" if exchange is None else calling_line()
         for part in ready.parts:
+            if exchange is not None and not isinstance(part, PlacedGroup):
+                exchange.note(f"in {_sections_of(part)} of the run at {line}")
             if isinstance(part, NativeRun):
                 part.run(slots, self._handles.handles, seconds)
             elif isinstance(part, PlacedGroup):
-                assert self.exchange is not None, "its groups are in the plan"
-                self.exchange.begin(part, slots)
+                assert exchange is not None, "its groups are in the plan"
+                exchange.begin(part, slots)
             elif seconds is None:
                 self._run_step(part, scalars)
             else:
@@ -300,6 +303,8 @@ class LoadedProgram(DeviceTensors):
                 seconds.append((part.section.id, time.perf_counter() - start))
         if ready.plan.stores:
             self._store(ready.plan.stores)
+        if exchange is not None:
+            exchange.note(f"past the run at {line}")
 
     def _hold(self, scalars: Mapping[str, float]) -> None:
         """Copy scalars that sections read as tensors into their places."""
@@ -430,6 +435,11 @@ class LoadedProgram(DeviceTensors):
     def counters(self) -> Counters:
         """Counters of the runs so far."""
         return count_plans((self._plans[key].plan, int(runs), seconds) for key, (runs, seconds) in self._ran.items())
+
+
+def _sections_of(part: PlanStep | NativeRun) -> str:
+    names = [step.section.name for step in part.steps] if isinstance(part, NativeRun) else [part.section.name]
+    return f"section {names[0]}" if len(names) == 1 else f"sections {names[0]} to {names[-1]}"
 
 
 class MemoryWatch:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from rdukit.errors import InvalidArgument, PefMismatch
+from rdukit.errors import InvalidArgument, PefMismatch, ShapeMismatch
 from rdukit.pef import read_pef
 from sambaflow.samba.sambatensor import SambaTensor, SambaTensors
 from sambaflow.tracing.tracer import flatten_tensors
@@ -131,5 +131,10 @@ def join_parts(parts: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _part(tensor: torch.Tensor, axis: int, number: int, count: int) -> torch.Tensor:
-    size = tensor.shape[axis] // count
+    size, rest = divmod(tensor.shape[axis], count)
+    if rest:
+        raise ShapeMismatch(
+            f"a tensor of shape {list(tensor.shape)} does not divide into {count} equal batches along axis {axis}; "
+            "pass whole batches"
+        )
     return tensor.narrow(axis, number * size, size)

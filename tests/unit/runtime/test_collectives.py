@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from rdukit.errors import InvalidArgument
 from rdukit_runtime.collectives.group import describe
-from rdukit_runtime.collectives.sums import CHUNK, Adder, Flat, Reduction, check_reduction, slice_of
+from rdukit_runtime.collectives.stragglers import Stragglers
+from rdukit_runtime.collectives.sums import CHUNK, Adder, Flat, RankMean, Reduction, check_reduction, slice_of
 from rdukit_runtime.engine.collectives import all_reduce_mean, broadcast, gather_facts
 from support import shows
 
@@ -52,6 +53,32 @@ def test_sums_of_integers_are_exact() -> None:
 def test_what_has_no_exact_result_is_refused(dtype: torch.dtype, reduction: Reduction, reason: str) -> None:
     with pytest.raises(InvalidArgument, match=reason):
         check_reduction(dtype, reduction)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_a_mean_of_tensors_that_come_in_turn_has_the_bits_of_one_of_all(dtype: torch.dtype, size: int) -> None:
+    torch.manual_seed(size)
+    parts = [(torch.randn(500) * 10.0 ** torch.randint(-3, 4, (500,))).to(dtype) for _ in range(size)]
+    kept = [part.clone() for part in parts]
+    expected = torch.empty_like(parts[0])
+    Adder().combine(parts, expected, Reduction.MEAN)
+    mean = RankMean()
+    for part in parts:
+        mean.add(part)
+    assert torch.equal(mean.result(), expected)
+    assert all(map(torch.equal, parts, kept))
+
+
+def test_stragglers_are_those_who_came_last_and_seconds_add_up() -> None:
+    table = Stragglers(3)
+    table.note([10, 20, 10])
+    table.note([0, 10**9, 2 * 10**9])
+    table.note([5, 5, 5])
+    rows = [(row["rank"], row["last"], row["late_s"]) for row in table.table()]
+    assert rows == [(2, 1, 2.0), (1, 1, pytest.approx(1.0)), (0, 0, 0.0)]
+    table.clear()
+    assert [row["late_s"] for row in table.table()] == [0, 0, 0]
 
 
 @given(st.integers(0, 10_000), st.integers(1, 17))

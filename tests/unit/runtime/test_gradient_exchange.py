@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -45,6 +46,10 @@ class Recording(Collectives):
         self.seen: list[str] = []
         self.has_averaged = threading.Event()
         self.failure: Exception | None = None
+        self.notes: list[str] = []
+
+    def note(self, doing: str) -> None:
+        self.notes.append(doing)
 
     def barrier(self) -> None:
         pass
@@ -230,6 +235,18 @@ def test_a_handle_of_a_gradient_keeps_the_value_of_its_run() -> None:
     program.write("x", torch.zeros(2))
     run(program)
     assert held.tolist() == [13.0, 16.0]
+
+
+def test_a_rank_says_which_section_of_which_line_it_is_in() -> None:
+    group = Recording()
+    program = build_program()
+    program.exchange_gradients(group)
+    line = Path(__file__).name
+    run(program)
+    first, *others, last = (note.rpartition(":")[0] for note in group.notes)
+    assert first == f"in section bckwd0 of the run at {line}"
+    assert others == [f"in section {name} of the run at {line}" for name in ("bckwd1", "reduce3", "opt2")]
+    assert last == f"past the run at {line}"
 
 
 def test_ranks_that_differ_end_the_run_drop_its_gradients_and_go_on() -> None:
