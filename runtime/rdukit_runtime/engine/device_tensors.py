@@ -246,7 +246,7 @@ class DeviceTensors:
         return name in self._homes or (name in self._slot_of and self._slots[self._slot_of[name]] is not None)
 
     def device_tensor(self, name: str) -> torch.Tensor:
-        """Return the device's own tensor without a copy; a copy of inputs that a graph makes, and of placed gradients."""
+        """Return the device's own tensor; a copy of an input that a graph makes, and of a placed gradient."""
         self.symbol(name)
         tensor = self._tensor(name)
         return tensor.clone() if name in self._made_slots or tensor.data_ptr() in self._placed_addresses else tensor
