@@ -32,17 +32,13 @@ from rdukit_compiler.optimizer import (
     gradient_name,
 )
 from rdukit_compiler.options import CompileOptions
-from rdukit_compiler.passes.assembly import MADE_OR_TAKEN, Assembly, host_dtype, link_bandwidth, loss_outputs
+from rdukit_compiler.passes.assembly import KINDS, MADE_OR_TAKEN, Assembly, host_dtype, link_bandwidth, loss_outputs
 from rdukit_compiler.passes.assign_precision import Precision
 from rdukit_compiler.passes.cut_sections import SectionPlan
 from rdukit_compiler.passes.differentiate import OperatorShape, SectionKernels
 from rdukit_compiler.passes.gradient_outputs import accumulate_gradients, has_own_memory, narrow_gradients
 from rdukit_compiler.passes.host_operators import HOST
 from rdukit_compiler.passes.quantize_weights import scale_name
-
-_SYMBOL_KINDS: Final = {
-    ValueKind.INPUT: SymbolKind.INPUT, ValueKind.PARAMETER: SymbolKind.PARAMETER, ValueKind.BUFFER: SymbolKind.BUFFER,
-}  # fmt: skip
 
 _NOTHING: Final[Mapping[str, int]] = {}
 
@@ -90,7 +86,7 @@ class _GraphAssembler:
             if value.name in graph.pieces:
                 self._add_piece(value, graph.pieces[value.name])
             elif value.kind is not ValueKind.OPERATOR:
-                self._symbol(value.name, _SYMBOL_KINDS[value.kind], value.dtype, value.shape)
+                self._symbol(value.name, KINDS[value.kind], value.dtype, value.shape)
         self._assembly.hyperparameters.update(graph.rates)
         losses = loss_outputs(graph) if training else ()
         seeds = self._add_seeds() if training else {}

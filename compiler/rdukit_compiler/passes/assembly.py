@@ -10,13 +10,17 @@ from rdukit.hardware import ChipSpec
 from rdukit.pef.kernel import KernelGraph
 from rdukit.pef.model import Section, Symbol, SymbolKind
 from rdukit_compiler.cost import StageCost, operator_work, project_stages
-from rdukit_compiler.ir import ModelGraph
+from rdukit_compiler.ir import ModelGraph, ValueKind
 from rdukit_compiler.operators.vocabulary import LOSSES
 from rdukit_compiler.passes.cut_sections import SectionPlan
 from rdukit_compiler.passes.differentiate import OperatorShape
 from rdukit_compiler.passes.host_operators import HOST
 from rdukit_compiler.passes.section_cache import SectionCache
 
+#: Kind of a graph's value → kind of its symbol.
+KINDS: Final = {
+    ValueKind.INPUT: SymbolKind.INPUT, ValueKind.PARAMETER: SymbolKind.PARAMETER, ValueKind.BUFFER: SymbolKind.BUFFER,
+}  # fmt: skip
 #: Which kind a tensor gets that several graphs of a PEF make or take: the highest.
 MADE_OR_TAKEN: Final = {SymbolKind.ACTIVATION: 1, SymbolKind.OUTPUT: 2, SymbolKind.INPUT: 3}
 

@@ -54,8 +54,6 @@ for command in (*COMMANDS, *OPERATION_COMMANDS, *IMAGE_COMMANDS, fork_server, re
 @click.option(
     "--draft-checkpoint", help="Parameters of the draft model; for a folder of save_pretrained the PEF is compiled."
 )
-@click.option("--draft-pef", help="A smaller language model that guesses the texts: a path, or a URI.")
-@click.option("--draft-checkpoint", help="Its parameters; of a folder that save_pretrained wrote the PEF is compiled.")
 @context_option
 @precision_option
 @click.option(
