@@ -30,6 +30,9 @@ COMPILED_LR: Final = 0.01
 COMPILED_MOMENTUM: Final = 0.9
 COMPILED_WEIGHT_DECAY: Final = 1e-4
 COMPILED_GRAD_NORM: Final = 1.0
+COMPILED_BETAS: Final = (0.9, 0.999)
+#: Optimizer → run-time scalars that only others have.
+_OF_OTHER_OPTIMIZERS: Final = {"adamw": frozenset({"momentum"}), "sgd": frozenset({"beta1", "beta2"})}
 #: The graph for one row of a PEF that serves batches, and what its inputs' names begin with.
 ONE_ROW: Final = "one_row"
 #: By how much answers may differ that are equal: additions may come in another order, and bf16 rounds to 2**-8.
@@ -188,9 +191,10 @@ class ModelProgram:
             PefMismatch: there are other members, and the PEF was not compiled for several.
             PeerLost: another member died or does not answer.
         """
+        others = _OF_OTHER_OPTIMIZERS.get(self.shape.optimizer, frozenset())
         outputs = samba.session.run(
-            input_tensors=self._named(batch), output_tensors=self._traced, hyperparam_dict=dict(rates),
-            data_parallel=is_member,
+            input_tensors=self._named(batch), output_tensors=self._traced, data_parallel=is_member,
+            hyperparam_dict={name: rate for name, rate in rates.items() if name not in others},
         )  # fmt: skip
         return float(samba.to_torch(outputs[0]).float().mean())
 
@@ -338,8 +342,9 @@ def _build_optimizer(model: nn.Module, shape: Shape) -> Any:
     clip = COMPILED_GRAD_NORM if shape.clips_gradients else None
     if shape.optimizer == "adamw":
         return samba.optim.AdamW(
-            model.parameters(), lr=COMPILED_LR, weight_decay=COMPILED_WEIGHT_DECAY, max_grad_norm=clip
-        )
+            model.parameters(), lr=COMPILED_LR, betas=COMPILED_BETAS, weight_decay=COMPILED_WEIGHT_DECAY,
+            max_grad_norm=clip,
+        )  # fmt: skip
     if shape.optimizer != "sgd":
         raise InvalidArgument(f"optimizer {shape.optimizer!r} is not legal; legal: sgd, adamw")
     return samba.optim.SGD(
