@@ -250,15 +250,16 @@ def test_weights_of_half_width_and_their_tables_compute_in_it(name: str, tmp_pat
     tokens = torch.randint(2, WORDS, (1, 9))
     wanted = theirs(tokens).logits
     for dtype in (torch.bfloat16, torch.float16):
-        theirs.to(dtype).save_pretrained(tmp_path, max_shard_size="30KB")
-        found = load_hub_folder(tmp_path).eval()
+        folder = tmp_path / str(dtype)
+        theirs.to(dtype).save_pretrained(folder, max_shard_size="30KB")
+        found = load_hub_folder(folder).eval()
         assert {parameter.dtype for parameter in found.parameters()} == {dtype}
         spread = (theirs(tokens).logits.float() - wanted).abs().max()
         logits: torch.Tensor = found.logits(tokens)  # type: ignore[operator]
         assert logits.dtype == dtype
         assert (logits.float() - wanted).abs().max() < 2 * spread
-        kept = load_hub_folder(tmp_path, rounds_tables=False).state_dict()
-        is_table = open_hub_folder(tmp_path).hub.is_table
+        kept = load_hub_folder(folder, rounds_tables=False).state_dict()
+        is_table = open_hub_folder(folder).hub.is_table
         assert {tensor.dtype for key, tensor in kept.items() if is_table(key)} <= {torch.float32}
         assert {tensor.dtype for key, tensor in kept.items() if not is_table(key)} == {dtype}
 
