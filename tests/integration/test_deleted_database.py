@@ -82,7 +82,7 @@ def test_a_daemon_says_that_its_database_was_deleted_and_keeps_what_it_knows() -
         wait_until(path.exists, what="it is written anew")
 
         def told() -> list[str]:
-            return [str(event) for event in client.call("events")["events"] if "deleted the database" in str(event)]
+            return [str(event) for event in client.call("events")["events"] if "the database was deleted" in str(event)]
 
         wait_until(lambda: bool(told()), what="an event says so")
         assert client.status()["database"]["is_writable"]
