@@ -1,6 +1,7 @@
 """Quantities for people: bytes, seconds and counts with a unit, three significant figures."""
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 #: Units of long durations: seconds of the larger and the smaller unit, and their names.
@@ -37,6 +38,11 @@ def format_seconds(seconds: float) -> str:
         if seconds >= factor:
             return f"{_three_figures(seconds / factor)} {unit}"
     return "0 s" if seconds == 0 else f"{_three_figures(seconds / 1e-9)} ns"
+
+
+def format_date(at: float) -> str:
+    """Format a time of the wall clock as ``2026-11-30 08:00:00``, in UTC."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def format_count(count: float) -> str:

@@ -22,7 +22,7 @@ _CODE: Final = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)")
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One row of the contents."""
+    """Row of the contents."""
 
     #: Path in the tree, such as ``docs/port.md``; empty for a page that only the site has.
     source: str

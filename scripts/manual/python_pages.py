@@ -32,7 +32,7 @@ class PublicName:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether torch defines it."""
+        """Return whether torch defines it."""
         return str(getattr(self.value, "__module__", "")).startswith("torch.")
 
     @property

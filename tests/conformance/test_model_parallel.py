@@ -284,7 +284,13 @@ def test_one_chip_divides_nothing_and_says_so(tmp_path: Path, caplog: pytest.Log
     assert read_pef(path).pef.chips is None and "add --n-chips 2 to 8" in caplog.text
 
 
-def test_the_page_s_example_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_s_example_prints_what_each_chip_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     (program,) = code_blocks(read_page("model-parallel.md"))
     exec(compile(program, "model-parallel.md", "exec"), {"__name__": "__main__"})
+    chips = [line.split() for line in capsys.readouterr().out.splitlines()[-2:]]
+    assert [chip for chip, *_ in chips] == ["0", "1"] and all(
+        int(figure) > 0 for _, *figures in chips for figure in figures
+    )

@@ -9,6 +9,11 @@ from rdukit_compiler.chips.splitter import SplitGraph
 from rdukit_compiler.ir import Operator
 
 
+def argument_of(operator: Operator, place: int, name: str, default: Argument = None) -> Argument:
+    """Return an operator's argument, which may be given by its place or by its name."""
+    return operator.args[place] if len(operator.args) > place else operator.kwargs.get(name, default)
+
+
 @dataclass(slots=True)
 class Operands:
     """Tools of the rules, for one graph.

@@ -5,7 +5,7 @@ from typing import Final
 
 from rdukit.pef.kernel import Argument, Ref
 from rdukit.pef.model import Dtype
-from rdukit_compiler.chips.operands import Operands
+from rdukit_compiler.chips.operands import Operands, argument_of
 from rdukit_compiler.ir import Operator
 
 #: Operators that treat each sample, which is their first operand's first dimension, by itself → dimensions of a batch.
@@ -141,7 +141,7 @@ def split_product(given: Operands, operator: Operator) -> bool:
 def split_attention(given: Operands, operator: Operator) -> bool:
     """Split attention along samples or heads, else along queries."""
     query, *others = operator.args
-    dropout = operator.args[4] if len(operator.args) > 4 else operator.kwargs.get("dropout_p", 0.0)
+    dropout = argument_of(operator, 4, "dropout_p", 0.0)
     if not isinstance(query, Ref) or dropout != 0.0:
         return False
     dims = len(given.graph.shape(query.name))

@@ -14,7 +14,7 @@ import torch
 
 from rdukit.errors import InvalidArgument
 from rdukit.pef.kernel import Ref
-from rdukit_compiler.chips.operands import Operands
+from rdukit_compiler.chips.operands import Operands, argument_of
 from rdukit_compiler.chips.rules import split_operator
 from rdukit_compiler.chips.splitter import SplitGraph
 from rdukit_compiler.chips.views import chunk_groups
@@ -127,7 +127,7 @@ def _is_random(operator: Operator) -> bool:
     if not operator.op.startswith("aten."):
         return True
     if operator.op_type == "scaled_dot_product_attention":
-        dropout = operator.args[4] if len(operator.args) > 4 else operator.kwargs.get("dropout_p", 0.0)
+        dropout = argument_of(operator, 4, "dropout_p", 0.0)
         return dropout != 0.0
     return torch.Tag.nondeterministic_seeded in getattr(callable_of(operator.op), "tags", ())
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from rdukit.pef.kernel import Argument, Ref
 from rdukit_compiler.chips.elements import split_elements
-from rdukit_compiler.chips.operands import Operands
+from rdukit_compiler.chips.operands import Operands, argument_of
 from rdukit_compiler.ir import Operator
 
 #: Losses of two tensors of one shape → position of ``reduction`` among the arguments.
@@ -34,9 +34,9 @@ def split_reduction(given: Operands, operator: Operator) -> bool:
     if not isinstance(x, Ref) or x.name not in given.graph.dim_of:
         return False
     shape, made = given.graph.shape(x.name), operator.outputs[0]
-    asked = operator.args[1] if len(operator.args) > 1 else operator.kwargs.get("dim")
+    asked = argument_of(operator, 1, "dim")
     along = {int(d) % len(shape) for d in (asked if isinstance(asked, list) else [asked]) if isinstance(d, int)}
-    keepdim = bool(operator.args[2] if len(operator.args) > 2 else operator.kwargs.get("keepdim", False))
+    keepdim = bool(argument_of(operator, 2, "keepdim", False))
     if not along:
         if operator.kwargs or given.graph.shape(made) or operator.op_type not in {"sum", "mean"}:
             return False
@@ -130,7 +130,7 @@ def split_norm(given: Operands, operator: Operator) -> bool:
 
 def split_running(given: Operands, operator: Operator) -> bool:
     """Split what runs along one dimension, its second argument, and keeps the shape."""
-    x, along = operator.args[0], operator.args[1] if len(operator.args) > 1 else operator.kwargs.get("dim")
+    x, along = operator.args[0], argument_of(operator, 1, "dim")
     if not isinstance(x, Ref) or not isinstance(along, int):
         return False
     dims = len(given.graph.shape(x.name))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import prod
 
 from rdukit.pef.kernel import Argument, Ref
-from rdukit_compiler.chips.operands import Operands
+from rdukit_compiler.chips.operands import Operands, argument_of
 from rdukit_compiler.ir import Operator
 
 
@@ -45,14 +45,14 @@ def split_transpose(given: Operands, operator: Operator) -> bool:
     x, *swapped = operator.args
     dims = len(given.graph.shape(x.name)) if isinstance(x, Ref) else 0
     order = list(range(dims))
-    first, second = (int(d) % dims for d in (swapped or (0, 1)))  # type: ignore[arg-type]
+    first, second = (d % dims for d in (swapped or (0, 1)) if isinstance(d, int))
     order[first], order[second] = order[second], order[first]
     return _moved(given, operator, order)
 
 
 def split_permute(given: Operands, operator: Operator) -> bool:
     order = operator.args[1]
-    return isinstance(order, list) and _moved(given, operator, [int(d) % len(order) for d in order])  # type: ignore[arg-type]
+    return isinstance(order, list) and _moved(given, operator, [d % len(order) for d in order if isinstance(d, int)])
 
 
 def split_unsqueeze(given: Operands, operator: Operator) -> bool:
@@ -105,11 +105,11 @@ def split_select(given: Operands, operator: Operator) -> bool:
 
 def split_chunks(given: Operands, operator: Operator) -> bool:
     x, how = operator.args[:2]
-    if not isinstance(x, Ref):
+    asked = argument_of(operator, 2, "dim", 0)
+    if not isinstance(x, Ref) or not isinstance(asked, int):
         return False
     dims = len(given.graph.shape(x.name))
-    asked = operator.args[2] if len(operator.args) > 2 else operator.kwargs.get("dim", 0)
-    along = int(asked) % dims  # type: ignore[arg-type]
+    along = asked % dims
     now = given.graph.dim_of.get(x.name)
     groups = _groups_of(given, x.name)
     if now == along and groups > 1 and groups == chunk_groups(operator, given.graph.shape(x.name)):
@@ -136,7 +136,7 @@ def _groups_of(given: Operands, name: str) -> int:
 
 def split_cat(given: Operands, operator: Operator) -> bool:
     items = operator.args[0]
-    along = operator.args[1] if len(operator.args) > 1 else operator.kwargs.get("dim", 0)
+    along = argument_of(operator, 1, "dim", 0)
     if not isinstance(items, list) or not isinstance(along, int):
         return False
     dims = len(given.graph.shape(operator.outputs[0]))
@@ -168,7 +168,7 @@ def chunk_groups(operator: Operator, shape: Sequence[int]) -> int:
     """Return into how many equal parts an operator cuts the last dimension of a value of ``shape``; 0 for any other."""
     if operator.op_type not in {"chunk", "split", "split_with_sizes"} or not shape:
         return 0
-    given = operator.args[2] if len(operator.args) > 2 else operator.kwargs.get("dim", 0)
+    given = argument_of(operator, 2, "dim", 0)
     count = len(operator.outputs)
     if not isinstance(given, int) or given % len(shape) != len(shape) - 1 or count < 2 or shape[-1] % count:
         return 0

@@ -75,6 +75,7 @@ def debug(
 
 def _fill(application: "Application", kernels: Any, checkpoint: Path | None, inputs: Path | None) -> None:
     """Give all symbols values: made up, then those of the checkpoint and of the file of inputs."""
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     from rdukit_runtime.profile.run import fill_program
@@ -92,7 +93,7 @@ def _fill(application: "Application", kernels: Any, checkpoint: Path | None, inp
         return
     try:
         given = load_file(inputs)
-    except Exception as cause:  # what the library says of a file that is none differs by version
+    except (SafetensorError, OSError) as cause:
         raise InvalidArgument(f"{inputs} cannot be read: {cause}; expected a safetensors file") from cause
     for name, value in given.items():
         program.write(name, value)

@@ -48,14 +48,14 @@ def sampling_defaults(checkpoint: Path | None) -> dict[str, float]:
     Raises:
         InvalidArgument: the file is damaged, or a value is outside its range.
     """
-    path = None if checkpoint is None else companion(checkpoint, GENERATION_FILE)
-    if path is None or not path.is_file():
+    if checkpoint is None:
         return {}
+    path, known = _read(checkpoint)
     try:
-        return sampling_of(json.loads(path.read_text()))
+        return sampling_of(known)
     except InvalidArgument as cause:
         raise InvalidArgument(f"{path}: {cause.message}") from cause
-    except (ValueError, TypeError, AttributeError) as cause:
+    except (ValueError, TypeError) as cause:
         raise InvalidArgument(f"{path} is damaged: {cause!r}") from cause
 
 
@@ -81,14 +81,24 @@ def known_tokens(checkpoint: Path) -> int | None:
 
 def _generation_value(checkpoint: Path, key: str) -> int | list[int] | None:
     """Return a number or numbers of ``generation_config.json``; None without the file or the key."""
-    path = companion(checkpoint, GENERATION_FILE)
-    if not path.is_file():
-        return None
-    try:
-        value = json.loads(path.read_text()).get(key)
-    except (ValueError, AttributeError) as cause:
-        raise InvalidArgument(f"{path} is damaged: {cause!r}") from cause
+    path, known = _read(checkpoint)
+    value: Any = known.get(key)
     numbers = value if isinstance(value, list) else [] if value is None else [value]
     if not all(isinstance(number, int) and number >= 0 for number in numbers) or value == []:
         raise InvalidArgument(f"{path}: {key} is {value!r}; legal: a token's number, or a list of them")
-    return value  # type: ignore[no-any-return]
+    checked: int | list[int] | None = value
+    return checked
+
+
+def _read(checkpoint: Path) -> tuple[Path, dict[str, Any]]:
+    """Return the file beside a checkpoint, and what it holds; nothing where there is no such file."""
+    path = companion(checkpoint, GENERATION_FILE)
+    if not path.is_file():
+        return path, {}
+    try:
+        known = json.loads(path.read_text())
+    except ValueError as cause:
+        raise InvalidArgument(f"{path} is damaged: {cause!r}") from cause
+    if not isinstance(known, dict):
+        raise InvalidArgument(f"{path} is damaged: it holds no JSON object")
+    return path, known

@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import click
 from rdukit.cli import tables
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice, ExtensibleGroup
 from rdukit.cli.tables import print_fields as print_fields
-from rdukit.units import format_bytes
+from rdukit.units import format_bytes, format_date
 from rdukit_platform.nodes.topology import name_counts
 
 COLOURS = {
@@ -61,7 +60,7 @@ def describe_use(use: Mapping[str, Any]) -> str:
 
 def clock(at: float | None) -> str:
     """Return a time as UTC."""
-    return "-" if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return "-" if at is None else format_date(at)
 
 
 def describe_event(event: Mapping[str, Any]) -> str:

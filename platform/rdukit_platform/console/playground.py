@@ -288,10 +288,10 @@ def read_outputs(answer: bytes) -> list[ShownOutput]:
     return shown
 
 
-def _as_outputs(predictions: object) -> list[dict[str, object]]:
+def _as_outputs(predictions: Any) -> list[dict[str, object]]:
     """Return predictions for rows of a table as outputs of an inference: labels, and their probabilities."""
     try:
-        rows = [(each["label"], each["probability"]) for each in predictions]  # type: ignore[attr-defined]
+        rows = [(each["label"], each["probability"]) for each in predictions]
     except (LookupError, TypeError) as cause:
         raise InvalidArgument("the endpoint's answer has no predictions that can be shown") from cause
     shape, data = [len(rows), 2], [value for row in rows for value in row]

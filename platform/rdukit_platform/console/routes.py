@@ -307,7 +307,7 @@ def _job_part(request: Request, caller: Caller, job_id: str) -> tuple[Markup, st
         edges=(picture.LEFT, picture.WIDTH - picture.RIGHT), can_write=allows(caller.scopes, JOBS_WRITE),
         experts=found.experts, can_promote=found.is_promotable and allows(caller.scopes, BOXES_WRITE),
         clone=clone_command(found.view.job), trace=span_lines(spans, now), more_spans=max(len(spans) - MAX_LINES, 0),
-        submitter=submitter, drain=drain, facts=queue_facts(found.view.job.model_dump()),
+        submitter=submitter, drain=drain, facts=queue_facts(dict(found.view.job)),
     )  # fmt: skip
     return part, name
 

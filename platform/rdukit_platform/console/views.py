@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from rdukit.units import elapsed_s, format_seconds
+from rdukit.units import elapsed_s, format_date, format_seconds
 from rdukit_platform.catalog.figures import figure_text, figures_of, headline, is_projected
 from rdukit_platform.db.references import group_of, sources_of
 from rdukit_platform.jobs.schemas import Attempt, EventRecord, Job
@@ -210,7 +210,7 @@ def clock_words(at: float | None) -> str:
 
 def date_words(at: float | None) -> str:
     """Format date and time in UTC, for machines and tooltips."""
-    return "" if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return "" if at is None else f"{format_date(at)} UTC"
 
 
 def _view_event(event: EventRecord) -> EventView:

@@ -1,10 +1,9 @@
 """Facts about how a job is queued, as people read them (pure): the same for the command line and the console."""
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
-from rdukit.units import format_seconds
+from rdukit.units import format_date, format_seconds
 
 
 def queue_facts(job: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -17,7 +16,7 @@ def _each(job: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "preemptible", "yes" if job["preemptible"] else ""
     yield "preempted", _times(job["preemptions"])
     yield "run limit", f"{format_seconds(job['run_limit_s'])} an attempt" if job["run_limit_s"] else ""
-    yield "deadline", f"{_clock(job['deadline_at'])} UTC" if job["deadline_at"] else ""
+    yield "deadline", f"{format_date(job['deadline_at'])} UTC" if job["deadline_at"] else ""
     for key, value in (job["retry"] or {}).items():
         yield f"retry {key.replace('_', ' ')}", ", ".join(value) if isinstance(value, list) else f"{value:g}"
     yield "constraint", ", ".join(f"{key}={value}" for key, value in job["constraint"].items())
@@ -25,7 +24,3 @@ def _each(job: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _times(number: int) -> str:
     return f"{number} {'time' if number == 1 else 'times'}" if number else ""
-
-
-def _clock(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")

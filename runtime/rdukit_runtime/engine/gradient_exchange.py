@@ -6,13 +6,10 @@ runs the thread has nothing to do, so a program may call collectives itself. Sou
 way is ours.
 """
 
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from pathlib import Path
-from types import FrameType
 from typing import Any, Final
 
 import torch
@@ -30,8 +27,6 @@ _ALIGNMENT: Final = 64
 #: Bytes and calls by which links are measured.
 _LONG_BYTES: Final = 1 << 20
 _CALLS: Final = 5
-#: Packages whose frames are not the program's.
-_OURS: Final = frozenset({"rdukit_runtime", "sambaflow"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -179,14 +174,6 @@ class GradientExchange:
             "seconds": self.times.seconds, "waited_seconds": self.times.waited_seconds,
             "hidden_share": self.times.hidden_share, "ranks": self._collectives.stragglers.table(),
         }  # fmt: skip
-
-
-def calling_line() -> str:
-    """Return file and line of the program that called the engine, through whatever of ours."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _OURS:
-        frame = frame.f_back
-    return "?" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 
 
 def measure_links(collectives: Collectives) -> tuple[float, float]:

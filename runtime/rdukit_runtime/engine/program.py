@@ -20,7 +20,7 @@ from rdukit_runtime.collectives.group import Collectives
 from rdukit_runtime.collectives.grouping import find_reduce
 from rdukit_runtime.engine.device import CPU, device_numbers, out_of_memory, synchronise
 from rdukit_runtime.engine.device_tensors import DeviceTensors, copy_between, copy_into
-from rdukit_runtime.engine.gradient_exchange import GradientExchange, PlacedGroup, calling_line
+from rdukit_runtime.engine.gradient_exchange import GradientExchange, PlacedGroup
 from rdukit_runtime.engine.native_run import HandleTable, NativeRun, group_steps
 from rdukit_runtime.engine.parameter_sets import ParameterSet
 from rdukit_runtime.engine.plans import (
@@ -35,6 +35,7 @@ from rdukit_runtime.engine.plans import (
     section_failed,
 )
 from rdukit_runtime.engine.portable import Kernel
+from rdukit_runtime.engine.program_lines import calling_line
 from rdukit_runtime.engine.threads import LeasedThreads, gains_from_threads
 
 #: Tensors of the host by the symbols that they stand for; nanoseconds of copying in, computing, copying out.

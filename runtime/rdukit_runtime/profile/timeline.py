@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rdukit.files.atomic import write_unflushed
 from rdukit.pef.memory import plan_memory
 from rdukit.pef.model import Pef
+from rdukit_runtime.engine.program_lines import is_of_program
 from rdukit_runtime.profile.step import ROWS, BreakdownRow, Recorder
 
 if TYPE_CHECKING:
@@ -38,8 +39,6 @@ _MOST_FRAMES: Final = 60
 #: Time between two readings of the process's memory, ns.
 _MEMORY_EVERY_NS: Final = 10_000_000
 _COMPUTING: Final = ROWS.index(BreakdownRow.RUN_HW)
-#: Top-level packages whose frames are not the program's.
-_OURS: Final = ("rdukit", "sambaflow", "rdukit_runtime", "rdukit_node", "rdukit_compiler")
 
 #: A line of Python: file, number, function.
 Line = tuple[str, int, str]
@@ -63,7 +62,7 @@ class TimelineRecorder(Recorder):
         #: Stacks by their (number of code, line)s, and code seen so far by its identity: to hash code takes long.
         self._stacks: dict[tuple[tuple[int, int], ...], int] = {}
         self._codes: dict[int, CodeType] = {}
-        self._is_ours: dict[int, bool] = {}
+        self._is_of_program: dict[int, bool] = {}
         #: Sections of the run that has just ended, until its call is noted.
         self._ran: Sequence[tuple[int, float]] = ()
         self._pefs: list[Pef] = []
@@ -128,16 +127,16 @@ class TimelineRecorder(Recorder):
     def _stack_of(self, frame: FrameType | None) -> int:
         """Return the number of the program's lines that led here, without ours."""
         found: list[tuple[int, int]] = []
-        known = self._is_ours
+        known = self._is_of_program
         for _ in range(_MOST_FRAMES):
             if frame is None or len(found) == _MOST_LINES:
                 break
             number = id(frame.f_code)
-            is_ours = known.get(number)
-            if is_ours is None:
+            is_shown = known.get(number)
+            if is_shown is None:
                 self._codes[number] = frame.f_code  # kept, so that its identity stays its own
-                is_ours = known[number] = _is_ours(frame)
-            if not is_ours:
+                is_shown = known[number] = is_of_program(frame)
+            if is_shown:
                 found.append((number, frame.f_lineno))
             frame = frame.f_back
         return self._stacks.setdefault(tuple(found), len(self._stacks))
@@ -220,13 +219,6 @@ def _rank() -> int:
     from torch import distributed
 
     return distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
-
-
-def _is_ours(frame: FrameType) -> bool:
-    name = str(frame.f_globals.get("__name__", ""))
-    if name == "__main__" and frame.f_globals.get("__spec__") is not None:
-        name = str(frame.f_globals["__spec__"].name)
-    return name.partition(".")[0] in _OURS or frame.f_code.co_filename.startswith("<frozen")
 
 
 def _line_of(code: CodeType, number: int) -> Line:

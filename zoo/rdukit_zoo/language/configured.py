@@ -159,7 +159,7 @@ class ConfiguredFeedForward(nn.Module):
         return F.silu(x) if self.function == "silu" else F.relu(x)
 
 
-class Experts(nn.Module):
+class ExpertFeedForward(nn.Module):
     """Feed-forward parts of which each token chooses K by a softmax, added up by their shares.
 
     A static graph computes all experts for all tokens; the shares of those that a token did not choose are 0.
@@ -194,7 +194,7 @@ class ConfiguredLayer(nn.Module):
         self.attention_norms, self.feed_forward_norms = PLACEMENTS[sizes.placement]
         self.self_attn = ConfiguredAttention(sizes, texts)
         has_experts = sizes.experts > 0 and sizes.has(sizes.expert_layers, number)
-        self.mlp = Experts(sizes) if has_experts else ConfiguredFeedForward(sizes, sizes.feed_forward)
+        self.mlp = ExpertFeedForward(sizes) if has_experts else ConfiguredFeedForward(sizes, sizes.feed_forward)
         for name in (*self.attention_norms, *self.feed_forward_norms):
             if name:
                 self.add_module(name, build_norm(sizes, sizes.width))
@@ -314,12 +314,12 @@ class ConfiguredDecoder(Decoder):
 
 def build_serving(texts: int, **sizes: SizeValue) -> nn.Module:
     """Build the model with caches for as many ``texts`` at once."""
-    return ConfiguredDecoder(FamilySizes(**sizes), texts=texts)  # type: ignore[arg-type]
+    return ConfiguredDecoder(FamilySizes.from_values(sizes), texts=texts)
 
 
 def build(**sizes: SizeValue) -> nn.Module:
     """Build the model that trains."""
-    return ConfiguredDecoder(FamilySizes(**sizes), texts=0)  # type: ignore[arg-type]
+    return ConfiguredDecoder(FamilySizes.from_values(sizes), texts=0)
 
 
 model(

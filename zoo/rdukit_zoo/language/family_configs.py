@@ -122,7 +122,7 @@ def config_of_sizes(sizes: Mapping[str, SizeValue]) -> dict[str, Any]:
 
 
 def _config_of_sizes(sizes: Mapping[str, SizeValue]) -> dict[str, Any]:
-    known = FamilySizes(**sizes).filled()  # type: ignore[arg-type]
+    known = FamilySizes.from_values(sizes).filled()
     family = known.of
     found: dict[str, Any] = {
         "architectures": [family.architecture], "model_type": family.model_type,

@@ -136,6 +136,11 @@ class FamilySizes:
                 )
         self.rotary_scaling().check_context(self.context_length)
 
+    @classmethod
+    def from_values(cls, sizes: Mapping[str, SizeValue]) -> "FamilySizes":
+        """Return the sizes of a table of them, as checkpoints and boxes have it. Raises as the class."""
+        return cls(**sizes)  # type: ignore[arg-type]
+
     @property
     def of(self) -> Family:
         """The family's differences."""
@@ -230,7 +235,7 @@ _ROTARY_SIZES: Final[Mapping[str, tuple[str, ...]]] = {
 
 def written_out(sizes: Mapping[str, SizeValue]) -> dict[str, SizeValue]:
     """Return sizes of which none stands for another; those that have no effect have their defaults."""
-    given = FamilySizes(**sizes)  # type: ignore[arg-type]
+    given = FamilySizes.from_values(sizes)
     found: dict[str, SizeValue] = asdict(given.filled())
     defaults = asdict(FamilySizes())
     unused = [name for name, kinds in _ROTARY_SIZES.items() if given.rotary_kind not in kinds]
