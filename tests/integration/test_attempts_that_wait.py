@@ -16,8 +16,8 @@ from rdukit_platform.db.models import AttemptRow, JobRow
 from rdukit_platform.jobs import execution, service
 from rdukit_platform.jobs.schemas import JobRequest
 from rdukit_platform.tenants.service import create_tenant
-from rdukit_platform.worker import attempt as attempt_module
-from rdukit_platform.worker.attempt import AttemptRun
+from rdukit_platform.worker.attempts import phases
+from rdukit_platform.worker.attempts.run import AttemptRun
 from rdukit_platform.worker.orphans import reap_earlier
 from support import shows
 from support.platform.processes import counter_boxes, fresh_database
@@ -63,7 +63,7 @@ class Starting(Refusing):
 def test_a_broken_connection_waits_for_the_boxs_end_and_a_timeout_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listens: bool, outcome: str
 ) -> None:
-    monkeypatch.setattr(attempt_module, "ANSWER_S", 0.2)
+    monkeypatch.setattr(phases, "ANSWER_S", 0.2)
     with fresh_database(tmp_path) as database, socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         if listens:

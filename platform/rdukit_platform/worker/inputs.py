@@ -1,6 +1,6 @@
-"""Inputs and results of an attempt: fence, inputs, own box, check of tiles; outputs or failure."""
+"""Inputs and outputs of an attempt: inputs, own box, check of tiles; outputs, and refusals in the audit log."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -10,15 +10,10 @@ from sqlalchemy.orm import Session
 
 from rdukit.errors import (
     ContentDamaged,
-    InvalidArgument,
-    LeaseWithdrawn,
-    NotFenced,
     NotFound,
     OutputRefused,
     Overloaded,
-    PermissionDenied,
     RdukitError,
-    Unavailable,
 )
 from rdukit.fence.outputs import OutputLimits, open_output
 from rdukit.files.atomic import remove_tree
@@ -27,7 +22,6 @@ from rdukit_platform.artifacts.manifest import FolderEntry
 from rdukit_platform.artifacts.service import plain_name
 from rdukit_platform.artifacts.store import Content, PendingContent
 from rdukit_platform.audit.service import WORKER, Act, AuditOutcome, AuditRecord, record
-from rdukit_platform.backends.contract import BoxFence, RunningBox
 from rdukit_platform.backends.job_boxes import OwnBox
 from rdukit_platform.catalog.model import Selector
 from rdukit_platform.db.models import ArtifactRow, JobRow
@@ -36,53 +30,29 @@ from rdukit_platform.jobs.execution import Output
 from rdukit_platform.jobs.fit import PEF, check_averages, check_pef
 from rdukit_platform.jobs.pef_summary import summary_of_file
 from rdukit_platform.tenants.service import count_tenants
-from rdukit_platform.worker import box_ends
+from rdukit_platform.worker.attempts.verdicts import AttemptFailure
 from rdukit_platform.worker.context import WorkerContext, bring_own_box
 from rdukit_platform.worker.walls import WallKind, check_walls
-
-
-class AttemptFailure(Exception):
-    """Raised inside an attempt to end it with an outcome."""
-
-    def __init__(self, outcome: AttemptOutcome, error: RdukitError) -> None:
-        super().__init__(error.message)
-        self.outcome = outcome
-        self.error: dict[str, object] = {"code": error.code, "message": error.message, "detail": dict(error.detail)}
 
 
 def check_fenced(context: WorkerContext) -> None:
     """Refuse to run boxes without isolation if there are several tenants.
 
     Raises:
-        AttemptFailure: the boxes are not isolated, and there are several tenants.
+        NotFenced: the boxes are not isolated, and there are several tenants.
     """
     if context.fences.walls.kind is not WallKind.NOTHING:
         return
     with context.database.read() as session:
         tenants = count_tenants(session)
-    try:
-        check_walls(context.fences.walls, tenants)
-    except NotFenced as refused:
-        raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
-
-
-def find_fence(context: WorkerContext, job: JobRow) -> BoxFence | None:
-    """Return the fence of a job's box; ``None``: it has none.
-
-    Raises:
-        AttemptFailure: no user is left for the tenant.
-    """
-    try:
-        return context.fences.of(job.tenant_id)
-    except NotFenced as refused:
-        raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
+    check_walls(context.fences.walls, tenants)
 
 
 def bring_inputs(context: WorkerContext, job: JobRow, incoming: Path) -> dict[str, str]:
     """Copy the job's inputs into a new folder. Returns the path of each slot.
 
     Raises:
-        AttemptFailure: an input's content is not in the store.
+        NotFound: an input's content is not in the store.
     """
     remove_tree(incoming)
     incoming.mkdir()
@@ -100,8 +70,9 @@ def bring_inputs(context: WorkerContext, job: JobRow, incoming: Path) -> dict[st
                 target = target / artifact.file_name
             context.store.materialize(artifact.digest, artifact.is_folder, target)
         except (KeyError, NotFound, ContentDamaged) as cause:
-            error = NotFound(f"input {slot!r}: the content of artifact {artifact_id} is not in the store: {cause}")
-            raise AttemptFailure(AttemptOutcome.INPUT_LOST, error) from cause
+            raise NotFound(
+                f"input {slot!r}: the content of artifact {artifact_id} is not in the store: {cause}"
+            ) from cause
         paths[slot] = str(target)
     return paths
 
@@ -110,16 +81,11 @@ def bring_box(context: WorkerContext, job: JobRow, folder: Path) -> OwnBox | Non
     """Fetch the box if the job's tenant installed it; ``None``: the box comes with rdukit.
 
     Raises:
-        AttemptFailure: it is no longer allowed, or its content is lost.
+        PermissionDenied, InvalidArgument: it is no longer allowed. NotFound: its content is lost.
     """
     if job.box_version is None:
         return None
-    try:
-        return bring_own_box(context, job.tenant_id, Selector(job.box, job.box_version), folder)
-    except (PermissionDenied, InvalidArgument) as refused:
-        raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
-    except NotFound as lost:
-        raise AttemptFailure(AttemptOutcome.INPUT_LOST, lost) from lost
+    return bring_own_box(context, job.tenant_id, Selector(job.box, job.box_version), folder)
 
 
 def check_tiles(job: JobRow, inputs: Mapping[str, str]) -> None:
@@ -145,12 +111,11 @@ def named_outputs(operation: Mapping[str, Any]) -> Mapping[object, object]:
     """Return the paths of a box's outputs by slot (pure).
 
     Raises:
-        AttemptFailure: the box's answer is not an object.
+        OutputRefused: the box's answer is not an object.
     """
     named = operation.get("outputs") or {}
     if not isinstance(named, dict):
-        refused = OutputRefused(f"the box names its outputs by {type(named).__name__}; legal is an object")
-        raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused)
+        raise OutputRefused(f"the box names its outputs by {type(named).__name__}; legal is an object")
     return named
 
 
@@ -160,7 +125,7 @@ def add_outputs(context: WorkerContext, hold: ExitStack, folder: Path, named: Ma
     Args:
         hold: closed first, because the call may be repeated. Until it is closed again, the content cannot be collected.
     Raises:
-        AttemptFailure: an output is not a permitted file or folder.
+        OutputRefused: an output is not a permitted file or folder.
     """
     hold.close()
     hold.enter_context(context.store.holding())
@@ -179,7 +144,7 @@ def _add_all(
             content = _add_one(added, folder, path, limits)
         except OutputRefused as refused:
             refused.message = f"output {str(slot)!r}: {refused.message}"
-            raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
+            raise
         name = None if content.is_folder else plain_name(path.name)
         outputs.append(Output(str(slot), str(slot), content.digest, content.bytes, content.is_folder, name))
     return outputs
@@ -194,27 +159,6 @@ def _add_one(added: PendingContent, folder: Path, path: Path, limits: OutputLimi
             content = added.add_stream(file.stream)
             entries.append(FolderEntry(file.path, content.digest, content.bytes, file.is_executable))
         return added.add_manifest(entries, found.empty_folders)
-
-
-def failure_of(
-    operation: Mapping[str, Any], box: RunningBox | None, folder: Path, was_withdrawn: Callable[[], bool]
-) -> AttemptFailure:
-    """Derive the attempt's failure from a failed operation; ``folder`` holds everything that its box writes.
-
-    Args:
-        was_withdrawn: whether the attempt's tiles were taken.
-    """
-    error = operation.get("error") or {}
-    code, detail = str(error.get("code") or "internal"), dict(error.get("detail") or {})
-    outcome = box_ends.outcome_of_error(code, detail, folder)
-    if code == LeaseWithdrawn.code and was_withdrawn():
-        outcome = AttemptOutcome.WITHDRAWN
-    if (taken := box_ends.find_taken(box)) is not None:
-        return AttemptFailure(taken[0], Unavailable(taken[1]))
-    state = operation.get("state")
-    failed = AttemptFailure(outcome, RdukitError(str(error.get("message") or f"the operation is {state}")))
-    failed.error |= {"code": code, "detail": detail}
-    return failed
 
 
 def hide_places(error: Mapping[str, object], folder: Path, home: Path) -> dict[str, object]:

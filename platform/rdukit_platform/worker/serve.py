@@ -34,7 +34,7 @@ from rdukit_platform.settings import (
     WORKER_START_S,
     Home,
 )
-from rdukit_platform.worker.attempt import AttemptRun
+from rdukit_platform.worker.attempts.run import AttemptRun
 from rdukit_platform.worker.context import WorkerContext
 from rdukit_platform.worker.heartbeat import LeaseHeartbeat
 from rdukit_platform.worker.keeper import ReplicaKeeper

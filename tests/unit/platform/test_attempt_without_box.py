@@ -14,7 +14,7 @@ from rdukit_platform.db.models import AttemptRow, JobRow
 from rdukit_platform.jobs import execution, service
 from rdukit_platform.jobs.schemas import JobRequest
 from rdukit_platform.tenants.service import create_tenant
-from rdukit_platform.worker.attempt import AttemptRun
+from rdukit_platform.worker.attempts.run import AttemptRun
 from support import shows
 from support.platform.processes import COUNTER, counter_boxes, fresh_database
 from support.platform.worker import Refusing, worker_context

@@ -1,0 +1,71 @@
+"""The outcome of an attempt by its phase and its error."""
+
+import sqlite3
+
+import pytest
+
+from rdukit.errors import (
+    BackendUnavailable,
+    Cancelled,
+    DiskFull,
+    InvalidArgument,
+    NoResources,
+    NotFenced,
+    NotFound,
+    OutputRefused,
+    PermissionDenied,
+    QuotaExceeded,
+    StoreUnavailable,
+    Unavailable,
+)
+from rdukit_platform.jobs.attempts import AttemptOutcome
+from rdukit_platform.worker.attempts.phases import OWN_BOX, POOLED
+from rdukit_platform.worker.attempts.verdicts import AttemptFailure, Phase, find_meaning
+from support import shows
+
+pytestmark = shows("jobs", "job-boxes")
+
+NONE = AttemptOutcome.NO_RESOURCES
+
+
+@pytest.mark.parametrize(
+    ("error", "outcomes"),
+    [
+        (BackendUnavailable("podman is away"), dict.fromkeys(Phase, NONE)),
+        (StoreUnavailable("the bucket is away"), dict.fromkeys(Phase, NONE)),
+        (NoResources("no tiles"), dict.fromkeys(Phase, NONE)),
+        (DiskFull("the disk is full"), dict.fromkeys(Phase, NONE)),
+        (OSError(28, "No space left on device"), dict.fromkeys(Phase, NONE)),
+        (QuotaExceeded("too much"), dict.fromkeys(Phase, AttemptOutcome.BOX_FAILED)),
+        (OutputRefused("a link"), dict.fromkeys(Phase, AttemptOutcome.BOX_FAILED)),
+        (NotFenced("several tenants"), dict.fromkeys(Phase, AttemptOutcome.BOX_FAILED)),
+        (NotFound("gone"), {Phase.INPUTS: AttemptOutcome.INPUT_LOST}),
+        (PermissionDenied("revoked"), {Phase.INPUTS: AttemptOutcome.BOX_FAILED}),
+        (InvalidArgument("an image"), {Phase.INPUTS: AttemptOutcome.BOX_FAILED}),
+        # Of a box, only its end says what its silence means.
+        (Unavailable("no answer"), {Phase.TILES: NONE}),
+        (Cancelled("stopped"), {}),
+        (sqlite3.OperationalError("broken"), {}),
+        (KeyError("a fault of the worker"), {}),
+    ],
+    ids=lambda value: type(value).__name__,
+)  # fmt: skip
+def test_an_error_means_the_same_wherever_a_phase_raises_it(
+    error: Exception, outcomes: dict[Phase, AttemptOutcome]
+) -> None:
+    found = {phase: meaning.outcome for phase in Phase if (meaning := find_meaning(phase, error)) is not None}
+    assert found == outcomes
+
+
+def test_a_failure_with_an_outcome_keeps_it_in_each_phase() -> None:
+    failure = AttemptFailure(AttemptOutcome.FOLDER_BUSY, InvalidArgument("busy"))
+    assert all(find_meaning(phase, failure) is failure for phase in Phase)
+
+
+@pytest.mark.parametrize("phases", [OWN_BOX, POOLED], ids=["own box", "pool"])
+def test_each_way_brings_inputs_and_isolates_before_the_verb_and_keeps_outputs_last(
+    phases: list[tuple[Phase, object]],
+) -> None:
+    order = [phase for phase, _ in phases]
+    assert order[-2:] == [Phase.VERB, Phase.OUTPUTS]
+    assert {Phase.INPUTS, Phase.ISOLATION} <= set(order[:-2])
