@@ -227,7 +227,7 @@ def _all_reduce_s(p: Mapping[str, Any], layers: int) -> float:
 
 
 def samples_per_second(p: Mapping[str, Any], layers: int) -> float:
-    """Samples a second of all instances; a program's own time on the host follows the RDU's."""
+    """Return the samples a second of all instances; a program's own time on the host follows the RDU's."""
     batch, _ = _sizes(p["model"], p.get("batch", 0), p.get("length", 0))
     return p.get("instances", 1) * batch / (step_ms(p, layers) / 1e3 + p.get("host_s", 0.0))
 

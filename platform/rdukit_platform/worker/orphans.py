@@ -23,8 +23,8 @@ from rdukit_platform.db.models import AttemptRow, EndpointReplicaRow, JobRow
 from rdukit_platform.endpoints.states import ReplicaState
 from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.jobs.states import FINAL
-from rdukit_platform.worker.attempts.verdicts import AttemptFailure
 from rdukit_platform.worker.pool import clear_pools
+from rdukit_platform.worker.verdicts import AttemptFailure
 
 logger = logging.getLogger(__name__)
 

@@ -30,9 +30,9 @@ from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.jobs.execution import FencingToken
 from rdukit_platform.jobs.fencing import PartPlace, list_places
 from rdukit_platform.settings import NODE_LINK_HOST, PROCESS
-from rdukit_platform.worker.attempts.verdicts import AttemptFailure
 from rdukit_platform.worker.bridge import bridging
 from rdukit_platform.worker.context import WorkerContext
+from rdukit_platform.worker.verdicts import AttemptFailure
 from rdukit_platform.worker.walls import WallKind, Walls
 
 #: Seconds that a part waits for unclaimed parts, before it releases its tiles.

@@ -20,7 +20,7 @@ from rdukit.errors import (
 )
 from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.worker.attempts.phases import OWN_BOX, POOLED
-from rdukit_platform.worker.attempts.verdicts import AttemptFailure, Phase, find_meaning
+from rdukit_platform.worker.verdicts import AttemptFailure, Phase, find_meaning
 from support import shows
 
 pytestmark = shows("jobs", "job-boxes")

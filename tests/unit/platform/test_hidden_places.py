@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from rdukit_platform.worker.inputs import hide_places
+from rdukit_platform.worker.attempts.inputs import hide_places
 from support import shows
 
 pytestmark = shows("job", "jobs", "security")

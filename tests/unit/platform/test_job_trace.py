@@ -5,7 +5,7 @@ from rdukit_platform.cli.job_trace import BAR, draw_bar, waterfall
 from rdukit_platform.console.waterfall import LEAST, WIDTH, span_lines
 from rdukit_platform.jobs.states import JobState
 from rdukit_platform.jobs.trace import Stay, TraceSpan, depths, find_stays, in_order
-from rdukit_platform.worker.tracing import adopt
+from rdukit_platform.worker.attempts.tracing import adopt
 from support import shows
 
 pytestmark = shows("observability", "console")

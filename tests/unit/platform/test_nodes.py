@@ -23,7 +23,7 @@ from rdukit_platform.scheduler.watches import SilenceWatch
 from rdukit_platform.services import beat_service
 from rdukit_platform.setting_texts import parse_labels, parse_node_name
 from rdukit_platform.tenants.service import create_tenant
-from rdukit_platform.worker.carried import EarlierAttempt, choose_work
+from rdukit_platform.worker.attempts.carried import EarlierAttempt, choose_work
 from support import shows
 from support.platform.processes import counter_boxes, fresh_database
 

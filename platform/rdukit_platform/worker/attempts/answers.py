@@ -14,8 +14,8 @@ from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.settings import BOX_DISK
 from rdukit_platform.worker import box_ends
 from rdukit_platform.worker.attempts.state import AttemptState
-from rdukit_platform.worker.attempts.verdicts import AttemptFailure, failure_of
 from rdukit_platform.worker.tiles import is_withdrawn
+from rdukit_platform.worker.verdicts import AttemptFailure, failure_of
 
 logger = logging.getLogger(__name__)
 

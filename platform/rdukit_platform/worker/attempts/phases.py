@@ -24,10 +24,8 @@ from rdukit_platform.jobs.states import MAX_RUN_LIMIT_S
 from rdukit_platform.settings import PROCESSES
 from rdukit_platform.worker import box_ends
 from rdukit_platform.worker.attempts.answers import ask, judge_silence
-from rdukit_platform.worker.attempts.state import STOP_S, AttemptState
-from rdukit_platform.worker.attempts.verdicts import WITH_BOX, AttemptFailure, Phase, find_meaning
-from rdukit_platform.worker.carried import bring_work
-from rdukit_platform.worker.inputs import (
+from rdukit_platform.worker.attempts.carried import bring_work
+from rdukit_platform.worker.attempts.inputs import (
     add_outputs,
     bring_box,
     bring_inputs,
@@ -35,11 +33,13 @@ from rdukit_platform.worker.inputs import (
     check_tiles,
     named_outputs,
 )
+from rdukit_platform.worker.attempts.state import STOP_S, AttemptState
 from rdukit_platform.worker.orphans import end_earlier, lock_folder
 from rdukit_platform.worker.parts import hold_on, linked
 from rdukit_platform.worker.patience import check_free, patiently
 from rdukit_platform.worker.pool import ANSWER_S, MAX_ANSWER_BYTES, BoxPool
 from rdukit_platform.worker.tiles import TileRequest, environment_of, lease_members
+from rdukit_platform.worker.verdicts import WITH_BOX, AttemptFailure, Phase, find_meaning
 
 logger = logging.getLogger(__name__)
 

@@ -22,14 +22,14 @@ from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.jobs.execution import FencingToken
 from rdukit_platform.jobs.states import FINAL, JobState
 from rdukit_platform.worker import box_ends
+from rdukit_platform.worker.attempts.carried import keeping_work
+from rdukit_platform.worker.attempts.inputs import hide_places, record_refusal
 from rdukit_platform.worker.attempts.phases import run_phases
 from rdukit_platform.worker.attempts.state import AttemptState
-from rdukit_platform.worker.attempts.verdicts import AttemptFailure
-from rdukit_platform.worker.carried import keeping_work
+from rdukit_platform.worker.attempts.tracing import AttemptTrace
 from rdukit_platform.worker.context import WorkerContext
-from rdukit_platform.worker.inputs import hide_places, record_refusal
 from rdukit_platform.worker.parts import AttemptPart, await_reason, read_own_part
-from rdukit_platform.worker.tracing import AttemptTrace
+from rdukit_platform.worker.verdicts import AttemptFailure
 
 logger = logging.getLogger(__name__)
 

@@ -20,12 +20,12 @@ from rdukit_platform.db.models import JobRow
 from rdukit_platform.jobs import execution
 from rdukit_platform.jobs.execution import FencingToken
 from rdukit_platform.jobs.states import WaitCode
+from rdukit_platform.worker.attempts.tracing import AttemptTrace
 from rdukit_platform.worker.context import WorkerContext
 from rdukit_platform.worker.parts import AttemptPart
 from rdukit_platform.worker.patience import patiently
 from rdukit_platform.worker.pool import PooledBox
 from rdukit_platform.worker.tiles import LeasedTiles
-from rdukit_platform.worker.tracing import AttemptTrace
 
 logger = logging.getLogger(__name__)
 

@@ -30,8 +30,8 @@ from rdukit_platform.jobs.execution import Output
 from rdukit_platform.jobs.fit import PEF, check_averages, check_pef
 from rdukit_platform.jobs.pef_summary import summary_of_file
 from rdukit_platform.tenants.service import count_tenants
-from rdukit_platform.worker.attempts.verdicts import AttemptFailure
 from rdukit_platform.worker.context import WorkerContext, bring_own_box
+from rdukit_platform.worker.verdicts import AttemptFailure
 from rdukit_platform.worker.walls import WallKind, check_walls
 
 
