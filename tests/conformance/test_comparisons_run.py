@@ -42,6 +42,12 @@ def test_an_unknown_name_ends_with_its_error_before_anything_runs(tmp_path: Path
     assert "legal: training_step" in made.stderr
 
 
+def test_a_word_that_is_in_no_case_ends_with_its_error(tmp_path: Path) -> None:
+    made = run_bench(tmp_path, "training_memory", "--only", "f32")
+    assert (made.returncode, made.stdout) == (2, "")
+    assert "'f32' is in no case of training_memory" in made.stderr
+
+
 @pytest.mark.long
 def test_a_comparison_gives_its_rows_and_leaves_no_scratch(tmp_path: Path) -> None:
     made = run_bench(tmp_path, "training_memory", "--only", "mlp-wide", "-o", str(tmp_path / "out"))

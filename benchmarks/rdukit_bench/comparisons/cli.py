@@ -12,6 +12,7 @@ import click
 from rich.console import Console
 
 from rdukit.cli.tables import print_table, print_tables
+from rdukit.errors import InvalidArgument
 from rdukit_bench.comparisons.machine import describe_machine, measured_limits
 from rdukit_bench.comparisons.model import QUESTIONS, BenchOptions, BenchProgress, ComparisonRow, check_name
 from rdukit_bench.comparisons.report import describe_progress, describe_row, make_table, report_body, write_report
@@ -59,6 +60,9 @@ def bench(
         check_name(name)
     options = BenchOptions(rounds=rounds, threads=threads, quick=quick, only=only)
     outcomes, interrupted = measure(chosen, options)
+    if only is not None and not interrupted and not any(outcome.rows or outcome.error for outcome in outcomes):
+        message = f"--only: {only!r} is in no case of {', '.join(chosen)}; expected a part of a case's name"
+        raise InvalidArgument(message, field="only")
     wants_machine = as_json or folder is not None
     machine = {**describe_machine(), "limits": measured_limits(threads)} if wants_machine else describe_machine()
     body = report_body(outcomes, machine, asdict(options))
