@@ -339,9 +339,8 @@ class AttemptRun:
     ) -> dict[str, Any]:  # fmt: skip
         if self._stop.is_set() or self._is_stopping.is_set():
             raise Cancelled("the attempt was stopped before its box")
-        key = f"{job.id}:{job.attempt}"
         running = client.run(
-            job.verb, job.parameters, inputs, str(self._output), key, traceparent=traceparent,
+            job.verb, job.parameters, inputs, str(self._output), traceparent=traceparent,
             stop=self._stop, is_alive=box.is_alive,
         )  # fmt: skip
         with ExitStack() as stack:
