@@ -188,12 +188,6 @@ class DeadlineExceeded(RdukitError):
     code, exit_status, http_status, grpc_status = "deadline-exceeded", 124, 504, "DEADLINE_EXCEEDED"
 
 
-class Interrupted(RdukitError):
-    """The box ended while the operation was queued or running; ask again, or ask with ``resume``."""
-
-    code, exit_status, http_status, grpc_status = "interrupted", 7, 503, "UNAVAILABLE"
-
-
 class ChildDied(RdukitError):
     """The process of an operation was killed or ended without a word; its log has more."""
 

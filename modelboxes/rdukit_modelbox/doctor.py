@@ -8,20 +8,14 @@ from pathlib import Path
 from rdukit.cli.status import PartStatus
 from rdukit.doctor.cli import Finding, FindingLevel
 from rdukit.settings import resolve
-from rdukit_modelbox.settings import WEBHOOK_PRIVATE
 from rdukit_serving.settings import HOSTS, TOKENS, running_file
 
 
 def check_boxes() -> Iterator[Finding]:
-    """Report whether boxes require a token, and whether their webhooks and fetches may reach private addresses."""
+    """Report whether boxes require a token."""
     tokens, hosts = resolve(TOKENS), resolve(HOSTS)
     mode = Path(tokens).stat().st_mode & 0o077 if tokens and Path(tokens).exists() else 0
     yield tokens_finding(tokens, hosts, mode)
-    if resolve(WEBHOOK_PRIVATE):
-        what = "webhooks and fetches of boxes reach private addresses"
-        yield Finding(
-            "box.webhooks", FindingLevel.WARN, what, f"unset {WEBHOOK_PRIVATE.variable} unless callers are trusted"
-        )
 
 
 def tokens_finding(tokens: str, hosts: str, others_may: int) -> Finding:

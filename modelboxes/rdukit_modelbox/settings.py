@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from rdukit.settings import Setting, parse_bool
+from rdukit.settings import Setting
 
 CANCEL_GRACE_S: Final = Setting(
     "box.cancel_grace_s", 5.0, "Seconds that a cancelled operation has before it is killed.", float
@@ -25,22 +25,6 @@ CHILD_MEMORY_BYTES: Final = Setting(
     "box.child_memory_bytes", 0,
     "Resident memory above which an operation's process is killed; 0: the limit in the box's YAML.", int,
 )  # fmt: skip
-WEBHOOK_SECRET: Final = Setting(
-    "box.webhook_secret", "", "Secret that webhooks are signed with (Standard Webhooks); empty: unsigned.", str
-)
-WEBHOOK_ATTEMPTS: Final = Setting(
-    "box.webhook_attempts", 6, "Number of attempts after which a webhook is given up.", int
-)
-WEBHOOK_BACKOFF_S: Final = Setting(
-    "box.webhook_backoff_s",
-    1.0,
-    "Seconds before the second attempt of a webhook; doubled each time, up to 300.",
-    float,
-)
-WEBHOOK_TIMEOUT_S: Final = Setting("box.webhook_timeout_s", 10.0, "Seconds a webhook's receiver has to answer.", float)
-WEBHOOK_PRIVATE: Final = Setting(
-    "box.webhook_private", False, "Let webhooks go to loopback, private and link-local addresses.", parse_bool
-)
 
 MEMBERS: Final = Setting(
     "box.members", "",

@@ -175,7 +175,7 @@ class TestJobPods:
             shown = shut.call("GET", shut.pod_path(box.id)).text
             assert "7:secret" not in shown, "whoever may look at pods would have the lease"
             with BoxClient(box.rest_url) as client:
-                compiled = client.submit("compile", {"mode": "o0"}, {}, str(spec.outputs[0]), "key")
+                compiled = client.submit("compile", {"mode": "o0"}, {}, str(spec.outputs[0]))
                 events = client.events(str(compiled["id"]), stop=threading.Event(), is_alive=box.is_alive)
                 (result,) = [event for event in events if event["kind"] == "result"]
         finally:

@@ -51,7 +51,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.asked.append(f"POST {self.path} {body['idempotency_key']}")
+        self.server.asked.append(f"POST {self.path} {body['output']}")
         if body["parameters"]:
             self.answer(400, {"error": {"code": "illegal-value", "message": "no", "detail": {}}})
         elif self.server.told["with the answer"] and self.headers["Accept"] == EVENT_STREAM:
@@ -97,14 +97,14 @@ def box(tmp_path: Path) -> Iterator[SmallBox]:
 
 
 def run(client: BoxClient, **parameters: object) -> list[dict[str, Any]]:
-    with client.run("train", parameters, {}, "out", "key", is_alive=lambda: True) as events:
+    with client.run("train", parameters, {}, "out", is_alive=lambda: True) as events:
         return list(events)
 
 
 def test_events_come_with_the_answer_and_the_connection_stays(box: SmallBox) -> None:
     with BoxClient(box.url) as client:
         assert [run(client) for _ in range(3)] == [[QUEUED, ENDED]] * 3
-    assert box.asked == ["POST /v1/train key"] * 3
+    assert box.asked == ["POST /v1/train out"] * 3
     assert box.connections == 1
 
 
@@ -113,12 +113,12 @@ def test_events_that_did_not_come_with_the_answer_are_asked_for(box: SmallBox, f
     box.told["with the answer"] = first
     with BoxClient(box.url) as client:
         assert run(client) == [QUEUED, ENDED]
-    assert box.asked == ["POST /v1/train key", f"GET /v1/operations/op-1/events?after={after}"]
+    assert box.asked == ["POST /v1/train out", f"GET /v1/operations/op-1/events?after={after}"]
 
 
 def test_a_refusal_comes_before_the_block(box: SmallBox) -> None:
     with BoxClient(box.url) as client:
-        with pytest.raises(IllegalValue), client.run("train", {"lr": 7}, {}, "out", "key"):
+        with pytest.raises(IllegalValue), client.run("train", {"lr": 7}, {}, "out"):
             pytest.fail("a refused verb has no events")
         assert run(client) == [QUEUED, ENDED]
 
@@ -130,6 +130,6 @@ def test_a_box_that_is_gone_is_unavailable(box: SmallBox, tmp_path: Path) -> Non
     with (
         BoxClient(box.url) as client,
         pytest.raises(Unavailable, match=r"^the box broke off its answer: \w[\w ]*"),
-        client.run("train", {}, {}, "out", "key", is_alive=lambda: False) as events,
+        client.run("train", {}, {}, "out", is_alive=lambda: False) as events,
     ):
         list(events)

@@ -73,7 +73,7 @@ def test_a_forked_box_works_and_so_do_its_operations(warm: WarmBoxes, tmp_path: 
     with BoxClient(box.rest_url) as client:
         # A verb may be over before anybody looks: then the next one is looked at.
         for number in range(100):
-            operation = client.submit("preprocess", {}, {}, str(tmp_path / "out" / str(number)), f"key-{number}")
+            operation = client.submit("preprocess", {}, {}, str(tmp_path / "out" / str(number)))
             *_, last = client.events(operation["id"])
             assert last["operation"]["state"] == "succeeded"
             if forked <= names:
@@ -101,7 +101,7 @@ def test_a_forked_box_answers_for_itself_and_not_for_the_one_that_its_routes_wer
             transport = httpx.HTTPTransport(uds=str(tmp_path / name / REST_SOCKET))
             with httpx.Client(transport=transport, base_url="http://box") as caller:
                 assert caller.get("/openapi.json").json()["info"]["title"] == described["title"]
-            operation = client.submit("preprocess", {}, {}, "", name)
+            operation = client.submit("preprocess", {}, {}, "")
             assert [found["id"] for found in client.operations()] == [operation["id"]]
         box.stop()
 

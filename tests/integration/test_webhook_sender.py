@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from rdukit.http.webhooks import AddressRefused, find_address
 from rdukit.interfaces import SystemClock
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import DeliveryRow
@@ -57,6 +58,12 @@ def test_how_long_a_message_is_tried_and_kept_are_settings(database: Database, m
     with closing(WebhookSender(database, SystemClock())) as sender:
         sender.start()
         wait_until(lambda: not _messages(database))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0x7f000001", "2130706433", "::1", "169.254.169.254"])
+async def test_without_the_setting_no_webhook_reaches_this_machine(host: str) -> None:
+    with pytest.raises(AddressRefused, match="not at a public address"):
+        await find_address(host, 80)
 
 
 def _messages(database: Database) -> int:

@@ -88,19 +88,14 @@ class BoxClient(Closable):
         parameters: Mapping[str, object] | None = None,
         inputs: Mapping[str, str] | None = None,
         output: str = "",
-        idempotency_key: str | None = None,
         *,
         timeout_s: float = 0.0,
-        resume: bool = False,
-        webhook: Mapping[str, object] | None = None,
         traceparent: str = "",
     ) -> dict[str, Any]:
         """Ask for a verb; returns the queued operation.
 
         Args:
             timeout_s: seconds in which it must end, its time in the queue included; 0: no limit.
-            resume: have it queued once more if the box ends before it does.
-            webhook: ``{"url": …, "events": [state, …]}``.
             traceparent: the span that those of the operation lie below; empty: what the box was started with.
         Raises:
             RdukitError: the box refused; the class is the one that the error's code names.
@@ -108,26 +103,21 @@ class BoxClient(Closable):
         """
         body: dict[str, object] = {
             "parameters": dict(parameters or {}), "inputs": dict(inputs or {}), "output": output,
-            "idempotency_key": idempotency_key, "timeout_s": timeout_s, "resume": resume,
+            "timeout_s": timeout_s,
         }  # fmt: skip
-        if webhook is not None:
-            body["webhook"] = dict(webhook)
         return self._call("POST", f"/v1/{verb}", body, {TRACEPARENT: traceparent} if traceparent else None)
 
     @contextmanager
     def run(
-        self, verb: str, parameters: Mapping[str, object], inputs: Mapping[str, str], output: str, idempotency_key: str,
-        *, traceparent: str = "", stop: threading.Event | None = None, is_alive: Callable[[], bool] | None = None,
+        self, verb: str, parameters: Mapping[str, object], inputs: Mapping[str, str], output: str, *,
+        traceparent: str = "", stop: threading.Event | None = None, is_alive: Callable[[], bool] | None = None,
     ) -> Iterator[Iterator[dict[str, Any]]]:  # fmt: skip
         """Ask for a verb and have its events in the block: ``submit`` and ``events`` by one request.
 
         Raises:
             RdukitError: before the block as ``submit``, and where the events are read as ``events``.
         """
-        body = {
-            "parameters": dict(parameters), "inputs": dict(inputs), "output": output,
-            "idempotency_key": idempotency_key,
-        }  # fmt: skip
+        body = {"parameters": dict(parameters), "inputs": dict(inputs), "output": output}
         headers = {"Accept": EVENT_STREAM} | ({TRACEPARENT: traceparent} if traceparent else {})
         with self._asking("POST", f"/v1/{verb}", body, headers) as answer:
             if answer.headers.get("Content-Type", "").startswith(EVENT_STREAM):

@@ -1,4 +1,4 @@
-"""Webhooks that boxes and the platform send: check a URL, sign a message, post it once.
+"""Webhooks that the platform sends: check a URL, sign a message, post it once.
 
 Source: the Standard Webhooks specification, https://github.com/standard-webhooks/standard-webhooks: three headers, and
 ``v1,`` with the base64 of HMAC-SHA256 over ``id.timestamp.body`` for each secret that is valid.
@@ -88,7 +88,6 @@ async def post_webhook(
     body: bytes,
     timeout_s: float,
     *,
-    is_private_allowed: bool = False,
     allowed: Sequence[Network] = (),
 ) -> tuple[int, str]:
     """Post once. Returns the status (0: no answer, -1: the address is refused) and, unless it is 2xx, the reason.
@@ -97,14 +96,13 @@ async def post_webhook(
     the head of the answer is read.
 
     Args:
-        is_private_allowed: whether addresses that are not public are allowed, too.
         allowed: networks that are allowed although they are not public.
     """
     import httpx  # not before a webhook is posted: it is 12 MB
 
     try:
         async with asyncio.timeout(timeout_s):
-            return await _post(url, headers, body, is_private_allowed, allowed)
+            return await _post(url, headers, body, allowed)
     except TimeoutError:
         return 0, f"no answer within {timeout_s:g} s"
     except (AddressRefused, RdukitError) as refused:
@@ -113,16 +111,12 @@ async def post_webhook(
         return 0, f"{type(error).__name__}: {error}"
 
 
-async def _post(
-    url: str, headers: dict[str, str], body: bytes, is_private_allowed: bool, allowed: Sequence[Network]
-) -> tuple[int, str]:
+async def _post(url: str, headers: dict[str, str], body: bytes, allowed: Sequence[Network]) -> tuple[int, str]:
     import httpx
 
     parts = urlsplit(url)
     host = parts.hostname or ""
-    address = await find_address(
-        host, parts.port or (443 if parts.scheme == "https" else 80), is_private_allowed, allowed
-    )
+    address = await find_address(host, parts.port or (443 if parts.scheme == "https" else 80), allowed)
     # Connect to the address that was checked: connecting to the name would resolve it a second time.
     place = f"[{address}]" if ":" in address else address
     port = f":{parts.port}" if parts.port else ""
@@ -151,7 +145,7 @@ def _tls() -> ssl.SSLContext:
     return httpx.create_ssl_context(trust_env=False)
 
 
-async def find_address(host: str, port: int, is_private_allowed: bool = False, allowed: Sequence[Network] = ()) -> str:
+async def find_address(host: str, port: int, allowed: Sequence[Network] = ()) -> str:
     """Return an address of ``host`` that may be reached.
 
     Raises:
@@ -163,7 +157,7 @@ async def find_address(host: str, port: int, is_private_allowed: bool = False, a
     addresses = [str(place[0]) for *_, place in found]
     for address in addresses:
         number = ipaddress.ip_address(address.partition("%")[0])
-        if not is_private_allowed and not is_public(address) and find_refusal(number, allowed) is None:
+        if not is_public(address) and find_refusal(number, allowed) is None:
             raise AddressRefused(f"{host} is not at a public address, and no setting allows where it is")
     return addresses[0]
 

@@ -115,7 +115,7 @@ class ArtifactSlot(_message.Message):
     def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., required: _Optional[bool] = ..., help: _Optional[str] = ..., mount: _Optional[str] = ..., schemes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class VerbRequest(_message.Message):
-    __slots__ = ("parameters", "inputs", "output", "idempotency_key", "timeout_s", "resume", "webhook")
+    __slots__ = ("parameters", "inputs", "output", "timeout_s")
     class InputsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -126,26 +126,12 @@ class VerbRequest(_message.Message):
     PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
-    IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
-    RESUME_FIELD_NUMBER: _ClassVar[int]
-    WEBHOOK_FIELD_NUMBER: _ClassVar[int]
     parameters: _struct_pb2.Struct
     inputs: _containers.ScalarMap[str, str]
     output: str
-    idempotency_key: str
     timeout_s: float
-    resume: bool
-    webhook: Webhook
-    def __init__(self, parameters: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., inputs: _Optional[_Mapping[str, str]] = ..., output: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., timeout_s: _Optional[float] = ..., resume: _Optional[bool] = ..., webhook: _Optional[_Union[Webhook, _Mapping]] = ...) -> None: ...
-
-class Webhook(_message.Message):
-    __slots__ = ("url", "events")
-    URL_FIELD_NUMBER: _ClassVar[int]
-    EVENTS_FIELD_NUMBER: _ClassVar[int]
-    url: str
-    events: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, url: _Optional[str] = ..., events: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, parameters: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., inputs: _Optional[_Mapping[str, str]] = ..., output: _Optional[str] = ..., timeout_s: _Optional[float] = ...) -> None: ...
 
 class OperationRequest(_message.Message):
     __slots__ = ("id",)
@@ -182,7 +168,7 @@ class ListOperationsResponse(_message.Message):
     def __init__(self, operations: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class Operation(_message.Message):
-    __slots__ = ("id", "verb", "state", "error_code", "error_message", "result", "outputs", "created_at", "ended_at", "error_detail", "started_at", "runs", "progress", "peak_memory_bytes", "deliveries")
+    __slots__ = ("id", "verb", "state", "error_code", "error_message", "result", "outputs", "created_at", "ended_at", "error_detail", "started_at", "progress", "peak_memory_bytes")
     class OutputsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -201,10 +187,8 @@ class Operation(_message.Message):
     ENDED_AT_FIELD_NUMBER: _ClassVar[int]
     ERROR_DETAIL_FIELD_NUMBER: _ClassVar[int]
     STARTED_AT_FIELD_NUMBER: _ClassVar[int]
-    RUNS_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     PEAK_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
-    DELIVERIES_FIELD_NUMBER: _ClassVar[int]
     id: str
     verb: str
     state: str
@@ -216,29 +200,9 @@ class Operation(_message.Message):
     ended_at: float
     error_detail: _struct_pb2.Struct
     started_at: float
-    runs: int
     progress: Progress
     peak_memory_bytes: int
-    deliveries: _containers.RepeatedCompositeFieldContainer[Delivery]
-    def __init__(self, id: _Optional[str] = ..., verb: _Optional[str] = ..., state: _Optional[str] = ..., error_code: _Optional[str] = ..., error_message: _Optional[str] = ..., result: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., outputs: _Optional[_Mapping[str, str]] = ..., created_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., error_detail: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., started_at: _Optional[float] = ..., runs: _Optional[int] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., peak_memory_bytes: _Optional[int] = ..., deliveries: _Optional[_Iterable[_Union[Delivery, _Mapping]]] = ...) -> None: ...
-
-class Delivery(_message.Message):
-    __slots__ = ("id", "event", "state", "attempts", "status", "error", "at")
-    ID_FIELD_NUMBER: _ClassVar[int]
-    EVENT_FIELD_NUMBER: _ClassVar[int]
-    STATE_FIELD_NUMBER: _ClassVar[int]
-    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
-    STATUS_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    AT_FIELD_NUMBER: _ClassVar[int]
-    id: str
-    event: str
-    state: str
-    attempts: int
-    status: int
-    error: str
-    at: float
-    def __init__(self, id: _Optional[str] = ..., event: _Optional[str] = ..., state: _Optional[str] = ..., attempts: _Optional[int] = ..., status: _Optional[int] = ..., error: _Optional[str] = ..., at: _Optional[float] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., verb: _Optional[str] = ..., state: _Optional[str] = ..., error_code: _Optional[str] = ..., error_message: _Optional[str] = ..., result: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., outputs: _Optional[_Mapping[str, str]] = ..., created_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., error_detail: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., started_at: _Optional[float] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., peak_memory_bytes: _Optional[int] = ...) -> None: ...
 
 class OperationEvent(_message.Message):
     __slots__ = ("sequence", "kind", "at", "operation", "progress", "log")

@@ -19,16 +19,13 @@ from rdukit.units import plain
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A verb's request. ``webhook`` is a URL to notify of the end; empty: none."""
+    """A verb's request."""
 
     verb: str
     parameters: Mapping[str, object]
     inputs: Mapping[str, str]
     output: str = ""
-    key: str | None = None
     timeout_s: float = 0.0
-    resume: bool = False
-    webhook: str = ""
 
 
 def connect(url: str, token: str | None = None) -> BoxClient:
@@ -50,8 +47,7 @@ def call_verb(
     """
     with connect(url, token) as client:
         operation = client.submit(
-            asked.verb, asked.parameters, asked.inputs, asked.output, asked.key, timeout_s=asked.timeout_s,
-            resume=asked.resume, webhook={"url": asked.webhook} if asked.webhook else None,
+            asked.verb, asked.parameters, asked.inputs, asked.output, timeout_s=asked.timeout_s
         )  # fmt: skip
         if is_detached:
             show_operation(operation, as_json=as_json)

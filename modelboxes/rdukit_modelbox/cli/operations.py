@@ -4,21 +4,33 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 import click
 
 from rdukit.cli.commands import BOX_TOKEN_OPTION, JSON_OPTION, Choice, given_token, parse_name_values, parse_value
 from rdukit.cli.tables import print_table
+from rdukit.errors import InvalidArgument
 from rdukit_modelbox.contract.box import Verb
-from rdukit_modelbox.operations.values import OperationState
+from rdukit_modelbox.operations.values import REMOVED_FIELDS, OperationState
 
 URL_OPTION: Final = click.option(
     "--url", default="http://127.0.0.1:9000", show_default=True, help="REST address of the box."
 )
+Command = Callable[..., Any]
 ID_ARGUMENT: Final = click.argument("operation_id", metavar="OPERATION")
+
+
+def _removed(option: str, field: str, *, is_flag: bool = False) -> Callable[[Command], Command]:
+    """Return a hidden option of 0.1.0, which is refused with what replaces it."""
+
+    def refuse(context: click.Context, parameter: click.Parameter, value: object) -> None:
+        if value is not None and value is not False:
+            raise InvalidArgument(f"{option} was removed after 0.1.0: {REMOVED_FIELDS[field]}", field=field)
+
+    return click.option(option, is_flag=is_flag, hidden=True, expose_value=False, callback=refuse)
 
 
 @click.command()
@@ -28,10 +40,10 @@ ID_ARGUMENT: Final = click.argument("operation_id", metavar="OPERATION")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A parameter; repeat for more.")
 @click.option("--input", "inputs", multiple=True, metavar="SLOT=PATH", help="An input artifact; repeat for more.")
 @click.option("--output", default="", help="Folder for the outputs [default: in the box's state folder].")
-@click.option("--key", default=None, help="Idempotency key.")
 @click.option("--timeout", "timeout_s", default=0.0, metavar="SECONDS", help="Time in which it must end; 0: no limit.")
-@click.option("--resume", is_flag=True, help="Queue it again if the box ends first.")
-@click.option("--webhook", default="", metavar="URL", help="URL that the box notifies of the end.")
+@_removed("--key", "idempotency_key")
+@_removed("--resume", "resume", is_flag=True)
+@_removed("--webhook", "webhook")
 @click.option("--detach", is_flag=True, help="Do not follow it; see rdukit box watch.")
 @JSON_OPTION
 def call(
@@ -40,10 +52,7 @@ def call(
     settings: Sequence[str],
     inputs: Sequence[str],
     output: str,
-    key: str | None,
     timeout_s: float,
-    resume: bool,
-    webhook: str,
     detach: bool,
     as_json: bool,
 ) -> None:
@@ -57,7 +66,7 @@ def call(
 
     parameters = {name: parse_value(text) for name, text in parse_name_values("--set", settings).items()}
     paths = {slot: _from_here(text) for slot, text in parse_name_values("--input", inputs).items()}
-    asked = Asked(verb, parameters, paths, _from_here(output) if output else "", key, timeout_s, resume, webhook)
+    asked = Asked(verb, parameters, paths, _from_here(output) if output else "", timeout_s)
     sys.exit(call_verb(url, asked, token=given_token(), is_detached=detach, as_json=as_json))
 
 
@@ -69,7 +78,7 @@ def call(
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Largest number of lines.")
 @JSON_OPTION
 def operations(url: str, state: str | None, verb: str | None, limit: int, as_json: bool) -> None:
-    """List a running box's operations, newest first, with those of its earlier processes.
+    """List a running box's operations since its start, newest first.
 
     Example: rdukit box operations --state failed
     """

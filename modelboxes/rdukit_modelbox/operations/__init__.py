@@ -1,12 +1,5 @@
-"""Operations of a box: requests, states, events and webhook deliveries, kept in the state folder."""
+"""Operations of a box: requests, states and events, kept in memory while the box runs."""
 
-from rdukit_modelbox.operations.values import (
-    Delivery,
-    Operation,
-    OperationEvent,
-    OperationFailure,
-    VerbCall,
-    Webhook,
-)
+from rdukit_modelbox.operations.values import Operation, OperationEvent, OperationFailure, VerbCall
 
-__all__ = ["Delivery", "Operation", "OperationEvent", "OperationFailure", "VerbCall", "Webhook"]
+__all__ = ["Operation", "OperationEvent", "OperationFailure", "VerbCall"]

@@ -20,18 +20,14 @@ from rdukit_modelbox.training.options import options_from
 
 #: Longest timeout of an operation: a year.
 MAX_TIMEOUT_S: Final = 366 * 86400.0
-_MAX_KEY: Final = 256
 
 
 def check_call(call: VerbCall) -> None:
     """Check the parts of a call that do not depend on verb and box.
 
     Raises:
-        InvalidArgument: idempotency key or time are not legal; the detail has ``field``.
+        InvalidArgument: the time is not legal; the detail has ``field``.
     """
-    if len(call.idempotency_key) > _MAX_KEY:
-        message = f"idempotency_key has {len(call.idempotency_key)} characters; legal: at most {_MAX_KEY}"
-        raise InvalidArgument(message, field="idempotency_key")
     if not (math.isfinite(call.timeout_s) and 0 <= call.timeout_s <= MAX_TIMEOUT_S):
         message = f"timeout_s: {call.timeout_s} is not legal; legal: 0 (no limit) <= x <= {MAX_TIMEOUT_S:.0f}"
         raise InvalidArgument(message, field="timeout_s")

@@ -8,7 +8,6 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from rdukit.errors import DeadlineExceeded
 from rdukit.interfaces import Clock
@@ -21,9 +20,6 @@ from rdukit_modelbox.settings import CANCEL_GRACE_S, CHILD_MEMORY_BYTES, STALL_S
 from rdukit_modelbox.verbs.context import Progress
 
 logger = logging.getLogger(__name__)
-
-#: Seconds for which progress and log events are buffered.
-FLUSH_DELAY_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +60,6 @@ class OperationRunner:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._device = asyncio.Semaphore(1)
         self._host = asyncio.Semaphore(1)
-        self._is_closing = False
-        self._flushing: asyncio.TimerHandle | None = None
         #: Reason why the last child could not start; empty after a successful start.
         self.broken = ""
 
@@ -87,13 +81,11 @@ class OperationRunner:
             await asyncio.wait({task})
 
     async def close(self) -> None:
-        """End all operations, and wait until no child runs. Operations with ``resume`` stay open in the table."""
-        self._is_closing = True
+        """Cancel all operations, and wait until no child runs."""
         for cancel in self._cancels.values():
             cancel.set()
         if self._tasks:
             await asyncio.wait(set(self._tasks.values()))
-        self._flush()
 
     async def _run(self, operation: Operation, work: VerbWork) -> None:
         try:
@@ -103,8 +95,7 @@ class OperationRunner:
             outcome = ChildOutcome(failed=OperationFailure("internal", f"{type(error).__name__}: {error}"))
         try:
             ended = self._end(operation.id, outcome)
-            if ended.state.is_final:
-                self._after(ended, work)
+            self._after(ended, work)
             logger.info("operation ended operation=%s verb=%s state=%s", operation.id, work.verb, ended.state)
         finally:
             del self._tasks[operation.id], self._cancels[operation.id]
@@ -137,11 +128,9 @@ class OperationRunner:
     def _listener(self, operation_id: str) -> Listener:
         def progress(latest: Progress) -> None:
             self._table.publish_progress(operation_id, latest)
-            self._flush_soon()
 
         def log(line: str) -> None:
             self._table.tell_log(operation_id, line)
-            self._flush_soon()
 
         return Listener(progress, log)
 
@@ -154,19 +143,7 @@ class OperationRunner:
             )
         if outcome.failed is not None:
             return self._table.apply(operation_id, StateEvent.FAIL, failure=outcome.failed, peak_memory_bytes=peak)
-        if self._is_closing and self._table.call_of(operation_id).resume:
-            return self._table.get(operation_id)
         return self._table.apply(operation_id, StateEvent.CANCEL, peak_memory_bytes=peak)
-
-    def _flush_soon(self) -> None:
-        if self._flushing is None:
-            self._flushing = asyncio.get_running_loop().call_later(FLUSH_DELAY_S, self._flush)
-
-    def _flush(self) -> None:
-        if self._flushing is not None:
-            self._flushing.cancel()
-            self._flushing = None
-        self._table.flush()
 
 
 def _late(work: VerbWork) -> ChildOutcome:

@@ -1,10 +1,9 @@
-"""Operations as values: the request, states and their transitions, events and deliveries."""
+"""Operations as values: the request, states and their transitions, and events."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from rdukit.errors import InvalidTransition
 from rdukit_modelbox.contract.box import Verb
@@ -27,13 +26,12 @@ class OperationState(StrEnum):
 
 
 class StateEvent(StrEnum):
-    """An event in an operation's life. ``resume``: its box was restarted after a kill, and queues it again."""
+    """An event in an operation's life."""
 
     START = "start"
     SUCCEED = "succeed"
     FAIL = "fail"
     CANCEL = "cancel"
-    RESUME = "resume"
 
 
 FINAL_STATES: Final = frozenset({OperationState.SUCCEEDED, OperationState.FAILED, OperationState.CANCELLED})
@@ -42,11 +40,9 @@ TRANSITIONS: Final[Mapping[tuple[OperationState, StateEvent], OperationState]] =
     (OperationState.QUEUED, StateEvent.START): OperationState.RUNNING,
     (OperationState.QUEUED, StateEvent.FAIL): OperationState.FAILED,
     (OperationState.QUEUED, StateEvent.CANCEL): OperationState.CANCELLED,
-    (OperationState.QUEUED, StateEvent.RESUME): OperationState.QUEUED,
     (OperationState.RUNNING, StateEvent.SUCCEED): OperationState.SUCCEEDED,
     (OperationState.RUNNING, StateEvent.FAIL): OperationState.FAILED,
     (OperationState.RUNNING, StateEvent.CANCEL): OperationState.CANCELLED,
-    (OperationState.RUNNING, StateEvent.RESUME): OperationState.QUEUED,
 }
 
 
@@ -64,63 +60,30 @@ def next_state(state: OperationState, event: StateEvent, subject: str) -> Operat
 
 
 EventKind = Literal["state", "progress", "log", "result"]
-DeliveryState = Literal["pending", "delivered", "failed"]
-
 #: Longest line of an operation's log; longer ones are cut.
 MAX_LOG_CHARACTERS: Final = 4096
-#: Default events of a webhook.
-DEFAULT_WEBHOOK_EVENTS: Final = tuple(sorted(str(state) for state in FINAL_STATES))
 
-
-@dataclass(frozen=True, slots=True)
-class Webhook:
-    """A URL to notify about an operation. ``events`` are names of states."""
-
-    url: str
-    events: tuple[str, ...] = DEFAULT_WEBHOOK_EVENTS
+#: Fields of a verb's request that boxes of 0.1.0 took -> the platform's replacement. Requests that use one are refused.
+REMOVED_FIELDS: Final[Mapping[str, str]] = {
+    "idempotency_key": "a box runs each request that it gets; submit a job of the platform, whose idempotency_key "
+    "(rdukit job submit --key) gives the same job again",
+    "resume": "operations end with their box; submit a job of the platform, which retries and resumes "
+    "(rdukit job submit, rdukit job resume, rdukit job clone)",
+    "webhook": "a box announces nothing; submit a job of the platform, whose webhooks do (rdukit webhook add)",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class VerbCall:
     """A caller's request for a verb.
 
-    ``timeout_s`` counts from the moment that the box takes the request; 0: no limit. With ``resume``, a box that is
-    restarted after a kill queues the operation again.
+    ``timeout_s`` counts from the moment that the box takes the request; 0: no limit.
     """
 
     parameters: Mapping[str, object] = field(default_factory=dict)
     inputs: Mapping[str, str] = field(default_factory=dict)
     output: str = ""
-    idempotency_key: str = ""
     timeout_s: float = 0.0
-    resume: bool = False
-    webhook: Webhook | None = None
-
-    def asked(self, verb: Verb) -> str:
-        """Return a text that is equal for equal requests, regardless of their key and wire."""
-        return json.dumps([verb, _as_numbers(self.to_json())], sort_keys=True, default=repr)
-
-    def to_json(self) -> dict[str, object]:
-        """Return all but the key."""
-        webhook = {"url": self.webhook.url, "events": list(self.webhook.events)} if self.webhook else None
-        return {
-            "parameters": dict(self.parameters),
-            "inputs": dict(self.inputs),
-            "output": self.output,
-            "timeout_s": self.timeout_s,
-            "resume": self.resume,
-            "webhook": webhook,
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any], idempotency_key: str) -> "VerbCall":
-        """Return the inverse of ``to_json``."""
-        given = value["webhook"]
-        webhook = Webhook(given["url"], tuple(given["events"])) if given else None
-        return cls(
-            value["parameters"], value["inputs"], value["output"], idempotency_key, value["timeout_s"],
-            value["resume"], webhook,
-        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,38 +96,10 @@ class OperationFailure:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
-    """A delivery to a webhook: its attempts, and the last answer.
-
-    ``status`` is the HTTP status of the last answer, 0 if there was none.
-    """
-
-    id: str
-    event: str
-    state: DeliveryState = "pending"
-    attempts: int = 0
-    status: int = 0
-    error: str = ""
-    at: float = 0.0
-
-    def to_json(self) -> dict[str, object]:
-        """Return the ``Delivery`` of ``docs/design/wire.md``."""
-        return {
-            "id": self.id,
-            "event": self.event,
-            "state": self.state,
-            "attempts": self.attempts,
-            "status": self.status,
-            "error": self.error,
-            "at": self.at,
-        }
-
-
-@dataclass(frozen=True, slots=True)
 class Operation:
     """A verb's run in a box. ``result`` and ``outputs`` are set when it succeeded, ``failure`` when it failed.
 
-    ``number`` counts the operations of a state folder. ``runs`` is the number of starts, above 1 after a resume.
+    ``number`` counts the operations of this process of the box.
     """
 
     id: str
@@ -174,13 +109,11 @@ class Operation:
     number: int = 0
     started_at: float | None = None
     ended_at: float | None = None
-    runs: int = 0
     failure: OperationFailure | None = None
     result: Mapping[str, object] | None = None
     outputs: Mapping[str, str] | None = None
     progress: Progress | None = None
     peak_memory_bytes: int | None = None
-    deliveries: tuple[Delivery, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """Return the ``Operation`` of ``docs/design/wire.md``."""
@@ -192,7 +125,6 @@ class Operation:
         }
         if self.started_at is not None:
             value["started_at"] = self.started_at
-            value["runs"] = self.runs
         if self.ended_at is not None:
             value["ended_at"] = self.ended_at
         if self.progress is not None:
@@ -206,23 +138,7 @@ class Operation:
             value["outputs"] = dict(self.outputs)
         if self.peak_memory_bytes is not None:
             value["peak_memory_bytes"] = self.peak_memory_bytes
-        if self.deliveries:
-            value["deliveries"] = [delivery.to_json() for delivery in self.deliveries]
         return value
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any], number: int) -> "Operation":
-        """Return the inverse of ``to_json``."""
-        error = value.get("error")
-        return cls(
-            value["id"], Verb(value["verb"]), OperationState(value["state"]), value["created_at"], number,
-            value.get("started_at"), value.get("ended_at"), value.get("runs", 0),
-            OperationFailure(error["code"], error["message"], error["detail"]) if error else None,
-            value.get("result"), value.get("outputs"),
-            Progress.from_json(value["progress"]) if "progress" in value else None,
-            value.get("peak_memory_bytes"),
-            tuple(Delivery(**delivery) for delivery in value.get("deliveries", ())),
-        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,24 +162,3 @@ class OperationEvent:
         if self.log is not None:
             value["log"] = self.log
         return value
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any], number: int) -> "OperationEvent":
-        """Return the inverse of ``to_json``; ``number`` is that of the operation."""
-        return cls(
-            value["sequence"], value["kind"], value["at"],
-            Operation.from_json(value["operation"], number) if "operation" in value else None,
-            Progress.from_json(value["progress"]) if "progress" in value else None,
-            value.get("log"),
-        )  # fmt: skip
-
-
-def _as_numbers(value: object) -> object:
-    """Convert whole floats to ints, because protobuf has only doubles."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, Mapping):
-        return {key: _as_numbers(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_as_numbers(item) for item in value]
-    return value

@@ -6,7 +6,8 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from rdukit.errors import MalformedRequest
-from rdukit_modelbox.rest.schemas import ARTIFACT, PATH, ROWS, VERB, ArtifactBody, RowsBody, VerbBody, WebhookBody
+from rdukit_modelbox.operations.values import REMOVED_FIELDS
+from rdukit_modelbox.rest.schemas import ARTIFACT, PATH, ROWS, VERB, ArtifactBody, RowsBody, VerbBody
 from rdukit_serving.strict_yaml.schema_errors import suggest
 
 _NOT_JSON: Final = "the header content-type is {given}; legal: application/json"
@@ -45,6 +46,8 @@ def _words(error: Mapping[str, Any], content_type: str) -> str:
         is_json = content_type.partition(";")[0].strip().lower().endswith("json")
         return "it is no JSON object" if is_json else _NOT_JSON.format(given=repr(content_type[:80]))
     if error["type"] == "extra_forbidden":
+        if instead := REMOVED_FIELDS.get(".".join(map(str, _fields(location)))):
+            return f"removed after 0.1.0: {instead}"
         return f"unknown field; {suggest(str(location[-1]), _legal(location))}"
     return str(error["msg"])
 
@@ -53,9 +56,7 @@ def _legal(location: Location) -> list[str]:
     """Return the names of the legal fields next to an unknown one."""
     around = _fields(location)[:-1]
     body: type[BaseModel] = RowsBody if ROWS in location else VerbBody
-    if around[:1] == ["webhook"]:
-        body = WebhookBody
-    elif around[:1] == ["inputs"]:
+    if around[:1] == ["inputs"]:
         body = ArtifactBody
     return list(body.model_fields)
 

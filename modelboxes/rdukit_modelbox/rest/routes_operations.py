@@ -45,7 +45,7 @@ def operation_routes(service: BoxService) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
         cursor: Annotated[str, Query(max_length=256)] = "",
     ) -> Response:
-        """List the operations of this box, newest first, with those of earlier processes."""
+        """List the operations since the start of this box, newest first."""
         page = service.operations.page(state, verb, limit, cursor)
         return JsonAnswer({"operations": [o.to_json() for o in page.operations], "next_cursor": page.cursor})
 

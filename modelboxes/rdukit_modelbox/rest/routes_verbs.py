@@ -22,14 +22,8 @@ _SUBMITTED: Final[dict[int | str, dict[str, Any]]] = {
 }
 _EXAMPLES: Final[dict[str, Any]] = {
     "defaults": {"summary": "every parameter at its default", "value": {}},
-    "kept": {
-        "summary": "with a key, a deadline and an announcement",
-        "value": {
-            "idempotency_key": "nightly-7", "timeout_s": 3600, "resume": True,
-            "webhook": {"url": "https://example.com/told", "events": ["succeeded", "failed"]},
-        },
-    },
-}  # fmt: skip
+    "deadline": {"summary": "with a deadline", "value": {"timeout_s": 3600}},
+}
 _INFER_EXAMPLES: Final[dict[str, Any]] = {
     "rows": {"summary": "answered at once", "value": {"rows": [[0.0, 1.0]]}},
     "table": {

@@ -2,12 +2,11 @@
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from rdukit_modelbox.artifacts.reference import text_of
 from rdukit_modelbox.operations.planning import MAX_TIMEOUT_S
-from rdukit_modelbox.operations.values import VerbCall
-from rdukit_modelbox.operations.webhook_dispatcher import check_webhook
+from rdukit_modelbox.operations.values import REMOVED_FIELDS, VerbCall
 from rdukit_modelbox.server.inference import InferCall
 
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
@@ -19,13 +18,6 @@ Number = float | Literal["NaN", "Infinity", "-Infinity"]
 
 class _Asked(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class WebhookBody(_Asked):
-    """URL that is notified of an operation by POST, signed by the Standard Webhooks specification."""
-
-    url: str = Field(max_length=2048, pattern=r"^https?://[^\s/?#@]+", examples=["https://example.com/told"])
-    events: list[State] = Field(default_factory=list, description="States to announce; empty: the last three.")
 
 
 class ArtifactBody(_Asked):
@@ -55,29 +47,25 @@ class VerbBody(_Asked):
         description="Artifact slot to path or URI (file, s3, http, https; may end with #sha256=).",
     )
     output: str = Field(default="", max_length=4096, description="Folder or s3:// prefix of the outputs.")
-    idempotency_key: str | None = Field(
-        default=None, max_length=256, description="The same key returns the same operation, also after a restart."
-    )
     timeout_s: Finite = Field(
         default=0.0, ge=0, le=MAX_TIMEOUT_S, description="Timeout in seconds, with the time in the queue; 0: no limit."
     )
-    resume: bool = Field(default=False, description="Queue it again if the box ends first.")
-    webhook: WebhookBody | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def drop_unused(cls, given: object) -> object:
+        """Drop removed fields with values that ask for nothing: clients of 0.1.0 send them in each request."""
+        if not isinstance(given, dict):
+            return given
+        return {k: v for k, v in given.items() if k not in REMOVED_FIELDS or not (v is None or v is False or v == "")}
 
     def to_call(self) -> VerbCall:
-        """Convert to the service's call.
-
-        Raises:
-            InvalidArgument: the webhook's URL is invalid.
-        """
-        webhook = check_webhook(self.webhook.url, list(self.webhook.events)) if self.webhook else None
+        """Convert to the service's call."""
         inputs = {
             slot: given if isinstance(given, str) else text_of(given.model_dump(exclude_none=True), f"input {slot!r}")
             for slot, given in self.inputs.items()
         }
-        return VerbCall(
-            self.parameters, inputs, self.output, self.idempotency_key or "", self.timeout_s, self.resume, webhook
-        )
+        return VerbCall(self.parameters, inputs, self.output, self.timeout_s)
 
 
 class RowsBody(_Asked):
@@ -173,18 +161,6 @@ class ProgressResponse(BaseModel):
     eta_s: Number | None = Field(default=None, description="Seconds until the stage ends.")
 
 
-class DeliveryResponse(BaseModel):
-    """An announcement to the webhook."""
-
-    id: str
-    event: str = Field(examples=["operation.succeeded"])
-    state: Literal["pending", "delivered", "failed"]
-    attempts: int
-    status: int = Field(description="HTTP status of the last answer; 0: there was none.")
-    error: str
-    at: float
-
-
 class OperationResponse(BaseModel):
     """An operation; unknown fields are left out."""
 
@@ -193,14 +169,12 @@ class OperationResponse(BaseModel):
     state: State
     created_at: float = Field(description="Seconds since the epoch.")
     started_at: float | None = None
-    runs: int | None = Field(default=None, description="How often it was started; above 1 after a resume.")
     ended_at: float | None = None
     progress: ProgressResponse | None = None
     error: Failed | None = None
     result: dict[str, Any] | None = None
     outputs: dict[str, str] | None = None
     peak_memory_bytes: int | None = None
-    deliveries: list[DeliveryResponse] | None = None
 
 
 class OperationsResponse(BaseModel):

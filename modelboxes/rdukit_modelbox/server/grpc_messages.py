@@ -1,8 +1,10 @@
 """Conversions between the box's values and the messages of ``modelbox.proto``. Pure."""
 
 from collections.abc import Mapping
+from typing import Final
 
 from google.protobuf.json_format import ParseDict
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from rdukit.errors import InvalidArgument, RdukitError
 from rdukit.proto import modelbox_pb2 as pb
@@ -10,26 +12,25 @@ from rdukit.rpc.errors import status_code_of
 from rdukit.rpc.server import from_struct, to_struct
 from rdukit.strict_json import as_words
 from rdukit_modelbox.contract.box import Verb
-from rdukit_modelbox.operations.values import Operation, OperationEvent, OperationState, VerbCall
-from rdukit_modelbox.operations.webhook_dispatcher import check_webhook
+from rdukit_modelbox.operations.values import REMOVED_FIELDS, Operation, OperationEvent, OperationState, VerbCall
 from rdukit_modelbox.server.inference import InferAnswer, InferCall
 from rdukit_modelbox.verbs.context import Progress
 from rdukit_serving.signature import RawTensor
+
+#: Reserved numbers of ``VerbRequest`` -> the names that 0.1.0 gave them.
+_REMOVED_NUMBERS: Final = {4: "idempotency_key", 6: "resume", 7: "webhook"}
 
 
 def call_from(request: pb.VerbRequest) -> VerbCall:
     """Return a verb's request; whole doubles count as ints when the parameters are checked.
 
     Raises:
-        InvalidArgument: the webhook is invalid.
+        InvalidArgument: it has a field that boxes of 0.1.0 took; the message says what replaces it.
     """
-    webhook = None
-    if request.HasField("webhook"):
-        webhook = check_webhook(request.webhook.url, list(request.webhook.events))
-    return VerbCall(
-        from_struct(request.parameters), dict(request.inputs), request.output, request.idempotency_key,
-        request.timeout_s, request.resume, webhook,
-    )  # fmt: skip
+    for unknown in UnknownFieldSet(request):
+        if (name := _REMOVED_NUMBERS.get(unknown.field_number)) is not None:
+            raise InvalidArgument(f"{name} was removed after 0.1.0: {REMOVED_FIELDS[name]}", field=name)
+    return VerbCall(from_struct(request.parameters), dict(request.inputs), request.output, request.timeout_s)
 
 
 def infer_call_from(request: pb.InferRequest) -> InferCall:
@@ -114,10 +115,8 @@ def operation_message(operation: Operation) -> pb.Operation:
         created_at=operation.created_at,
         started_at=operation.started_at or 0.0,
         ended_at=operation.ended_at or 0.0,
-        runs=operation.runs,
         peak_memory_bytes=operation.peak_memory_bytes or 0,
         outputs=dict(operation.outputs or {}),
-        deliveries=[ParseDict(delivery.to_json(), pb.Delivery()) for delivery in operation.deliveries],
     )
     if operation.failure is not None:
         message.error_code, message.error_message = operation.failure.code, operation.failure.message

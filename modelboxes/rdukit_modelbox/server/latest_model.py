@@ -1,13 +1,12 @@
-"""The model that a box trained or served last, used for rows that name no other."""
+"""The model that a box trained or served last since its start, used for rows that name no other."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from rdukit.errors import InvalidArgument, RdukitError
+from rdukit.errors import InvalidArgument
 from rdukit_modelbox.artifacts.mounts import Mounts, resolve_inputs
 from rdukit_modelbox.contract.box import Box, Verb
-from rdukit_modelbox.operations.values import Operation
 
 _SLOTS: Final = frozenset({"pef", "checkpoint"})
 
@@ -36,16 +35,6 @@ class LatestModel:
             case _:
                 pass
 
-    def remember_again(self, operation: Operation, asked: Mapping[str, str]) -> None:
-        """Remember the model of an earlier process's operation, if its files exist."""
-        if operation.outputs is None or operation.verb not in {Verb.TRAIN, Verb.INFER}:
-            return
-        try:
-            inputs = resolve_inputs(self._mounts, self._box, operation.verb, asked)
-        except RdukitError:
-            return
-        self.remember(operation.verb, inputs, operation.outputs)
-
     def resolve(self, inputs: Mapping[str, str]) -> tuple[Path, Path]:
         """Return PEF and checkpoint that ``inputs`` name; missing ones are the remembered model's.
 
@@ -60,7 +49,7 @@ class LatestModel:
         given = {**{name: str(path) for name, path in self._paths.items()}, **inputs}
         if set(given) != _SLOTS:
             raise InvalidArgument(
-                "this box has no trained model yet: pass inputs pef and checkpoint, or train first",
+                "this box has trained or served no model since its start: pass inputs pef and checkpoint, or train",
                 missing=sorted(_SLOTS - set(given)),
             )
         # Rows replace the data set; any folder satisfies the check of that slot.

@@ -14,26 +14,17 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from rdukit.errors import InvalidArgument, Overloaded, RdukitError, Unavailable
+from rdukit.errors import InvalidArgument, Overloaded, Unavailable
 from rdukit.interfaces import Clock, SystemClock
 from rdukit.settings import resolve
 from rdukit_modelbox.artifacts.fetch import bring_file
 from rdukit_modelbox.artifacts.mounts import Mounts, mount_points
 from rdukit_modelbox.contract.box import Box, Verb, check_compiler_version, load_box
 from rdukit_modelbox.contract.describe import describe
-from rdukit_modelbox.operations.journal import OperationJournal
 from rdukit_modelbox.operations.planning import WorkPlanner, check_call
 from rdukit_modelbox.operations.runner import OperationRunner, VerbWork
 from rdukit_modelbox.operations.table import OperationTable
-from rdukit_modelbox.operations.values import (
-    Operation,
-    OperationEvent,
-    OperationFailure,
-    OperationState,
-    StateEvent,
-    VerbCall,
-)
-from rdukit_modelbox.operations.webhook_dispatcher import WebhookDispatcher
+from rdukit_modelbox.operations.values import Operation, OperationEvent, OperationState, VerbCall
 from rdukit_modelbox.server.inference import Inferencer, ModelInferencer
 from rdukit_modelbox.server.latest_model import LatestModel
 from rdukit_modelbox.server.state_folder import StateFolder
@@ -65,8 +56,6 @@ class BoxService:
     def __init__(self, box_file: Path, state: Path, mounts: Sequence[Path] = (), clock: Clock | None = None) -> None:
         """``state`` is created; requests may name paths under it and under ``mounts``.
 
-        Call it from the event loop: operations to resume begin at once.
-
         Raises:
             InvalidArgument: the YAML is wrong or for another compiler, or a mount is not a folder.
             Conflict: another box has this state folder.
@@ -84,13 +73,11 @@ class BoxService:
         self.metrics.add_models(self.models)
         #: What answers ``Infer`` and ``InferStream`` on both wires.
         self.inferencer: Inferencer = ModelInferencer(self.infer_rows, self.predict, self._find_version)
-        self._announcer = WebhookDispatcher(lambda: self.operations, self.box.name, clock)
-        self.operations = OperationTable(clock, OperationJournal(self._state.journal), self._announcer.look)
+        self.operations = OperationTable(clock)
         self._runner = OperationRunner(
             self.operations, clock, self._state.logs, self.box.resources.memory or 0, self._make_room, self._ended
         )
         self._is_closing = False
-        self._recover()
 
     def _make_models(self, mounted: Mounts) -> ServedModels:
         serving, name = self.box.serving.model_dump(mode="json"), self._model_name
@@ -127,25 +114,20 @@ class BoxService:
         return (await self.readiness()).reason
 
     def submit(self, verb: Verb, call: VerbCall) -> Operation:
-        """Check a request and queue it; the same idempotency key gives the same operation.
+        """Check a request and queue it.
 
         Raises:
             UnknownParameter, IllegalValue, InvalidArgument, NotFound: the request is wrong; the detail has ``field``.
-            Conflict: the key stands for another request. Overloaded: too many operations wait.
-            Unavailable: the box is stopping, or cannot write the operation down.
+            Overloaded: too many operations wait. Unavailable: the box is stopping.
         """
         self._check_open()
         check_call(call)
-        key = call.idempotency_key
-        known = self.operations.find_by_key(key, call.asked(verb)) if key else None
-        if known is not None:
-            return known
         limit = resolve(MAX_OPERATIONS)
         if self._runner.unended >= limit:
             raise Overloaded(f"{self._runner.unended} operations wait or run; legal: {limit} (box.max_operations)")
         operation_id = f"op-{secrets.token_hex(8)}"
         work = self._planner.plan(verb, call, operation_id)
-        operation = self.operations.add(operation_id, verb, call)
+        operation = self.operations.add(operation_id, verb)
         self._runner.start(operation, work)
         logger.info("operation queued operation=%s verb=%s", operation.id, verb)
         return operation
@@ -200,30 +182,11 @@ class BoxService:
         return answer
 
     async def close(self) -> None:
-        """Refuse new requests, end running operations, and wait for their children.
-
-        Operations are cancelled, except those with ``resume``, which the next process of the box continues.
-        """
+        """Refuse new requests, cancel all operations, and wait for their children."""
         self._is_closing = True
         await self._runner.close()
         await self.models.close()
-        await self._announcer.close()
-        self.operations.close()
         self._state.close()
-
-    def _recover(self) -> None:
-        for operation, call in self.operations.recover():
-            try:
-                work = self._planner.plan(operation.verb, call, operation.id)
-            except RdukitError as error:
-                failure = OperationFailure(error.code, f"it cannot be resumed: {error.message}", error.detail)
-                self.operations.apply(operation.id, StateEvent.FAIL, failure=failure)
-                continue
-            self._runner.start(operation, work)
-            logger.info("operation resumed operation=%s verb=%s runs=%d", operation.id, operation.verb, operation.runs)
-        for operation in self.operations.all():
-            self._announcer.look(operation)
-            self._latest.remember_again(operation, self.operations.call_of(operation.id).inputs)
 
     async def _make_room(self, verb: Verb) -> None:
         if verb in {Verb.TRAIN, Verb.INFER, Verb.EVALUATE}:

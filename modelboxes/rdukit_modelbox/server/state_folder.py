@@ -1,4 +1,4 @@
-"""The folder in which a box keeps its operations, logs and outputs; one box at a time has it."""
+"""The folder in which a box keeps logs, outputs and fetched artifacts; one box at a time has it."""
 
 import os
 import shutil
@@ -34,8 +34,6 @@ class StateFolder:
             ) from cause
         #: Path with links resolved.
         self.path = folder.resolve()
-        #: Journal of operations, of this process of the box and of earlier ones.
-        self.journal = self.path / "operations.sqlite"
         #: Folder of the children's output.
         self.logs = self.path / "logs"
         self._held = ExitStack()

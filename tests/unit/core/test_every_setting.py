@@ -33,8 +33,6 @@ WITHOUT_TEST: Final = {
     "box.restart_backoff_s": _DURATION,
     "box.rows_idle_s": _DURATION,
     "box.stall_s": _DURATION,
-    "box.webhook_attempts": "its effect needs as many attempts with pauses between them",
-    "box.webhook_timeout_s": _DURATION,
     "engine.keep_memory": "it changes what glibc asks the system for, and no result",
     "numerics.trap": _ARGUMENT + "the application's own switch",
     "profile.events": "tests run rdukit profile, which sets it",

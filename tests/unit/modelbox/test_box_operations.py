@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from rdukit.errors import Conflict, InvalidArgument, InvalidTransition, NotFound
+from rdukit.errors import InvalidArgument, InvalidTransition, NotFound
 from rdukit_modelbox.contract.box import Verb
-from rdukit_modelbox.operations import OperationFailure, VerbCall, Webhook
+from rdukit_modelbox.operations import OperationFailure
 from rdukit_modelbox.operations import table as module
 from rdukit_modelbox.operations.table import KEPT_EVENTS, OperationTable
 from rdukit_modelbox.operations.values import FINAL_STATES, TRANSITIONS, OperationState, StateEvent, next_state
@@ -45,7 +45,7 @@ def test_an_operation_that_succeeds_has_result_outputs_and_an_end(table: Operati
     clock.advance(5)
     done = table.apply("a", StateEvent.SUCCEED, result={"loss": 1.0}, outputs={"checkpoint": "/x"})
     assert done.to_json() == {
-        "id": "a", "verb": "train", "state": "succeeded", "created_at": 100.0, "started_at": 100.0, "runs": 1,
+        "id": "a", "verb": "train", "state": "succeeded", "created_at": 100.0, "started_at": 100.0,
         "ended_at": 105.0,
         "result": {"loss": 1.0}, "outputs": {"checkpoint": "/x"},
     }  # fmt: skip
@@ -71,20 +71,10 @@ def test_nothing_happens_after_the_end(table: OperationTable) -> None:
     assert [event.kind for event in table.events_after("a")] == ["state", "state", "result"]
 
 
-def test_one_key_stands_for_one_request(table: OperationTable) -> None:
-    call = VerbCall({"epochs": 2}, idempotency_key="k")
-    assert table.find_by_key("k", call.asked(Verb.TRAIN)) is None
-    table.add("a", Verb.TRAIN, call)
-    found = table.find_by_key("k", VerbCall({"epochs": 2.0}, idempotency_key="k").asked(Verb.TRAIN))
-    assert found is not None
-    assert found.id == "a"
-    with pytest.raises(Conflict, match="another request"):
-        table.find_by_key("k", VerbCall({"epochs": 3}).asked(Verb.TRAIN))
-
-
-def test_an_unknown_operation_is_not_found(table: OperationTable) -> None:
-    with pytest.raises(NotFound):
-        table.events_after("x")
+def test_an_unknown_operation_may_be_of_an_earlier_process(table: OperationTable) -> None:
+    for call in (table.get, table.events_after):
+        with pytest.raises(NotFound, match=r"in memory only: it may be of an earlier process"):
+            call("x")
 
 
 def test_old_progress_is_dropped_but_states_stay(table: OperationTable) -> None:
@@ -97,13 +87,38 @@ def test_old_progress_is_dropped_but_states_stay(table: OperationTable) -> None:
     assert [event.sequence for event in events[:3]] == [1, 2, 13]
 
 
-def test_the_oldest_finished_operations_are_forgotten_with_their_keys(table: OperationTable) -> None:
-    module_limit = module.KEPT_OPERATIONS
-    for number in range(module_limit + 5):
-        table.add(f"op{number}", Verb.COMPILE, VerbCall(idempotency_key=f"key{number}"))
+def test_only_so_many_finished_operations_are_kept_beside_the_open_ones(
+    table: OperationTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "KEPT_OPERATIONS", 10)
+    for number in range(3):
+        table.add(f"open{number}", Verb.COMPILE)
+    for number in range(15):
+        table.add(f"op{number}", Verb.COMPILE)
         table.apply(f"op{number}", StateEvent.CANCEL)
-    assert len(table.all()) == module_limit
-    assert table.find_by_key("key0", "") is None
+    assert [o.id for o in table.all()] == ["open0", "open1", "open2", *(f"op{number}" for number in range(5, 15))]
+
+
+def test_finished_operations_that_are_too_large_are_forgotten_but_the_last_one_stays(
+    table: OperationTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "KEPT_BYTES", 1_000_000)
+    for number in range(5):
+        table.add(f"op{number}", Verb.TRAIN)
+        for _ in range(100):
+            table.tell_log(f"op{number}", "x" * 4000)
+        table.apply(f"op{number}", StateEvent.CANCEL)
+    assert [o.id for o in table.all()] == ["op3", "op4"]
+    table.add("large", Verb.TRAIN)
+    table.apply("large", StateEvent.START)
+    table.apply("large", StateEvent.SUCCEED, result={"text": "x" * 2_000_000}, outputs={})
+    assert [o.id for o in table.all()] == ["large"]
+
+
+def test_a_line_of_a_log_without_end_is_cut(table: OperationTable) -> None:
+    table.add("a", Verb.TRAIN)
+    table.tell_log("a", "x" * 100_000)
+    assert len(table.events_after("a")[-1].log or "") < 5000
 
 
 async def test_a_follower_sees_everything_once_and_stops_after_the_result(table: OperationTable) -> None:
@@ -147,15 +162,9 @@ def test_a_cursor_that_no_list_gave_is_refused(table: OperationTable, cursor: st
     assert caught.value.detail["field"] == "cursor"
 
 
-def test_an_announcement_is_noted_for_each_state_that_was_asked_for(clock: FakeClock) -> None:
-    heard = list[str]()
-    table = OperationTable(clock, on_state=lambda operation: heard.append(operation.state))
-    webhook = Webhook("https://example.com", ("running", "succeeded"))
-    table.add("a", Verb.TRAIN, VerbCall(webhook=webhook))
-    table.apply("a", StateEvent.START)
-    done = table.apply("a", StateEvent.SUCCEED, result={}, outputs={})
-    assert [(d.id, d.event, d.state) for d in done.deliveries] == [
-        ("a.1", "operation.running", "pending"), ("a.2", "operation.succeeded", "pending"),
-    ]  # fmt: skip
-    assert heard == ["queued", "running", "succeeded"]
-    table.validate()
+def test_a_cursor_of_an_earlier_process_is_refused(table: OperationTable, clock: FakeClock) -> None:
+    earlier = OperationTable(clock)
+    for number in range(3):
+        earlier.add(f"op{number}", Verb.TRAIN)
+    with pytest.raises(InvalidArgument, match="since the start of this box"):
+        table.page(None, None, 1, earlier.page(None, None, 1).cursor)

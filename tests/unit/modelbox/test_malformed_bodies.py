@@ -26,7 +26,18 @@ def told(body: Any, kind: Any = VerbBody, content_type: str = JSON) -> tuple[obj
     ("body", "field", "words"),
     [
         ({"parameter": {}}, "parameter", "unknown field; did you mean 'parameters'? legal: parameters, inputs, output"),
-        ({"webhook": {"url": "http://x", "event": []}}, "webhook.event", "did you mean 'events'? legal: url, events"),
+        (
+            {"idempotency_key": "k"},
+            "idempotency_key",
+            "removed after 0.1.0: a box runs each request that it gets; submit",
+        ),
+        (
+            {"resume": True},
+            "resume",
+            "removed after 0.1.0: operations end with their box; submit a job of the platform",
+        ),
+        ({"webhook": {"url": "http://x"}}, "webhook", "removed after 0.1.0: a box announces nothing; submit a job"),
+        ({"inputs": {"pef": {"uri": "x", "resume": True}}}, "inputs.pef.resume", "unknown field"),
         ({"inputs": {"pef": {"uri": "x", "sha": "0"}}}, "inputs.pef.sha", "legal: uri, sha256"),
         ({"inputs": {"pef": {"uri": "x", "sha256": "0"}}}, "inputs.pef.sha256", "pattern"),
         ({"inputs": {"pef": 3}}, "inputs.pef", "valid string"),
@@ -40,6 +51,13 @@ def test_a_verbs_body(body: object, field: str, words: str) -> None:
     assert words in message
 
 
+@pytest.mark.parametrize("kind", [VerbBody, InferBody])
+def test_removed_fields_that_ask_for_nothing_are_taken_as_clients_of_0_1_0_send_them(kind: Any) -> None:
+    body = {"parameters": {"limit": 1}, "idempotency_key": None, "resume": False, "timeout_s": 2.0}
+    asked = TypeAdapter(kind).validate_python(body).to_call()
+    assert (asked.parameters, asked.timeout_s) == ({"limit": 1}, 2.0)
+
+
 @pytest.mark.parametrize(
     ("body", "field", "words"),
     [
@@ -47,6 +65,7 @@ def test_a_verbs_body(body: object, field: str, words: str) -> None:
         ({"rows": []}, "rows", "at least 1"),
         ({"rows": [[1.0]], "row": 1}, "row", "did you mean 'rows'? legal: rows, inputs"),
         ({"input": {}}, "input", "did you mean 'inputs'?"),
+        ({"resume": True}, "resume", "removed after 0.1.0"),
         ({"inputs": {"pef": {"sha256": None}}}, "inputs.pef.uri", "Field required"),
     ],
 )

@@ -38,9 +38,8 @@ def ask(attempt: AttemptState, client: BoxClient, box: RunningBox, traceparent: 
     job = attempt.job
     if attempt.stop.is_set() or attempt.is_stopping.is_set():
         raise Cancelled("the attempt was stopped before its box")
-    key = f"{job.id}:{job.attempt}"
     running = client.run(
-        job.verb, job.parameters, attempt.inputs, str(attempt.output), key, traceparent=traceparent,
+        job.verb, job.parameters, attempt.inputs, str(attempt.output), traceparent=traceparent,
         stop=attempt.stop, is_alive=box.is_alive,
     )  # fmt: skip
     with ExitStack() as stack:

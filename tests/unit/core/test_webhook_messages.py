@@ -3,30 +3,15 @@
 import base64
 import hashlib
 import hmac
-import json
 
 import pytest
 
 from rdukit.errors import InvalidArgument
 from rdukit.http.addresses import is_public
-from rdukit.http.webhooks import headers_of, is_transient
-from rdukit_modelbox.contract.box import Verb
-from rdukit_modelbox.operations import Delivery, Operation
-from rdukit_modelbox.operations.values import OperationState
-from rdukit_modelbox.operations.webhook_dispatcher import (
-    LONGEST_BACKOFF_S,
-    backoff_s,
-    body_of,
-    check_webhook,
-)
+from rdukit.http.webhooks import check_url, headers_of, is_transient
 from support import shows
 
-pytestmark = shows("operations")
-
-
-def test_without_events_the_final_states_are_told() -> None:
-    assert check_webhook("https://example.com/x", []).events == ("cancelled", "failed", "succeeded")
-    assert check_webhook("http://example.com", ["running", "running"]).events == ("running",)
+pytestmark = shows("webhooks")
 
 
 @pytest.mark.parametrize(
@@ -36,14 +21,8 @@ def test_without_events_the_final_states_are_told() -> None:
 )  # fmt: skip
 def test_a_url_that_is_none_is_refused_by_its_field(url: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
-        check_webhook(url, [])
-    assert caught.value.detail["field"] == "webhook.url"
-
-
-def test_an_event_that_is_no_state_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="legal: queued, running") as caught:
-        check_webhook("https://example.com", ["done"])
-    assert caught.value.detail["field"] == "webhook.events"
+        check_url(url, "url")
+    assert caught.value.detail["field"] == "url"
 
 
 @pytest.mark.parametrize(
@@ -76,18 +55,5 @@ def test_a_secret_that_is_not_base64_is_named() -> None:
         headers_of("a", 1, b"", ["whsec_***"])
 
 
-def test_the_body_has_the_event_the_box_and_the_operation() -> None:
-    operation = Operation(
-        "op-1", Verb.TRAIN, OperationState.SUCCEEDED, 1.0, 1, 2.0, 3.0, 1, result={"loss": 0.5}, outputs={"x": "/y"},
-        deliveries=(Delivery("op-1.1", "operation.succeeded"),),
-    )  # fmt: skip
-    told = json.loads(body_of(operation.deliveries[0], operation, "logreg"))
-    assert (told["type"], told["id"], told["box"]) == ("operation.succeeded", "op-1.1", "logreg")
-    assert told["operation"]["result"] == {"loss": 0.5}
-    assert "deliveries" not in told["operation"]
-
-
-def test_tries_are_repeated_with_longer_and_longer_pauses_if_it_may_help() -> None:
-    assert [backoff_s(n, 1.0) for n in (1, 2, 3)] == [1.0, 2.0, 4.0]
-    assert backoff_s(1000, 1.0) == LONGEST_BACKOFF_S
+def test_a_post_is_repeated_where_that_may_help() -> None:
     assert [s for s in (0, 200, 301, 400, 404, 408, 410, 429, 500, 503) if is_transient(s)] == [0, 408, 429, 500, 503]
