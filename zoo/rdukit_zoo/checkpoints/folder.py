@@ -24,6 +24,7 @@ from rdukit.files.atomic import write_json_atomic
 from rdukit.pef.checkpoint_files import read_header
 from rdukit.pef.identity import ModelIdentity, metadata_of, require_same, tokenizer_digest
 from rdukit_zoo.checkpoints.hub_format import HubFormat
+from rdukit_zoo.checkpoints.sentence_modules import has_modules
 from rdukit_zoo.registry import ModelEntry, SizeValue, get_model, model_names
 
 CONFIG: Final = "config.json"
@@ -63,10 +64,21 @@ def open_hub_folder(path: Path | str) -> HubFolder:
             f"{path / CONFIG}: the weights are quantized by {method!r}; expected weights in float32, bfloat16 or "
             "float16, as transformers writes them after model.dequantize()"
         )
+    if has_modules(path):
+        config = {**config, "architectures": _bodies(config.get("architectures") or [])}
     entry, hub, sizes = _choose_model(config, path / CONFIG)
     if _has_another_head(path, hub, sizes):
         sizes = hub.sizes_of_config({**config, "tie_word_embeddings": False})
+    if hub.sizes_of_folder:
+        sizes = {**sizes, **hub.sizes_of_folder(path)}
     return HubFolder(path, entry, hub, config, sizes)
+
+
+def _bodies(architectures: Sequence[str]) -> list[str]:
+    """Return the architectures without their heads, where the zoo has those: a folder of vectors does not use heads."""
+    known = {name for entry in map(get_model, model_names()) if entry.hub for name in entry.hub.architectures}
+    bodies = [re.sub(r"(For|Model$).*", "Model", str(name)) for name in architectures]
+    return [body if body in known else str(name) for body, name in zip(bodies, architectures, strict=True)]
 
 
 def _choose_model(
@@ -333,6 +345,9 @@ def save_hub_folder(
     if classes:
         config |= {"id2label": dict(enumerate(classes)), "label2id": {name: k for k, name in enumerate(classes)}}
     write_json_atomic(path / CONFIG, config)
+    for name, value in (hub.files_of_sizes(sizes) if hub.files_of_sizes else {}).items():
+        (path / name).parent.mkdir(exist_ok=True)
+        write_json_atomic(path / name, value)
 
 
 _DRAWS: Final = {torch.Tensor.normal_, torch.Tensor.uniform_} | {
