@@ -149,7 +149,7 @@ def _awq(parts: Mapping[str, torch.Tensor], how: Quantization) -> torch.Tensor:
 
 
 def _gptq(parts: Mapping[str, torch.Tensor], how: Quantization) -> torch.Tensor:
-    """``qweight`` [I / P, O], ``qzeros`` [G, O / P], ``scales`` [G, O], ``g_idx`` [I], the groups of inputs → [O, I]."""
+    """``qweight`` [I / P, O], ``qzeros`` [G, O / P], ``scales`` [G, O], ``g_idx`` [I], groups of inputs → [O, I]."""
     scales_GO = _float_scales(parts[".scales"])
     weight_IO = unpack(parts[".qweight"].t(), how.bits).flatten(-2).t()
     # Zero points were stored minus 1, as so many bits have it: 0 as the largest number.
