@@ -1,7 +1,7 @@
-"""Folders with fp8, AWQ and GPTQ weights: the logits and tokens of transformers with the same weights as numbers.
+"""Folders with fp8, AWQ, GPTQ and MXFP4 weights: logits and tokens of transformers with the same weights as numbers.
 
-The words of AWQ and GPTQ are packed here bit by bit; transformers itself dequantizes fp8. In f32: 1e-5 of the largest
-logit covers sums in another order.
+The words of AWQ and GPTQ are packed here bit by bit; transformers itself dequantizes fp8 and MXFP4. In f32: 1e-5 of the
+largest logit covers sums in another order.
 """
 
 import json
@@ -23,6 +23,7 @@ pytestmark = shows("huggingface", "decoder")
 
 transformers = pytest.importorskip("transformers", reason="the extra `models` is not installed")
 Fp8Dequantize = pytest.importorskip("transformers.integrations.finegrained_fp8").Fp8Dequantize
+convert_moe_packed_tensors = pytest.importorskip("transformers.integrations.mxfp4").convert_moe_packed_tensors
 
 WORDS: Final = 96
 GROUP: Final = 16
@@ -199,6 +200,40 @@ def test_fp8_blocks_at_the_edge_may_be_smaller(tmp_path: Path) -> None:
     assert whole.get_parameter(name).shape == found.shape == (32, 48)
     wanted = stored[name].float() * torch.tensor([2.0] * 32 + [3.0] * 16)
     torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+
+
+@torch.no_grad()
+def test_mxfp4_experts_are_those_that_transformers_unpacks(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    config = transformers.GptOssConfig(
+        **{**_SMALL, "intermediate_size": 64}, head_dim=16, num_local_experts=4, num_experts_per_tok=2,
+        sliding_window=6,
+    )  # fmt: skip
+    theirs = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    stored = {}
+    for name, parameter in theirs.named_parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+        if name.endswith(("gate_up_proj", "down_proj")):
+            experts, inputs, outputs = parameter.shape
+            blocks = torch.randint(256, (experts, outputs, inputs // 32, 16), dtype=torch.uint8)
+            scales = torch.randint(121, 126, blocks.shape[:-1], dtype=torch.uint8)
+            stored |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+            parameter.copy_(convert_moe_packed_tensors(blocks, scales, dtype=torch.float32))
+        else:
+            stored[name] = parameter.clone()
+    write_shards(tmp_path, stored)
+    about = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}
+    written = {**config.to_dict(), "architectures": ["GptOssForCausalLM"], "dtype": "float32"}
+    (tmp_path / "config.json").write_text(json.dumps({**written, "quantization_config": about}))
+    ours: Any = load_hub_folder(tmp_path).eval()
+    for name, parameter in theirs.named_parameters():
+        assert torch.equal(ours.get_parameter(name), parameter), name
+    tokens = torch.randint(2, WORDS, (2, 30))
+    require_near(ours.logits(tokens), theirs(tokens).logits)
+    stored["model.layers.0.mlp.experts.down_proj_scales"] = torch.ones(4, 32, 1, dtype=torch.uint8)
+    write_shards(tmp_path, stored)
+    with pytest.raises(InvalidArgument, match=r"down_proj: blocks are expected as bytes .*_blocks \[4, 32, 2, 16\]"):
+        load_hub_folder(tmp_path)
 
 
 @pytest.mark.parametrize(
