@@ -439,6 +439,8 @@ def differences_of(family: Family) -> list[str]:
         "no gate": not family.is_gated, "fused weights": family.is_fused, "scaled embedding": family.scales_embedding,
         "learned positions": family.learned_from >= 0, "rotation of neighbours": family.is_interleaved,
         "layers without positions": family.has_bare_layers, "experts": family.has_experts,
+        "latent keys and values": family.is_latent, "sinks": family.has_sinks,
+        "groups of experts and shared ones": family.router in {"softmax", "sigmoid"},
         "windows" + ("" if family.window_layers == "all" else " by layer"): "window" in family.keys,
         "own base of windows": family.has_local_rotary, "limits of products and logits": "logit_cap" in family.keys,
         "multipliers": "residual_scale" in family.keys,

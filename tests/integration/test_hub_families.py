@@ -33,6 +33,11 @@ _LONG: Final = {
     "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 96,
     "short_factor": [1.0, 1.5, 2.0, 3.0], "long_factor": [1.0, 4.0, 9.0, 12.0],
 }  # fmt: skip
+_LATENT: Final = {
+    "num_key_value_heads": 4, "kv_lora_rank": 12, "q_lora_rank": 20, "qk_nope_head_dim": 10, "qk_rope_head_dim": 6,
+    "v_head_dim": 14, "n_routed_experts": 4, "n_shared_experts": 1, "moe_intermediate_size": 24,
+    "num_experts_per_tok": 2, "first_k_dense_replace": 1,
+}  # fmt: skip
 _GEMMA: Final = {"head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": 5}
 
 #: Family and form → its configuration class and what differs from the small sizes.
@@ -72,6 +77,22 @@ CONFIGS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "phi-normed": ("Phi", {"qk_layernorm": True, "num_key_value_heads": 4}),
     "cohere": ("Cohere", {"logit_scale": 0.25}),
     "cohere-normed": ("Cohere", {"use_qk_norm": True}),
+    "deepseek_v2": ("DeepseekV2", {**_LATENT, "q_lora_rank": None, "topk_method": "greedy", "n_shared_experts": 2}),
+    "deepseek_v2-groups": ("DeepseekV2", {
+        **_LATENT, "topk_method": "group_limited_greedy", "n_group": 2, "topk_group": 1, "routed_scaling_factor": 3.0,
+        "rope_parameters": {**_YARN, "mscale": 0.7, "mscale_all_dim": 0.7},
+    }),
+    "deepseek_v3": ("DeepseekV3", {**_LATENT, "n_group": 2, "topk_group": 1, "rope_parameters": {
+        **_YARN, "mscale": 1.0, "mscale_all_dim": 0.5,
+    }}),
+    "deepseek_v3-plain": ("DeepseekV3", {
+        **_LATENT, "q_lora_rank": None, "n_group": 1, "topk_group": 1, "norm_topk_prob": False,
+        "attention_bias": True, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+    }),
+    "gpt_oss": ("GptOss", {
+        "head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 6, "swiglu_limit": 0.6,
+        "rope_parameters": {**_YARN, "truncate": False, "beta_fast": 32.0, "beta_slow": 1.0},
+    }),
     "llama-bias": ("Llama", {"attention_bias": True, "mlp_bias": True}),
     "llama-yarn": ("Llama", {"rope_parameters": {**_YARN, "mscale": 1.0, "mscale_all_dim": 0.5}}),
     "llama-dynamic": ("Llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}}),
@@ -87,6 +108,9 @@ def write_folder(folder: Path, name: str, **options: Any) -> Any:
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
+    for key, buffer in model.named_buffers():
+        if key.endswith("correction_bias"):
+            torch.nn.init.normal_(buffer, std=0.2)
     model.save_pretrained(folder, **options)
     return model
 

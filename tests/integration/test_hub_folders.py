@@ -227,7 +227,7 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
     refuse("activation is 'tanh'; expected one of '', 'silu'", hidden_act="tanh")
     refuse("an architecture of .*Qwen9.*; the nearest that one has is Qwen.*; expected one of", architectures=["Qwen9"])
     refuse("rotary scaling 'spiral' is not valid; expected one of default", rope_parameters={"rope_type": "spiral"})
-    refuse("quantized by 'awq'; expected weights in float32", quantization_config={"quant_method": "awq"})
+    refuse(r"quantized by 'hqq'; expected one of fp8, awq, .* float32", quantization_config={"quant_method": "hqq"})
     refuse("dtype is int8; expected one of float32, bfloat16", dtype="int8")
     eighth = {**tensors, "model.norm.weight": tensors["model.norm.weight"].to(torch.float8_e4m3fn)}
     refuse("the dtype of model.norm.weight is float8_e4m3fn; expected one of float32", eighth)

@@ -145,10 +145,10 @@ def texts_at_once(entry: ModelEntry, sizes: Mapping[str, SizeValue]) -> int:
 
 
 def served_name(hub: HubFolder) -> str:
-    """Return the name of a folder's model in requests: its box's, or ``model_type`` where a box has several."""
-    kind = str(hub.config.get("model_type"))
+    """Return the name of a folder's model in requests: its box's, or ``model_type`` where a box has several kinds."""
+    kind, box = str(hub.config.get("model_type")), box_of(hub.entry)
     is_shared = hub.entry.hub is not None and len(hub.entry.hub.architectures) > 1
-    return kind if is_shared and _NAME.fullmatch(kind) else box_of(hub.entry)
+    return kind if is_shared and _NAME.fullmatch(kind) and not box.startswith(kind) else box
 
 
 def box_of(entry: ModelEntry) -> str:

@@ -20,6 +20,7 @@ CONFIG: dict[str, Any] = {
     "architectures": ["Qwen2ForCausalLM"], "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4,
     "num_key_value_heads": 2, "intermediate_size": 48, "vocab_size": 90, "max_position_embeddings": 64,
 }  # fmt: skip
+_GROUPS = {"family": "deepseek_v3", "experts": 8, "expert_groups_chosen": 2, "key_value_heads": 0}
 LONG = {"rope_type": "longrope", "original_max_position_embeddings": 64}
 
 
@@ -28,7 +29,7 @@ def test_the_box_has_each_family_and_each_has_a_published_size() -> None:
     assert parameter.legal is not None
     assert parameter.legal.enum == tuple(FAMILIES)
     shown = {str(variant.sizes["family"]) for variant in VARIANTS.values()}
-    assert set(FAMILIES) - shown == {"llama", "mistral", "qwen3_moe"}
+    assert set(FAMILIES) - shown == {"llama", "mistral", "qwen3_moe", "deepseek_v3"}
 
 
 @pytest.mark.parametrize(
@@ -44,6 +45,10 @@ def test_the_box_has_each_family_and_each_has_a_published_size() -> None:
         ({"family": "phi", "rotary_share": 0.3, "head_width": 10}, "3 of a head's 10 elements are rotated"),
         ({"rotary_kind": "dynamic", "rotary_original_length": 64}, "context of 128 tokens .* expected at most 64"),
         ({"family": "opt", "positions": 64}, r"context_length is 128; expected at most 64 \(positions\)"),
+        ({**_GROUPS, "expert_groups": 3}, "2 of 3 expert_groups and 8 experts; expected 1 <= expert_groups_chosen"),
+        ({**_GROUPS, "expert_groups": 8}, "groups of two and more, which have as many experts together"),
+        ({**_GROUPS, "expert_groups": 4, "experts_per_token": 5}, "5 experts_per_token of 2 groups with 2 experts"),
+        ({**_GROUPS, "rotated_width": 5}, "5 of a head's 16 elements are rotated"),
         ({"heads": 3, "width": 48}, "heads 3 is no multiple of key_value_heads 2"),
     ],
 )
@@ -64,6 +69,14 @@ def test_sizes_that_do_not_fit_together_are_refused(sizes: dict[str, Any], words
             }},
             "the windows' rope_type is 'linear'",
         ),
+        (
+            {"architectures": ["DeepseekV2ForCausalLM"], "topk_method": "noaux_tc"},
+            "topk_method is 'noaux_tc'; this model has 'group_limited_greedy' only",
+        ),
+        (
+            {"architectures": ["DeepseekV3ForCausalLM"], "scoring_func": "softmax", "n_group": 1, "topk_group": 1},
+            "scoring_func is 'softmax'; this model has 'sigmoid' only",
+        ),
         ({"hidden_act": "tanh"}, "activation is 'tanh'; expected one of '', 'silu'"),
     ],
 )  # fmt: skip
@@ -82,6 +95,29 @@ def test_windows_by_layer_are_those_of_the_family() -> None:
     assert marks("Gemma2ForCausalLM") == (8, "1010")
     assert marks("Gemma3ForCausalLM", sliding_window_pattern=3) == (8, "1101")
     assert marks("Phi3ForCausalLM") == (8, "")
+
+
+def test_the_published_configuration_of_deepseek_v3_is_read() -> None:
+    found = sizes_of_config({
+        "architectures": ["DeepseekV3ForCausalLM"], "first_k_dense_replace": 3, "hidden_size": 7168,
+        "intermediate_size": 18432, "kv_lora_rank": 512, "max_position_embeddings": 163840, "moe_layer_freq": 1,
+        "moe_intermediate_size": 2048, "n_group": 8, "n_routed_experts": 256, "n_shared_experts": 1,
+        "norm_topk_prob": True, "num_attention_heads": 128, "num_experts_per_tok": 8, "num_hidden_layers": 61,
+        "num_key_value_heads": 128, "num_nextn_predict_layers": 1, "q_lora_rank": 1536, "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64, "rms_norm_eps": 1e-6, "rope_theta": 10000, "routed_scaling_factor": 2.5,
+        "rope_scaling": {
+            "type": "yarn", "factor": 40, "original_max_position_embeddings": 4096, "beta_fast": 32, "beta_slow": 1,
+            "mscale": 1.0, "mscale_all_dim": 1.0,
+        },
+        "scoring_func": "sigmoid", "tie_word_embeddings": False, "topk_group": 4, "topk_method": "noaux_tc",
+        "v_head_dim": 128, "vocab_size": 129280,
+    })  # fmt: skip
+    known = FamilySizes.from_values(found)
+    assert (known.rotated, known.width_of_key, known.latent, known.query_latent) == (64, 192, 512, 1536)
+    assert (known.expert_groups, known.expert_groups_chosen, known.expert_scale) == (8, 4, 2.5)
+    assert known.expert_layers == "000" + "1" * 58
+    assert (known.rotary_attention_factor, known.rotary_all_scale) == (1.0, 1.0)
+    assert sizes_of_config(config_of_sizes(found)) == found
 
 
 def test_long_contexts_take_the_long_divisors() -> None:

@@ -24,13 +24,15 @@ from rdukit.files.atomic import write_json_atomic
 from rdukit.pef.checkpoint_files import read_header
 from rdukit.pef.identity import ModelIdentity, metadata_of, require_same, tokenizer_digest
 from rdukit_zoo.checkpoints.hub_format import HubFormat
+from rdukit_zoo.checkpoints.quantized import dequantized, quantization_of
+from rdukit_zoo.checkpoints.sentence_modules import has_modules
 from rdukit_zoo.registry import ModelEntry, SizeValue, get_model, model_names
 
 CONFIG: Final = "config.json"
 TOKENIZER: Final = "tokenizer.json"
 #: File names of weights, tried in this order; ``{}.index.json`` names the shards.
 WEIGHTS: Final = ("model.safetensors", "pytorch_model.bin")
-#: Numbers of weights; others need scales, which no model here reads.
+#: Numbers of weights; others need scales, which only ``quantized`` reads.
 DTYPES: Final = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 #: Bytes of a shard, as ``save_pretrained`` has it by default.
 SHARD_BYTES: Final = 50_000_000_000
@@ -56,17 +58,27 @@ def open_hub_folder(path: Path | str) -> HubFolder:
     """
     path = Path(path)
     config = _read_json(path / CONFIG)
-    quantized = config.get("quantization_config")
-    if quantized:
-        method = quantized.get("quant_method") if isinstance(quantized, dict) else quantized
-        raise InvalidArgument(
-            f"{path / CONFIG}: the weights are quantized by {method!r}; expected weights in float32, bfloat16 or "
-            "float16, as transformers writes them after model.dequantize()"
-        )
+    quantization = quantization_of(config, path / CONFIG)
+    if has_modules(path):
+        config = {**config, "architectures": _bodies(config.get("architectures") or [])}
     entry, hub, sizes = _choose_model(config, path / CONFIG)
+    if quantization and hub.transposed:
+        raise InvalidArgument(
+            f"{path / CONFIG}: the weights of {entry.name} are quantized by {quantization.method!r}; expected float32, "
+            "bfloat16 or float16, because this model's files hold them transposed"
+        )
     if _has_another_head(path, hub, sizes):
         sizes = hub.sizes_of_config({**config, "tie_word_embeddings": False})
+    if hub.sizes_of_folder:
+        sizes = {**sizes, **hub.sizes_of_folder(path)}
     return HubFolder(path, entry, hub, config, sizes)
+
+
+def _bodies(architectures: Sequence[str]) -> list[str]:
+    """Return the architectures without their heads, where the zoo has those: a folder of vectors does not use heads."""
+    known = {name for entry in map(get_model, model_names()) if entry.hub for name in entry.hub.architectures}
+    bodies = [re.sub(r"(For|Model$).*", "Model", str(name)) for name in architectures]
+    return [body if body in known else str(name) for body, name in zip(bodies, architectures, strict=True)]
 
 
 def _choose_model(
@@ -118,14 +130,11 @@ def _has_another_head(path: Path, hub: HubFormat, sizes: Mapping[str, SizeValue]
     if not hub.tied or not sizes.get("is_tied", True):
         return False
     try:
-        files = weight_files(path)
+        weight_files(path)
     except NotFound:
         return False
-    with ExitStack() as stack:
-        stored = {
-            hub.name_of(name, {*hub.tied, *hub.tied.values()}): (name, read)
-            for name, read in _stored_tensors(files, stack)
-        }
+    with open_weights(path) as tensors:
+        stored = {hub.name_of(name, {*hub.tied, *hub.tied.values()}): (name, read) for name, read in tensors}
         for name, other in hub.tied.items():
             if name not in stored or other not in stored or torch.equal(stored[name][1](), stored[other][1]()):
                 continue
@@ -255,11 +264,17 @@ def read_tensors(folder: HubFolder, model: torch.nn.Module) -> Iterator[tuple[st
 def open_weights(path: Path) -> Iterator[Iterator[tuple[str, Callable[[], torch.Tensor]]]]:
     """Open a folder's weights: yield name and a function that reads the tensor, file after file.
 
+    Quantized weights are read as numbers, as ``quantized`` says.
+
     Raises:
-        NotFound: there are none. InvalidArgument: a file or the index of shards is damaged.
+        NotFound: there are none. InvalidArgument: a file or the index of shards is damaged, or weights are quantized
+            in a way that is not read.
     """
+    config = _read_json(path / CONFIG) if (path / CONFIG).is_file() else {}
+    quantization = quantization_of(config, path / CONFIG)
     with ExitStack() as stack:
-        yield _stored_tensors(weight_files(path), stack)
+        stored = _stored_tensors(weight_files(path), stack)
+        yield dequantized(stored, quantization, path) if quantization else stored
 
 
 def weight_files(path: Path) -> list[Path]:
@@ -333,6 +348,9 @@ def save_hub_folder(
     if classes:
         config |= {"id2label": dict(enumerate(classes)), "label2id": {name: k for k, name in enumerate(classes)}}
     write_json_atomic(path / CONFIG, config)
+    for name, value in (hub.files_of_sizes(sizes) if hub.files_of_sizes else {}).items():
+        (path / name).parent.mkdir(exist_ok=True)
+        write_json_atomic(path / name, value)
 
 
 _DRAWS: Final = {torch.Tensor.normal_, torch.Tensor.uniform_} | {

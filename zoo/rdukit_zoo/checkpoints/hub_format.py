@@ -7,6 +7,7 @@ only: a prefix that some files lack, transposed weights, tied weights, old spell
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rdukit.errors import InvalidArgument
@@ -47,6 +48,10 @@ class HubFormat:
     spelled: tuple[tuple[str, str], ...] = ()
     #: The format of a model of these sizes, where it depends on them.
     by_sizes: "Callable[[Mapping[str, SizeValue]], HubFormat] | None" = None
+    #: Further sizes, which other files of the folder state.
+    sizes_of_folder: "Callable[[Path], dict[str, SizeValue]] | None" = None
+    #: Path in the folder → JSON value of each file that states these sizes.
+    files_of_sizes: "Callable[[Mapping[str, SizeValue]], dict[str, Any]] | None" = None
 
     def of_sizes(self, sizes: "Mapping[str, SizeValue]") -> "HubFormat":
         """Return the format of a model of these sizes."""

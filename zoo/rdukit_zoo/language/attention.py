@@ -238,6 +238,15 @@ def attention_mask(
     return torch.where(seen, bias_HTS, torch.full_like(bias_HTS, -math.inf))
 
 
+@dataclass(frozen=True, slots=True)
+class CallContext:
+    """Rotary tables of a call, None where positions do not rotate, its places and the mask."""
+
+    rotary: tuple[torch.Tensor, torch.Tensor] | None
+    places: Places | None
+    mask: torch.Tensor | None
+
+
 class CachedAttention(nn.Module):
     """Scaled dot-product attention that keeps keys and values of as many ``texts`` in caches, if there are any.
 
@@ -245,7 +254,7 @@ class CachedAttention(nn.Module):
     writes its own keys and values to the caches, in place, and attends to what they have of its texts then.
 
     Products of queries and keys are multiplied by ``scale``, None for 1 / √D. With a ``cap`` they stay within ± cap:
-    each is ``cap * tanh(product / cap)``.
+    each is ``cap * tanh(product / cap)``. Sinks [H] take a share of each softmax as a key with a value of 0 would.
     """
 
     def __init__(
@@ -264,15 +273,15 @@ class CachedAttention(nn.Module):
 
     def forward(
         self, query_BHTD: torch.Tensor, key_BGTD: torch.Tensor, value_BGTD: torch.Tensor,
-        places: Places | None, mask: torch.Tensor | None,
+        places: Places | None, mask: torch.Tensor | None, sinks_H: torch.Tensor | None = None,
     ) -> torch.Tensor:  # fmt: skip
         batch, _, count, _ = query_BHTD.shape
         if places is not None:
             key_BGTD = self._kept(self.keys, key_BGTD, places)
             value_BGTD = self._kept(self.values, value_BGTD, places)
         key_BHSD, value_BHSD = self._shared(key_BGTD), self._shared(value_BGTD)
-        if self.cap:
-            attended = self._capped(query_BHTD, key_BHSD, value_BHSD, mask)
+        if self.cap or sinks_H is not None:
+            attended = self._written_out(query_BHTD, key_BHSD, value_BHSD, mask, sinks_H)
         elif self.scale is None:
             attended = F.scaled_dot_product_attention(
                 query_BHTD, key_BHSD, value_BHSD, attn_mask=mask, is_causal=mask is None
@@ -283,17 +292,23 @@ class CachedAttention(nn.Module):
             )
         return attended.transpose(1, 2).reshape(batch, count, -1)
 
-    def _capped(
-        self, query_BHTD: torch.Tensor, key_BHSD: torch.Tensor, value_BHSD: torch.Tensor, mask: torch.Tensor | None
-    ) -> torch.Tensor:
+    def _written_out(
+        self, query_BHTD: torch.Tensor, key_BHSD: torch.Tensor, value_BHSD: torch.Tensor, mask: torch.Tensor | None,
+        sinks_H: torch.Tensor | None,
+    ) -> torch.Tensor:  # fmt: skip
         count, width = query_BHTD.shape[2:]
         scores_BHTS = query_BHTD @ key_BHSD.transpose(-1, -2) * (width**-0.5 if self.scale is None else self.scale)
-        scores_BHTS = torch.tanh(scores_BHTS / self.cap) * self.cap
+        if self.cap:
+            scores_BHTS = torch.tanh(scores_BHTS / self.cap) * self.cap
         if mask is None:
             mask = torch.arange(count) <= torch.arange(count).view(-1, 1)
         scores_BHTS = scores_BHTS.masked_fill(~mask, -math.inf)
-        attended: torch.Tensor = scores_BHTS.softmax(-1) @ value_BHSD
-        return attended
+        if sinks_H is None:
+            attended: torch.Tensor = scores_BHTS.softmax(-1) @ value_BHSD
+            return attended
+        sinks_BHT1 = sinks_H.view(1, -1, 1, 1).expand(*scores_BHTS.shape[:-1], 1)
+        shares_BHTS = torch.cat([scores_BHTS, sinks_BHT1], -1).softmax(-1)[..., :-1]
+        return shares_BHTS @ value_BHSD
 
     def copy(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Copy the texts of the rows ``source`` [1] to the rows ``target`` [1]."""

@@ -7,7 +7,7 @@ C width of the model, V vocabulary, K experts of a token.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,7 @@ from torch import nn
 
 from rdukit_zoo.language.attention import (
     CachedAttention,
+    CallContext,
     Places,
     RotaryPositions,
     attention_mask,
@@ -24,30 +25,12 @@ from rdukit_zoo.language.attention import (
 from rdukit_zoo.language.decoder import Decoder, init_normal, make_inputs
 from rdukit_zoo.language.families import PLACEMENTS
 from rdukit_zoo.language.family_configs import HUB_FORMAT
-from rdukit_zoo.language.family_sizes import ACTIVATIONS, FamilySizes, written_out
+from rdukit_zoo.language.family_sizes import FamilySizes, written_out
 from rdukit_zoo.language.family_variants import VARIANTS
+from rdukit_zoo.language.feed_forward import build_feed_forward
+from rdukit_zoo.language.latent_attention import LatentAttention
+from rdukit_zoo.language.norms import RootMeanSquare
 from rdukit_zoo.registry import SizeValue, TextServing, model
-
-
-@dataclass(frozen=True, slots=True)
-class CallContext:
-    """Rotary tables of a call, None where positions do not rotate, its places and the mask."""
-
-    rotary: tuple[torch.Tensor, torch.Tensor] | None
-    places: Places | None
-    mask: torch.Tensor | None
-
-
-class RootMeanSquare(nn.Module):
-    """Divides by the root of the mean square over the last axis; multiplies by the weight, or by 1 + weight."""
-
-    def __init__(self, width: int, epsilon: float, adds_one: bool) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(width) if adds_one else torch.ones(width))
-        self.epsilon, self.adds_one = epsilon, adds_one
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.rms_norm(x, (x.shape[-1],), self.weight + 1 if self.adds_one else self.weight, self.epsilon)
 
 
 class EachHeadNorm(nn.Module):
@@ -100,6 +83,7 @@ class ConfiguredAttention(nn.Module):
             heads, groups, inner, sizes.context_length, texts, None if is_usual else sizes.attention_scale,
             sizes.attention_cap,
         )  # fmt: skip
+        self.sinks = nn.Parameter(torch.zeros(heads)) if sizes.of.has_sinks else None
 
     def forward(self, x_BTC: torch.Tensor, call: CallContext) -> torch.Tensor:
         query, key, value = self._projected(x_BTC)
@@ -109,7 +93,8 @@ class ConfiguredAttention(nn.Module):
             query_BHTD = rotate(query_BHTD, *call.rotary, self.is_interleaved)
             key_BGTD = rotate(key_BGTD, *call.rotary, self.is_interleaved)
         value_BGTD = split_heads(value, self.groups)
-        mixed: torch.Tensor = self.o_proj(self.attention(query_BHTD, key_BGTD, value_BGTD, call.places, call.mask))
+        attended = self.attention(query_BHTD, key_BGTD, value_BGTD, call.places, call.mask, self.sinks)
+        mixed: torch.Tensor = self.o_proj(attended)
         return mixed
 
     def _projected(self, x_BTC: torch.Tensor) -> Sequence[torch.Tensor]:
@@ -126,65 +111,6 @@ class ConfiguredAttention(nn.Module):
         return normed
 
 
-class ConfiguredFeedForward(nn.Module):
-    """A gated feed-forward part, or one of two layers."""
-
-    def __init__(self, sizes: FamilySizes, inner: int) -> None:
-        super().__init__()
-        self.is_gated, self.is_fused = sizes.of.is_gated, sizes.of.is_fused
-        self.function, self.approximate = ACTIVATIONS[sizes.activation]
-        has_bias = "feed_forward" in sizes.biased
-        if self.is_fused:
-            self.gate_up_proj = nn.Linear(sizes.width, 2 * inner, bias=has_bias)
-        else:
-            if self.is_gated:
-                self.gate_proj = nn.Linear(sizes.width, inner, bias=has_bias)
-            self.up_proj = nn.Linear(sizes.width, inner, bias=has_bias)
-        self.down_proj = nn.Linear(inner, sizes.width, bias=has_bias)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.is_fused:
-            gate, up = self.gate_up_proj(x).chunk(2, -1)
-            inner = self._activated(gate) * up
-        elif self.is_gated:
-            inner = self._activated(self.gate_proj(x)) * self.up_proj(x)
-        else:
-            inner = self._activated(self.up_proj(x))
-        made: torch.Tensor = self.down_proj(inner)
-        return made
-
-    def _activated(self, x: torch.Tensor) -> torch.Tensor:
-        if self.function == "gelu":
-            return F.gelu(x, approximate=self.approximate)
-        return F.silu(x) if self.function == "silu" else F.relu(x)
-
-
-class ExpertFeedForward(nn.Module):
-    """Feed-forward parts of which each token chooses K by a softmax, added up by their shares.
-
-    A static graph computes all experts for all tokens; the shares of those that a token did not choose are 0.
-    """
-
-    def __init__(self, sizes: FamilySizes) -> None:
-        super().__init__()
-        self.chosen, self.normalizes = sizes.experts_per_token, sizes.normalizes_experts
-        self.gate = nn.Linear(sizes.width, sizes.experts, bias=False)
-        self.experts = nn.ModuleList(
-            ConfiguredFeedForward(sizes, sizes.expert_feed_forward) for _ in range(sizes.experts)
-        )
-
-    def forward(self, x_BTC: torch.Tensor) -> torch.Tensor:
-        shares_BTK, chosen_BTK = F.softmax(self.gate(x_BTC), -1, dtype=torch.float32).topk(self.chosen, -1)
-        if self.normalizes:
-            shares_BTK = shares_BTK / shares_BTK.sum(-1, keepdim=True)
-        shares_BTK = shares_BTK.to(x_BTC.dtype)
-        made_BTC = torch.zeros_like(x_BTC)
-        for number, expert in enumerate(self.experts):
-            share_BT1 = (shares_BTK * (chosen_BTK == number)).sum(-1, keepdim=True)
-            made_BTC = made_BTC + share_BT1 * expert(x_BTC)
-        return made_BTC
-
-
 class ConfiguredLayer(nn.Module):
     """Attention and feed-forward, with norms where the family has them."""
 
@@ -192,9 +118,8 @@ class ConfiguredLayer(nn.Module):
         super().__init__()
         self.is_parallel, self.scale = sizes.placement == "parallel", sizes.residual_scale
         self.attention_norms, self.feed_forward_norms = PLACEMENTS[sizes.placement]
-        self.self_attn = ConfiguredAttention(sizes, texts)
-        has_experts = sizes.experts > 0 and sizes.has(sizes.expert_layers, number)
-        self.mlp = ExpertFeedForward(sizes) if has_experts else ConfiguredFeedForward(sizes, sizes.feed_forward)
+        self.self_attn = LatentAttention(sizes, texts) if sizes.of.is_latent else ConfiguredAttention(sizes, texts)
+        self.mlp = build_feed_forward(sizes, number)
         for name in (*self.attention_norms, *self.feed_forward_norms):
             if name:
                 self.add_module(name, build_norm(sizes, sizes.width))
@@ -292,7 +217,7 @@ class ConfiguredDecoder(Decoder):
     """A decoder of a family; see ``Decoder`` for what forward takes and gives."""
 
     def __init__(self, sizes: FamilySizes, texts: int = 0) -> None:
-        super().__init__(texts, sizes.groups, sizes.context_length)
+        super().__init__(texts, 1 if sizes.of.is_latent else sizes.groups, sizes.context_length)
         sizes = sizes.filled()
         self.logit_scale, self.logit_cap = sizes.logit_scale, sizes.logit_cap
         self.model = ConfiguredBody(sizes, texts)

@@ -26,6 +26,9 @@ PLACEMENTS: Final[Mapping[str, tuple[tuple[str, str, str], tuple[str, str, str]]
 NORMS: Final = ("rms", "rms_plus_one", "layer", "layer_without_bias")
 #: Norms of queries and keys: none; of each head, with a weight for all heads or for each; of all heads together.
 HEAD_NORMS: Final = ("none", "shared", "each", "whole")
+#: How tokens choose experts: by the shares of a softmax over all; by a softmax over the chosen ones, of experts that
+#: are limited and have biases; by groups of experts, rated by a softmax or by sigmoids.
+ROUTERS: Final = ("shares", "sinks", "softmax", "sigmoid")
 #: Linear layers that may have biases: queries, keys and values; attention's result; feed-forward; head.
 BIASED: Final = ("qkv", "output", "feed_forward", "head")
 #: Marks a size whose value is the family's.
@@ -84,6 +87,12 @@ class Family:
     has_bare_layers: bool = False
     #: Whether layers have experts; ``mlp_only_layers`` and ``decoder_sparse_step`` name those that have none.
     has_experts: bool = False
+    #: Name in ``ROUTERS``.
+    router: str = "shares"
+    #: Whether each head has a sink, which takes a share of its softmax.
+    has_sinks: bool = False
+    #: Whether keys and values of all heads are made of one latent vector for each token, which is what is cached.
+    is_latent: bool = False
     #: Whether the shares of the chosen experts sum to 1, or the key that says it.
     normalizes_experts: str | bool = True
     keys: Mapping[str, str] = field(default_factory=dict)
@@ -117,6 +126,17 @@ _GEMMA_CAPS: Final[dict[str, str]] = {
 _WINDOW: Final[dict[str, str]] = {"window": "sliding_window"}
 _QWEN: Final[dict[str, Any]] = _COMMON | {
     "sliding_window": 4096, "max_window_layers": 28, "max_position_embeddings": 32768,
+}  # fmt: skip
+_LATENT: Final[dict[str, str]] = {
+    "key_value_heads": "", "head_width": "qk_nope_head_dim", "latent": "kv_lora_rank", "query_latent": "q_lora_rank",
+    "rotated_width": "qk_rope_head_dim", "value_width": "v_head_dim", "experts": "n_routed_experts",
+    "experts_per_token": "num_experts_per_tok", "expert_feed_forward": "moe_intermediate_size",
+    "shared_experts": "n_shared_experts", "expert_groups": "n_group", "expert_groups_chosen": "topk_group",
+    "expert_scale": "routed_scaling_factor",
+}  # fmt: skip
+_DEEPSEEK: Final[dict[str, Any]] = _COMMON | {
+    "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+    "mlp_bias": False, "attention_bias": False,
 }  # fmt: skip
 _LAYER: Final[dict[str, str]] = {"epsilon": "layer_norm_eps"}
 
@@ -262,6 +282,46 @@ FAMILIES: Final[Mapping[str, Family]] = {
         absent={
             "hidden_act": "silu", "layer_norm_eps": 1e-5, "tie_word_embeddings": True, "use_qk_norm": False,
             "logit_scale": 0.0625, "rope_theta": 500000.0, "max_position_embeddings": 8192,
+        },
+    ),
+    "deepseek_v2": Family(
+        "DeepSeek V2", "DeepseekV2ForCausalLM", "deepseek_v2", is_latent=True, is_interleaved=True, has_experts=True,
+        router="softmax", normalizes_experts=False, biases={"qkv": "attention_bias", "output": "attention_bias"},
+        keys=_LATENT,
+        absent=_DEEPSEEK | {
+            "n_routed_experts": 64, "n_shared_experts": 2, "moe_intermediate_size": 1407, "first_k_dense_replace": 0,
+            "routed_scaling_factor": 1.0, "max_position_embeddings": 2048, "topk_method": "greedy",
+        },
+        required={"scoring_func": "softmax", "norm_topk_prob": False, "moe_layer_freq": 1, "mlp_bias": False},
+    ),
+    "deepseek_v3": Family(
+        "DeepSeek V3, R1", "DeepseekV3ForCausalLM", "deepseek_v3", is_latent=True, is_interleaved=True,
+        has_experts=True, router="sigmoid", normalizes_experts="norm_topk_prob",
+        biases={"qkv": "attention_bias", "output": "attention_bias"}, keys=_LATENT,
+        absent=_DEEPSEEK | {
+            "n_routed_experts": 256, "n_shared_experts": 1, "moe_intermediate_size": 2048, "first_k_dense_replace": 3,
+            "routed_scaling_factor": 2.5, "max_position_embeddings": 4096, "num_experts_per_tok": 8, "n_group": 8,
+            "topk_group": 4, "norm_topk_prob": True,
+        },
+        required={
+            "scoring_func": "sigmoid", "topk_method": "noaux_tc", "rope_interleave": True, "moe_layer_freq": 1,
+        },
+    ),
+    "gpt_oss": Family(
+        "gpt-oss", "GptOssForCausalLM", "gpt_oss", has_sinks=True, has_experts=True, router="sinks",
+        biases={"qkv": "attention_bias", "output": "attention_bias"}, window_layers="alternate",
+        keys=_WINDOW | {
+            "feed_forward": "intermediate_size", "experts": "num_local_experts",
+            "experts_per_token": "num_experts_per_tok", "gate_limit": "swiglu_limit", "gate_gain": "swiglu_alpha",
+        },
+        absent=_COMMON | {
+            "rms_norm_eps": 1e-5, "head_dim": 64, "sliding_window": 128, "num_key_value_heads": 8,
+            "num_local_experts": 128, "num_experts_per_tok": 4, "swiglu_limit": 7.0, "swiglu_alpha": 1.702,
+            "rope_theta": 150000.0, "max_position_embeddings": 131072, "attention_bias": True,
+            "rope_scaling": {
+                "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+                "original_max_position_embeddings": 4096,
+            },
         },
     ),
 }  # fmt: skip

@@ -30,7 +30,7 @@ _ROTARY_KEYS: Final[Mapping[str, Mapping[str, str]]] = {
     "yarn": {
         "rotary_factor": "factor", "rotary_low_factor": "beta_slow", "rotary_high_factor": "beta_fast",
         "rotary_original_length": "original_max_position_embeddings", "rotary_attention_factor": "attention_factor",
-        "rotary_truncates": "truncate",
+        "rotary_truncates": "truncate", "rotary_all_scale": "mscale_all_dim",
     },
     "longrope": {
         "rotary_factor": "factor", "rotary_original_length": "original_max_position_embeddings",
@@ -91,6 +91,10 @@ def sizes_of_config(config: Mapping[str, Any]) -> dict[str, SizeValue]:
     if family.has_experts:
         found["normalizes_experts"] = _is_true(known, family.normalizes_experts)
         found["expert_layers"] = _marks(_has_experts(known, layer) for layer in range(layers))
+    if known.get("topk_method") == "greedy":
+        found |= {"expert_groups": 1, "expert_groups_chosen": 1}
+    elif family.router == "softmax":
+        require_value(known, "topk_method", "group_limited_greedy")
     bare = _bare_layers(known, layers) if family.has_bare_layers else set()
     found["rotary_layers"] = _marks(layer not in bare for layer in range(layers))
     if "window" in found and (not family.window_key or known.get(family.window_key)):
@@ -131,7 +135,7 @@ def _config_of_sizes(sizes: Mapping[str, SizeValue]) -> dict[str, Any]:
     for size in family.sizes_with_keys:
         key = family.key_of(size)
         value = getattr(known, size)
-        if size in {"attention_cap", "logit_cap", "window"} and not value:
+        if size in {"attention_cap", "logit_cap", "window", "query_latent"} and not value:
             found[key] = None
         else:
             found[key] = _FUNCTIONS[key][1](value) if key in _FUNCTIONS else value
@@ -146,7 +150,10 @@ def _config_of_sizes(sizes: Mapping[str, SizeValue]) -> dict[str, Any]:
         found["max_position_embeddings"] = known.learned_positions
     every = range(known.layers)
     if family.has_experts:
-        found |= {"mlp_only_layers": [n for n in every if not known.has(known.expert_layers, n)]}
+        dense = [number for number in every if not known.has(known.expert_layers, number)]
+        found |= {"first_k_dense_replace": len(dense)} if family.is_latent else {"mlp_only_layers": dense}
+        if family.router == "softmax":
+            found["topk_method"] = "greedy" if known.expert_groups == 1 else "group_limited_greedy"
         if isinstance(family.normalizes_experts, str):
             found[family.normalizes_experts] = known.normalizes_experts
     if family.has_bare_layers:
@@ -168,9 +175,9 @@ def _marks(marks: Any) -> str:
 
 
 def _has_experts(known: Mapping[str, Any], layer: int) -> bool:
-    return (
-        layer not in (known.get("mlp_only_layers") or []) and (layer + 1) % (known.get("decoder_sparse_step") or 1) == 0
-    )
+    if layer < (known.get("first_k_dense_replace") or 0) or layer in (known.get("mlp_only_layers") or []):
+        return False
+    return (layer + 1) % (known.get("decoder_sparse_step") or 1) == 0
 
 
 def _bare_layers(known: Mapping[str, Any], layers: int) -> set[int]:
@@ -255,7 +262,7 @@ def _magnitude(factor: float, scale: float) -> float:
 def _rotary_config(family: Family, known: FamilySizes) -> dict[str, Any]:
     rotary: dict[str, Any] = {"rope_theta": known.rotary_base, "rope_type": known.rotary_kind}
     for size, key in _ROTARY_KEYS.get(known.rotary_kind, {}).items():
-        if size != "rotary_attention_factor" or known.rotary_attention_factor:
+        if size not in {"rotary_attention_factor", "rotary_all_scale"} or getattr(known, size):
             rotary[key] = getattr(known, size)
     if known.rotary_kind == "dynamic":
         rotary["factor"] = 1.0
@@ -275,11 +282,14 @@ def _rotary_config(family: Family, known: FamilySizes) -> dict[str, Any]:
 
 
 @cache
-def _format_of(name: str) -> HubFormat:
+def _format_of(name: str, layers: int = 0) -> HubFormat:
+    """Return the format of a family, of which layers beyond ``layers`` are ignored; 0: there are none."""
+    beyond = (rf"^model\.layers\.{layers}\.",) if layers else ()
     return HubFormat(
         tables=(r"\.(local_)?rotary\.",), architectures=(FAMILIES[name].architecture,),
         sizes_of_config=sizes_of_config, config_of_sizes=config_of_sizes, prefix="model.",
-        tied={"lm_head.weight": "model.embed_tokens.weight"}, ignored=(r"rotary_emb\.inv_freq$", r"^model\.version$"),
+        tied={"lm_head.weight": "model.embed_tokens.weight"},
+        ignored=(r"rotary_emb\.inv_freq$", r"^model\.version$", *beyond),
         renamed=((r"^decoder\.", "model.decoder."),) if name == "opt" else (), spelled=FAMILIES[name].names,
     )  # fmt: skip
 
@@ -288,5 +298,8 @@ def _format_of(name: str) -> HubFormat:
 HUB_FORMAT: Final = HubFormat(
     architectures=tuple(family.architecture for family in FAMILIES.values()),
     sizes_of_config=sizes_of_config, config_of_sizes=config_of_sizes,
-    by_sizes=lambda sizes: _format_of(str(sizes["family"])),
+    # DeepSeek V3's files hold one more layer, which predicts the token after the next; transformers ignores it, too.
+    by_sizes=lambda sizes: _format_of(
+        str(sizes["family"]), int(sizes["layers"]) if sizes["family"] == "deepseek_v3" else 0
+    ),
 )  # fmt: skip

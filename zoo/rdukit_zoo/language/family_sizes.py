@@ -98,6 +98,26 @@ class FamilySizes:
     expert_layers: str = ""
     #: Whether the shares of the chosen experts sum to 1.
     normalizes_experts: bool = True
+    #: Experts that all tokens have, as one of so many times the width.
+    shared_experts: int = 0
+    #: Groups of experts, and how many of them a token chooses experts from.
+    expert_groups: int = 1
+    expert_groups_chosen: int = 1
+    #: Factor of the shares of experts.
+    expert_scale: float = 1.0
+    #: Limit of an expert's gate, and the factor within its sigmoid; 0 for the family's.
+    gate_limit: float = 0.0
+    gate_gain: float = 0.0
+    #: Width of the latent vector of keys and values, of a family that has one; 0 for half the model's.
+    latent: int = 0
+    #: Width of the latent vector of queries; 0 for none.
+    query_latent: int = 0
+    #: Width of a head that is rotated, beside ``head_width``; 0 for half of that.
+    rotated_width: int = 0
+    #: Width of a head's value; 0 for ``head_width``.
+    value_width: int = 0
+    #: YaRN's factor ``mscale_all_dim``, by which latent attention also scales products; 0 for none.
+    rotary_all_scale: float = 0.0
 
     def __post_init__(self) -> None:
         require_family(self.family)
@@ -109,7 +129,8 @@ class FamilySizes:
             raise InvalidArgument(
                 f"context_length is {self.context_length}; expected at most {self.learned_positions} (positions)"
             )
-        if self.rotated % 2 or not 0 <= self.rotated <= self.width_of_head or (self.is_rotary and not self.rotated):
+        most = self.rotated if self.of.is_latent else self.width_of_head
+        if self.rotated % 2 or not 0 <= self.rotated <= most or (self.is_rotary and not self.rotated):
             raise InvalidArgument(
                 f"{self.rotated} of a head's {self.width_of_head} elements are rotated (rotary_share "
                 f"{self.share}); expected an even number, from 2 to the head's width"
@@ -123,6 +144,7 @@ class FamilySizes:
                 f"experts is {self.experts} with family {self.family!r}; expected "
                 + ("1 or more" if self.of.has_experts else "0: this family has none")
             )
+        self._check_groups()
         for name, legal in (("head_norms", HEAD_NORMS), ("placement", tuple(PLACEMENTS))):
             _require_one_of(name, getattr(self, name), (OF_FAMILY, *legal))
         _require_one_of("activation", self.activation, ("", *ACTIVATIONS))
@@ -135,6 +157,27 @@ class FamilySizes:
                     f"{name} is {marks!r}; expected '' or {self.layers} digits of 0 and 1, one a layer"
                 )
         self.rotary_scaling().check_context(self.context_length)
+
+    def _check_groups(self) -> None:
+        """Refuse groups that do not divide the experts, or have too few of them.
+
+        Raises:
+            InvalidArgument: they do not, or have not.
+        """
+        groups, chosen = self.expert_groups, self.expert_groups_chosen
+        if not self.experts or not self.of.is_latent:
+            return
+        if not 1 <= chosen <= groups or self.experts % groups:
+            raise InvalidArgument(
+                f"expert_groups_chosen is {chosen} of {groups} expert_groups and {self.experts} experts; expected "
+                "1 <= expert_groups_chosen <= expert_groups, which divides the experts"
+            )
+        each = self.experts // groups
+        if self.experts_per_token > each * chosen or (each < 2 and chosen < groups and self.of.router == "sigmoid"):
+            raise InvalidArgument(
+                f"{self.experts_per_token} experts_per_token of {chosen} groups with {each} experts each; expected "
+                "groups of two and more, which have as many experts together"
+            )
 
     @classmethod
     def from_values(cls, sizes: Mapping[str, SizeValue]) -> "FamilySizes":
@@ -150,6 +193,11 @@ class FamilySizes:
     def width_of_head(self) -> int:
         """Width of a head, in elements."""
         return self.head_width or self.width // self.heads
+
+    @property
+    def width_of_key(self) -> int:
+        """Width of a head's query and key, in elements."""
+        return self.width_of_head + (self.rotated if self.of.is_latent else 0)
 
     @property
     def groups(self) -> int:
@@ -174,6 +222,8 @@ class FamilySizes:
     @property
     def rotated(self) -> int:
         """Elements of a head that are rotated."""
+        if self.of.is_latent:
+            return self.rotated_width or self.width_of_head // 2
         return int(self.width_of_head * self.share) if self.is_rotary else 0
 
     @property
@@ -213,10 +263,17 @@ class FamilySizes:
             expert_layers=self.expert_layers if "0" in self.expert_layers else "",
             rotary_base=self.rotary_base or float(of.absent.get("rope_theta", 10000.0)), rotary_share=self.share,
             local_rotary_base=self.local_rotary_base if self.window else 0.0,
-            attention_scale=self.attention_scale or 1 / math.sqrt(self.width_of_head),
+            attention_scale=self.attention_scale or 1 / math.sqrt(self.width_of_key),
             embedding_scale=self.embedding_scale or (math.sqrt(self.width) if of.scales_embedding else 1.0),
             expert_feed_forward=(self.expert_feed_forward or self.feed_forward) if self.experts else 0,
             experts_per_token=self.experts_per_token if self.experts else 0,
+            gate_limit=self.gate_limit or float(of.absent.get("swiglu_limit", 0.0)),
+            gate_gain=self.gate_gain or float(of.absent.get("swiglu_alpha", 0.0)),
+            shared_experts=self.shared_experts or int(of.is_latent),
+            **({
+                "latent": self.latent or self.width // 2, "rotated_width": self.rotated,
+                "value_width": self.value_width or self.width_of_head,
+            } if of.is_latent else {}),
         )  # fmt: skip
 
 
@@ -228,9 +285,16 @@ _ROTARY_SIZES: Final[Mapping[str, tuple[str, ...]]] = {
     "rotary_original_length": ("dynamic", "llama3", "yarn", "longrope"),
     "rotary_attention_factor": ("yarn", "longrope"),
     "rotary_truncates": ("yarn",),
+    "rotary_all_scale": ("yarn",),
     "rotary_short": ("longrope",),
     "rotary_long": ("longrope",),
 }
+
+#: Sizes of families with a latent vector of keys and values, and with groups of experts.
+_LATENT_SIZES: Final = (
+    "latent", "query_latent", "rotated_width", "value_width", "rotary_all_scale", "shared_experts", "expert_groups",
+    "expert_groups_chosen", "expert_scale",
+)  # fmt: skip
 
 
 def written_out(sizes: Mapping[str, SizeValue]) -> dict[str, SizeValue]:
@@ -241,6 +305,10 @@ def written_out(sizes: Mapping[str, SizeValue]) -> dict[str, SizeValue]:
     unused = [name for name, kinds in _ROTARY_SIZES.items() if given.rotary_kind not in kinds]
     if not given.is_rotary:
         unused += ["rotary_base", "rotary_share", "local_rotary_base", "rotary_layers", "rotary_kind"]
+    if not given.of.is_latent:
+        unused += _LATENT_SIZES
+    if given.of.router != "sinks":
+        unused += ["gate_limit", "gate_gain"]
     return {**found, **{name: defaults[name] for name in unused}}
 
 

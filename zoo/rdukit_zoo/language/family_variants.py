@@ -77,4 +77,22 @@ VARIANTS: Final[Mapping[str, Variant]] = {
     "command-r": Variant(
         _sizes("cohere", 8192, 40, 64, 64, 22528, 256000, 8192, logit_scale=0.0625, rotary_base=8e6), 34_980_831_232
     ),
+    "deepseek-v2-lite": Variant(
+        _sizes(
+            "deepseek_v2", 2048, 27, 16, 0, 10944, 102400, 163840, is_tied=False, head_width=128, latent=512,
+            rotated_width=64, value_width=128, experts=64, experts_per_token=6, expert_feed_forward=1408,
+            shared_experts=2, expert_layers="0" + "1" * 26, normalizes_experts=False, rotary_all_scale=0.707,
+            rotary_kind="yarn", rotary_factor=40.0, rotary_high_factor=32.0, rotary_original_length=4096,
+            rotary_attention_factor=1.0,
+        ),
+        15_706_484_224,
+    ),
+    "gpt-oss-20b": Variant(
+        _sizes(
+            "gpt_oss", 2880, 24, 64, 8, 2880, 201088, 131072, is_tied=False, head_width=64, window=128,
+            window_layers="10" * 12, experts=32, experts_per_token=4, rotary_kind="yarn", rotary_factor=32.0,
+            rotary_high_factor=32.0, rotary_original_length=4096, rotary_truncates=False,
+        ),
+        20_914_757_184,
+    ),
 }  # fmt: skip
