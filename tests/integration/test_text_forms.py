@@ -115,7 +115,7 @@ def test_a_text_is_an_object_a_choice_or_what_an_expression_or_a_grammar_says(cl
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {
             "not": {"type": "null"}}}}}, "response_format", "not"),
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {
-            "enum": ["x" * 99] * 999}}}}, "response_format", "legal: up to 16000"),
+            "enum": ["x" * 99] * 9999}}}}, "response_format", "legal: up to 1000000"),
         ({"response_format": {"type": "json_schema"}}, "response_format", "required"),
         ({"response_format": {"type": "yaml"}}, "response_format", "json_object"),
         ({"structured_outputs": {"regex": "a("}}, "structured_outputs", "regex parse error: unclosed group"),
@@ -129,6 +129,18 @@ def test_a_form_that_no_text_can_have_is_refused(
     with pytest.raises(openai.BadRequestError, match=words) as caught:
         client.completions.create(model="llama", prompt="a", extra_body=fields)
     assert str(caught.value.param).startswith(str(param))
+
+
+def test_options_too_long_for_a_packet_are_obeyed(client: openai.OpenAI) -> None:
+    values = [f"value number {number}" for number in range(2000)]
+    schema = {"type": "object", "properties": {"a": {"enum": values}}, "required": ["a"], "additionalProperties": False}
+    form: Any = {"type": "json_schema", "json_schema": {"name": "it", "schema": schema}}
+    answer = client.chat.completions.create(
+        model="llama", messages=[{"role": "user", "content": "x" * 100}], max_tokens=60, response_format=form, n=20,
+        stop=[f"<{number}>" for number in range(900)], logit_bias={str(token): 0 for token in range(257)},
+    )  # fmt: skip
+    found = {json.loads(choice.message.content or "")["a"] for choice in answer.choices}
+    assert len(answer.choices) == 20 and found <= set(values)
 
 
 TOOLS: Any = [

@@ -28,7 +28,7 @@ from rdukit_serving.text.chat_messages import (
 )
 from rdukit_serving.text.form_values import schema_format
 from rdukit_serving.text.openai_responses import frame
-from rdukit_serving.text.openai_values import ChatBody, SamplingFields, StopText
+from rdukit_serving.text.openai_values import ChatBody, SamplingFields, StopTexts
 from rdukit_serving.text.queue import Done, Piece
 from rdukit_serving.text.tool_calls import ToolCall
 
@@ -180,7 +180,7 @@ class _Told(SamplingFields):
     model: str
     messages: Annotated[list[TurnMessage], Field(min_length=1)]
     system: str | list[TextBlock] | None = None
-    tools: Annotated[list[MessagesTool], Field(max_length=128)] | None = None
+    tools: list[MessagesTool] | None = None
     tool_choice: MessagesToolChoice | None = None
     thinking: NoThinking | None = None
     output_config: OutputConfig | None = None
@@ -237,7 +237,7 @@ class MessagesBody(_Told):
     """Body of ``POST /v1/messages``."""
 
     max_tokens: Annotated[int, Field(ge=1)]
-    stop_sequences: Annotated[list[StopText], Field(max_length=16)] | None = None
+    stop_sequences: StopTexts | None = None
     stream: bool = False
     metadata: MessagesMetadata | None = None
     service_tier: str | None = None

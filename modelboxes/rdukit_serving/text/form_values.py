@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from rdukit_serving.text.chat_messages import RequestPart
-from rdukit_serving.text.constraints import FormKind, TextForm
+from rdukit_serving.text.constraints import FormKind, TextForm, kept_schema
 
 
 class PlainFormat(RequestPart):
@@ -55,7 +55,7 @@ class StructuredOutputs(RequestPart):
 
     json_: Annotated[dict[str, Any] | None, Field(alias="json")] = None
     regex: Annotated[str, Field(min_length=1)] | None = None
-    choice: Annotated[list[str], Field(min_length=1, max_length=1000)] | None = None
+    choice: Annotated[list[str], Field(min_length=1)] | None = None
     grammar: Annotated[str, Field(min_length=1)] | None = None
 
     @model_validator(mode="after")
@@ -75,12 +75,12 @@ def form_of(response_format: ResponseFormat | None, outputs: StructuredOutputs |
         case ObjectFormat():
             return TextForm(FormKind.JSON, '{"type": "object"}')
         case SchemaFormat(json_schema=schema):
-            return TextForm(FormKind.JSON, _written(schema.content))
+            return TextForm(FormKind.JSON, kept_schema(schema.content, "response_format"))
     if outputs is None:
         return None
     field = "structured_outputs"
     if outputs.json_ is not None:
-        return TextForm(FormKind.JSON, _written(outputs.json_), field)
+        return TextForm(FormKind.JSON, kept_schema(outputs.json_, field), field)
     if outputs.regex is not None:
         return TextForm(FormKind.REGEX, outputs.regex, field)
     if outputs.choice is not None:

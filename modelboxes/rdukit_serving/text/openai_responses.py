@@ -154,7 +154,7 @@ class ResponseBody(SamplingFields):
     background: Literal[False] | None = None
     truncation: Literal["disabled"] | None = None
     text: TextOptions | None = None
-    tools: Annotated[list[ResponseTool], Field(max_length=128)] | None = None
+    tools: list[ResponseTool] | None = None
     tool_choice: Literal["none", "auto", "required"] | ChosenResponseTool | None = None
     parallel_tool_calls: bool | None = None
     reasoning: ReasoningOptions | None = None

@@ -24,17 +24,30 @@ from rdukit_serving.text.form_values import ResponseFormat, StructuredOutputs, f
 from rdukit_serving.text.queue import GenerationRequest
 from rdukit_serving.text.tool_calls import CallReader, forced_call, format_of
 
-#: Bounds of our own, so that a request fits into a packet to the device process.
-MAX_STOP_CHARACTERS: Final = 500
-MAX_BIASES: Final = 300
+#: Most characters of all stop texts together, which are looked for after each token; and most choices of a prompt
+#: and of a request, which hold their texts until the answer goes out.
+MAX_STOP_CHARACTERS: Final = 8192
+MAX_CHOICES: Final = 1024
+MAX_TEXTS: Final = 10_000
+
+
+def check_stops(stops: list[str]) -> list[str]:
+    """Return stop texts that are short enough together.
+
+    Raises:
+        ValueError: they are not.
+    """
+    size = sum(map(len, stops))
+    if size > MAX_STOP_CHARACTERS:
+        raise ValueError(f"they have {size} characters together; expected at most {MAX_STOP_CHARACTERS}")
+    return stops
+
 
 StopText = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
-Stop = StopText | Annotated[list[StopText], Field(max_length=4)] | None
+StopTexts = Annotated[list[StopText], AfterValidator(check_stops)]
+Stop = StopText | StopTexts | None
 Penalty = Annotated[float, Field(ge=-2, le=2)] | None
-Bias = Annotated[
-    dict[Annotated[int, Field(ge=0, lt=2**31)], Annotated[float, Field(ge=-100, le=100)]],
-    Field(max_length=MAX_BIASES),
-]
+Bias = dict[Annotated[int, Field(ge=0, lt=2**31)], Annotated[float, Field(ge=-100, le=100)]]
 Tokens = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1)]
 
 #: Values that mean "not used"; anything else in these fields is refused.
@@ -106,7 +119,7 @@ class _Generation(_Body, SamplingFields):
     stop: Stop = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
-    n: Annotated[int, Field(ge=1, le=16)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     store: bool | None = None
     metadata: dict[str, str] | None = None
     service_tier: str | None = None
@@ -175,6 +188,9 @@ class CompletionBody(_Generation):
             )
         if self.max_tokens == 0 and not self.echo:
             raise InvalidArgument("max_tokens: 0 is legal only with echo: true", field="max_tokens")
+        texts = len(self.prompts()) * self.choices
+        if texts > MAX_TEXTS:
+            raise InvalidArgument(f"prompt: {texts} texts are asked for; expected at most {MAX_TEXTS}", field="prompt")
         most = 16 if self.max_tokens is None else self.max_tokens
         form = form_of(self.response_format, self.structured_outputs)
         return [
@@ -194,7 +210,7 @@ class ChatBody(_Generation):
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    tools: Annotated[list[FunctionTool], Field(max_length=128)] | None = None
+    tools: list[FunctionTool] | None = None
     tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
     parallel_tool_calls: bool | None = None
     #: Both are variables of the chat template.

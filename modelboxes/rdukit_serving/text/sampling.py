@@ -80,6 +80,8 @@ class Sampler:
         self._options = options
         self._constraint = constraint
         self._random = np.random.default_rng(options.seed)
+        self._biased = np.array([token for token, _ in options.bias], np.intp)
+        self._biases = np.array([bias for _, bias in options.bias], np.float32)
         #: How often each token was chosen; stays empty without penalties.
         self._chosen: dict[int, int] = {}
         self._has_penalties = bool(options.frequency_penalty or options.presence_penalty)
@@ -115,8 +117,8 @@ class Sampler:
             of_seen = adjusted_V[seen]
             by = np.float32(options.repetition_penalty)
             adjusted_V[seen] = np.where(of_seen > 0, of_seen / by, of_seen * by)
-        for token, bias in options.bias:
-            adjusted_V[token] += bias
+        if len(self._biased):
+            adjusted_V[self._biased] += self._biases
         for token, count in self._chosen.items():
             adjusted_V[token] -= options.frequency_penalty * count + options.presence_penalty
         return adjusted_V
