@@ -12,7 +12,7 @@ import pytest
 
 from rdukit_platform.backends.process import ProcessBox
 from support import shows
-from support.text_boxes import connect, make_tiny_llama, start_text_box
+from support.text_boxes import END, connect, make_tiny_llama, start_text_box
 
 pytestmark = shows("inference", "llama")
 
@@ -141,6 +141,26 @@ def test_options_too_long_for_a_packet_are_obeyed(client: openai.OpenAI) -> None
     )  # fmt: skip
     found = {json.loads(choice.message.content or "")["a"] for choice in answer.choices}
     assert len(answer.choices) == 20 and found <= set(values)
+
+
+def test_vllms_fields_of_tokens_are_obeyed_while_a_text_is_made(client: openai.OpenAI) -> None:
+    def text(bias: dict[str, int], **more: Any) -> Any:
+        return client.completions.create(
+            model="llama", prompt="one", temperature=0, logit_bias=bias, extra_body=more
+        ).choices[0]  # fmt: skip
+
+    ended = text({str(END): 100})
+    assert (ended.text, ended.finish_reason) == ("", "stop")
+    least = text({str(END): 100}, min_tokens=3)
+    assert (len(least.text), least.finish_reason) == (3, "stop")
+    always_a = {str(ord("a")): 100}
+    assert (text(always_a).text, text(always_a).finish_reason) == ("a" * 16, "length")
+    stopped = text(always_a, stop_token_ids=[ord("a")], min_tokens=2)
+    assert (len(stopped.text), stopped.finish_reason) == (2, "stop") and "a" not in stopped.text
+    shown = text({str(END): 100}, ignore_eos=True, skip_special_tokens=False, max_tokens=2)
+    assert shown.text == "<|endoftext|>" * 2
+    with pytest.raises(openai.BadRequestError, match="token 5000 is not in the vocabulary"):
+        text({}, stop_token_ids=[5000])
 
 
 TOOLS: Any = [

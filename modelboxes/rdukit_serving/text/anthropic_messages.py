@@ -30,6 +30,7 @@ from rdukit_serving.text.form_values import schema_format
 from rdukit_serving.text.openai_responses import frame
 from rdukit_serving.text.openai_values import ChatBody, SamplingFields, StopTexts
 from rdukit_serving.text.queue import Done, Piece
+from rdukit_serving.text.request_fields import ServedFields
 from rdukit_serving.text.tool_calls import ToolCall
 
 #: Types of errors by status; of others by their hundreds.
@@ -174,8 +175,15 @@ class MessagesMetadata(RequestPart):
     user_id: str | None = None
 
 
-class _Told(SamplingFields):
+class _Told(ServedFields, SamplingFields):
     """Fields that both routes read."""
+
+    NOT_USED = {
+        "container": (None,),
+        "mcp_servers": (None, []),
+        "context_management": (None,),
+        "inference_geo": (None,),
+    }
 
     model: str
     messages: Annotated[list[TurnMessage], Field(min_length=1)]

@@ -32,6 +32,7 @@ from rdukit_serving.text.generation_config import sampling_defaults
 from rdukit_serving.text.openai_answers import token_chances
 from rdukit_serving.text.openai_values import ChatBody, SamplingFields
 from rdukit_serving.text.queue import Done, Piece
+from rdukit_serving.text.request_fields import AcceptedFields, Verbosity
 from rdukit_serving.text.tool_calls import ToolCall
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -121,7 +122,8 @@ class TextOptions(RequestPart):
     """Options of the text."""
 
     format: Annotated[PlainFormat | ObjectFormat | FlatSchemaFormat, Field(discriminator="type")] | None = None
-    verbosity: Literal["medium"] | None = None
+    #: Without effect.
+    verbosity: Verbosity | None = None
 
 
 class ReasoningOptions(RequestPart):
@@ -141,8 +143,13 @@ class ResponseStreamOptions(RequestPart):
 _LOGPROBS: Final = "message.output_text.logprobs"
 
 
-class ResponseBody(SamplingFields):
+class ResponseBody(AcceptedFields, SamplingFields):
     """Body of ``POST /v1/responses``. Nothing is kept, so nothing can be asked for later."""
+
+    NOT_USED = {
+        "previous_response_id": (None,), "conversation": (None,), "prompt": (None,), "max_tool_calls": (None,),
+        "context_management": (None,),
+    }  # fmt: skip
 
     model: str
     input: str | Annotated[list[Item], Field(min_length=1)]
@@ -161,13 +168,6 @@ class ResponseBody(SamplingFields):
     include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     chat_template_kwargs: Annotated[dict[str, Any], AfterValidator(check_template_values)] | None = None
-    #: What says nothing to a model.
-    metadata: dict[str, str] | None = None
-    user: str | None = None
-    safety_identifier: str | None = None
-    service_tier: str | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
 
     def chat(self) -> ChatBody:
         """Return the chat that this is.

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from rdukit.errors import InvalidArgument
 from rdukit.strict_json import refuse_duplicates, refuse_values
@@ -20,8 +20,10 @@ from rdukit_serving.text.chat_messages import (
     check_template_values,
 )
 from rdukit_serving.text.chat_template import ChatTemplate
+from rdukit_serving.text.constraints import TextForm
 from rdukit_serving.text.form_values import ResponseFormat, StructuredOutputs, form_of
 from rdukit_serving.text.queue import GenerationRequest
+from rdukit_serving.text.request_fields import LEAVE_OUT, UNUSED_OF_VLLM, AcceptedFields, Verbosity, find_nearest
 from rdukit_serving.text.tool_calls import CallReader, forced_call, format_of
 
 #: Most characters of all stop texts together, which are looked for after each token; and most choices of a prompt
@@ -51,23 +53,17 @@ Bias = dict[Annotated[int, Field(ge=0, lt=2**31)], Annotated[float, Field(ge=-10
 Tokens = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1)]
 
 #: Values that mean "not used"; anything else in these fields is refused.
-_NOT_SERVED: Mapping[str, tuple[object, ...]] = {
+_NOT_SERVED: Final[Mapping[str, tuple[object, ...]]] = {
+    **UNUSED_OF_VLLM,
     "suffix": (None, ""), "tools": (None, []), "tool_choice": (None, "none", "auto"), "functions": (None, []),
-    "function_call": (None, "none"), "modalities": (None, ["text"]),
-    "audio": (None,), "prediction": (None,), "parallel_tool_calls": (None, True, False), "web_search_options": (None,),
+    "function_call": (None, "none"), "modalities": (None, ["text"]), "audio": (None,),
+    "parallel_tool_calls": (None, True, False), "web_search_options": (None,),
 }  # fmt: skip
-
-_LEAVE_OUT: Final = "is not served here; leave it out"
 
 #: What pydantic adds to an error's place to say which kind of value it tried.
 _TAG: Final = re.compile(r"(list\[|function-|constrained-|tagged-union|one-of-).*|str|int|\[key\]")
 
 Body = TypeVar("Body", bound=BaseModel)
-
-
-class _Body(RequestPart):
-    model: str
-    user: str | None = None
 
 
 class SamplingFields(RequestPart):
@@ -83,6 +79,15 @@ class SamplingFields(RequestPart):
     #: The vendor's: false is greedy whatever the temperature is.
     do_sample: bool | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    #: vLLM's: least tokens before one that ends a text, more tokens that end it, whether special ones are left out.
+    min_tokens: Annotated[int, Field(ge=0)] | None = None
+    stop_token_ids: list[Annotated[int, Field(ge=0, lt=2**31)]] | None = None
+    skip_special_tokens: bool | None = None
+
+    @property
+    def keeps_special(self) -> bool:
+        """Return whether special tokens stay in the text."""
+        return self.skip_special_tokens is False
 
     def sampling(self, choice: int) -> dict[str, object]:
         """Return values for ``SamplingOptions``, the model's own for those left out; each choice has its own seed."""
@@ -95,6 +100,8 @@ class SamplingFields(RequestPart):
             "ignore_eos": self.ignore_eos,
             "do_sample": self.do_sample or None,
             "seed": None if self.seed is None else (self.seed + choice) % 2**63,
+            "min_tokens": self.min_tokens,
+            "stop_tokens": self.stop_token_ids,
         }
         return {name: value for name, value in given.items() if value is not None}
 
@@ -110,7 +117,10 @@ class StreamOptions(RequestPart):
     include_obfuscation: bool = False
 
 
-class _Generation(_Body, SamplingFields):
+class _Generation(AcceptedFields, SamplingFields):
+    NOT_USED = _NOT_SERVED
+
+    model: str
     stream: bool = False
     stream_options: StreamOptions | None = None
     frequency_penalty: Penalty = None
@@ -120,20 +130,34 @@ class _Generation(_Body, SamplingFields):
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    #: vLLM's older names of ``structured_outputs``.
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    #: Without effect.
+    guided_decoding_backend: str | None = None
     store: bool | None = None
-    metadata: dict[str, str] | None = None
-    service_tier: str | None = None
+    priority: int | None = None
+    request_id: str | None = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_what_is_not_served(cls, value: Any) -> Any:
-        if isinstance(value, dict):
-            for name, unused in _NOT_SERVED.items():
-                if name in value and name not in cls.model_fields:
-                    if value[name] not in unused:
-                        raise ValueError(f"{name} {_LEAVE_OUT}")
-                    value = {key: each for key, each in value.items() if key != name}
-        return value
+    def form(self) -> TextForm | None:
+        """Return the form that a text must have; None for any text.
+
+        Raises:
+            InvalidArgument: two are asked for, or it cannot be kept.
+        """
+        guided = {kind: getattr(self, f"guided_{kind}") for kind in ("json", "regex", "choice", "grammar")}
+        return form_of(self.response_format, self.structured_outputs, guided)
+
+    def check_least(self, most: int | None) -> None:
+        """Check that ``min_tokens`` is not above the limit of tokens.
+
+        Raises:
+            InvalidArgument: it is.
+        """
+        if most is not None and (self.min_tokens or 0) > most:
+            raise InvalidArgument(f"min_tokens: {self.min_tokens} is above max_tokens, {most}", field="min_tokens")
 
     def sampling(self, choice: int) -> dict[str, object]:
         """Return values for ``SamplingOptions``; each choice has a seed of its own."""
@@ -192,14 +216,16 @@ class CompletionBody(_Generation):
         if texts > MAX_TEXTS:
             raise InvalidArgument(f"prompt: {texts} texts are asked for; expected at most {MAX_TEXTS}", field="prompt")
         most = 16 if self.max_tokens is None else self.max_tokens
-        form = form_of(self.response_format, self.structured_outputs)
+        self.check_least(most)
+        form = self.form()
         return [
             GenerationRequest(
-                prompt, most, self.sampling(choice), self.stops(), self.logprobs, bool(self.echo), form=form
+                prompt, most, self.sampling(choice), self.stops(), self.logprobs, bool(self.echo), form=form,
+                keeps_special=self.keeps_special,
             )
             for prompt in self.prompts()
             for choice in range(self.choices)
-        ]
+        ]  # fmt: skip
 
 
 class ChatBody(_Generation):
@@ -216,6 +242,9 @@ class ChatBody(_Generation):
     #: Both are variables of the chat template.
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     chat_template_kwargs: Annotated[dict[str, Any], AfterValidator(check_template_values)] | None = None
+    #: Without effect: how long a model speaks, and what its text will be like.
+    verbosity: Verbosity | None = None
+    prediction: dict[str, Any] | None = None
 
     @property
     def has_tools(self) -> bool:
@@ -265,7 +294,8 @@ class ChatBody(_Generation):
             raise InvalidArgument("top_logprobs needs logprobs: true", field="top_logprobs")
         most = self.max_completion_tokens or self.max_tokens
         top = (self.top_logprobs or 0) if self.logprobs else None
-        form = form_of(self.response_format, self.structured_outputs)
+        self.check_least(most)
+        form = self.form()
         forced = self.forced_tools()
         if forced:
             if form is not None:
@@ -275,7 +305,7 @@ class ChatBody(_Generation):
                 )
             of_calls = format_of(template.text)
             prompt, form = prompt + of_calls.opener, forced_call(of_calls, forced)
-        keeps_special = self.has_tools and not forced
+        keeps_special = self.keeps_special or (self.has_tools and not forced)
         return [
             GenerationRequest(
                 prompt, most, self.sampling(choice), self.stops(), top, is_rendered=not template.is_ours, form=form,
@@ -285,9 +315,11 @@ class ChatBody(_Generation):
         ]  # fmt: skip
 
 
-class EmbeddingBody(_Body):
+class EmbeddingBody(RequestPart):
     """Body of ``POST /v1/embeddings``."""
 
+    model: str
+    user: str | None = None
     input: str | Tokens | Annotated[list[str], Field(min_length=1)] | Annotated[list[Tokens], Field(min_length=1)]
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[int, Field(ge=1)] | None = None
@@ -325,7 +357,9 @@ def parse_body(kind: type[Body], body: bytes) -> Body:
         words = str(first["msg"]).removeprefix("Value error, ")
         if first["type"] == "extra_forbidden":
             words = "it is no field of this request; leave it out"
-        if not place and words.endswith(_LEAVE_OUT):
+            nearest = find_nearest(place, kind.model_fields)
+            words += f", or write {nearest}" if nearest else ""
+        if not place and LEAVE_OUT in words:
             place = words.partition(" ")[0]
             raise InvalidArgument(words, field=place) from cause
         raise InvalidArgument(f"{place}: {words}" if place else words, field=place or None) from cause

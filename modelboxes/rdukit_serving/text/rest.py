@@ -215,7 +215,12 @@ class _Routes:
                 turn = await self._turn(request, chat.model_copy(update={"model": name}))
             else:
                 most, version = params.max_tokens_to_generate, await self._find(request, name)
-                turn = Turn(version, GenerationRequest(prompt, most, params.sampling(0), params.stops()))
+                turn = Turn(
+                    version,
+                    GenerationRequest(
+                        prompt, most, params.sampling(0), params.stops(), keeps_special=params.keeps_special
+                    ),
+                )
             turns.append((item, prompt, turn))
         if len(turns) > 1:  # each may have an expert of its own
             request.state.expert = ", ".join(sorted({turn.version.files.name for _, _, turn in turns}))
