@@ -231,3 +231,57 @@ def test_a_call_that_the_model_may_make_is_found_in_its_text(client: openai.Open
     calls = [call for chunk in chunks for call in chunk.delta.tool_calls or ()]
     assert [call.function.name for call in calls if call.function and call.function.name] == ["wait"]
     assert json.loads("".join(call.function.arguments or "" for call in calls if call.function)) == {"s": 1}
+
+
+@pytest.fixture
+def thinking_template(box: ProcessBox, folder: Path) -> Iterator[None]:
+    """A template of a model that thinks, with tools, whose prompts end thinking or begin it."""
+    template = folder / "checkpoint" / "chat_template.jinja"
+    template.write_text(
+        "{% for m in messages %}{{ m.content or '' }}{{ m.reasoning_content or '' }}{% endfor %}"
+        "{% if tools %}<tool_call>{% endif %}<think>{% if enable_thinking is false %}</think>{% endif %}"
+    )
+    yield
+    template.unlink()
+
+
+@pytest.mark.usefixtures("thinking_template")
+def test_thoughts_come_apart_from_what_is_said_with_calls_in_both(client: openai.OpenAI) -> None:
+    call = '<tool_call>{"name": "wait", "arguments": {"s": 1}}</tool_call>'
+    asked: Any = {
+        "model": "llama", "messages": [{"role": "user", "content": "x"}], "tools": TOOLS, "max_tokens": 150,
+        "extra_body": {
+            "structured_outputs": {"choice": [f"<think>\nhm {call}</think>\n\nSo: {call}"]},
+            "chat_template_kwargs": {"enable_thinking": False},
+        },
+    }  # fmt: skip
+    whole = client.chat.completions.create(**asked)
+    (choice,), usage = whole.choices, whole.usage
+    message: Any = choice.message
+    assert (choice.finish_reason, message.content, message.reasoning_content) == ("tool_calls", "So: ", "hm ")
+    assert [each.function.name for each in message.tool_calls] == ["wait", "wait"]
+    assert usage is not None and usage.completion_tokens_details is not None
+    assert 50 < (usage.completion_tokens_details.reasoning_tokens or 0) < usage.completion_tokens
+    deltas: list[Any] = [chunk.choices[0].delta for chunk in client.chat.completions.create(**asked, stream=True)]
+    assert "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas) == "hm "
+    assert "".join(delta.content or "" for delta in deltas) == "So: "
+    assert sum(bool(each.function.name) for delta in deltas for each in delta.tool_calls or ()) == 2
+    # What the template began to think is thought until it ends; a form holds for what is said behind it.
+    thinking = client.chat.completions.create(
+        model="llama", messages=[{"role": "user", "content": "x"}], max_tokens=20, temperature=0,
+        response_format={"type": "json_object"},
+    ).choices[0]  # fmt: skip
+    thought: Any = thinking.message
+    assert (thinking.finish_reason, thought.content) == ("length", "") and len(thought.reasoning_content) > 5
+
+
+@pytest.mark.usefixtures("thinking_template")
+def test_a_tool_that_must_be_called_wins_over_a_response_format(client: openai.OpenAI) -> None:
+    form: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"const": 5}}}
+    answer = client.chat.completions.create(
+        model="llama", messages=[{"role": "user", "content": "x"}], tools=TOOLS, tool_choice="required", n=3,
+        max_tokens=90, response_format=form, extra_body={"chat_template_kwargs": {"enable_thinking": False}},
+    )  # fmt: skip
+    for choice in answer.choices:
+        assert choice.finish_reason == "tool_calls" and choice.message.tool_calls
+        check_call(choice.message.tool_calls[0], {"find", "wait"})

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from rdukit.errors import InvalidArgument, RuntimeFault
 from rdukit_serving.text.forms.schemas import UnkeptSchema, schema_text
+from rdukit_serving.text.forms.spelling import spell
 
 #: Longest form as JSON text: llguidance takes a second and some 100 MB for it.
 MAX_FORM_CHARACTERS: Final = 1_000_000
@@ -45,6 +46,8 @@ class FormKind(StrEnum):
     JSON = "json"
     REGEX = "regex"
     GRAMMAR = "grammar"
+    #: Put together by ``forms.composed``.
+    PARTS = "parts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +130,7 @@ class Constraints:
         self._tokens = tokens
         self._ends = sorted(ends)
         self._special = special_tokens(tokenizer)
+        self._added = {each["content"]: each["id"] for each in json.loads(tokenizer).get("added_tokens") or ()}
         #: By whether special tokens have their names.
         self._lookups: dict[bool, Any] = {}
         self._kept: OrderedDict[TextForm, Any] = OrderedDict()
@@ -160,7 +164,8 @@ class Constraints:
             elif form.kind == FormKind.REGEX:
                 grammar = LLMatcher.grammar_from_regex(form.text)
             else:
-                grammar = LLMatcher.grammar_from_lark(form.text)
+                text = spell(form.text, self._added) if form.kind == FormKind.PARTS else form.text
+                grammar = LLMatcher.grammar_from_lark(text)
             limits = LLParserLimits(**_LIMITS)
             matcher = LLMatcher(self._lookup(names_special(form, self._special)), grammar, log_level=0, limits=limits)
             reason = matcher.get_error()

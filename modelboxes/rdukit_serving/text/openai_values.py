@@ -22,7 +22,9 @@ from rdukit_serving.text.chat_messages import (
 from rdukit_serving.text.chat_template import ChatTemplate
 from rdukit_serving.text.constraints import TextForm
 from rdukit_serving.text.form_values import ResponseFormat, StructuredOutputs, form_of
+from rdukit_serving.text.forms.composed import compose
 from rdukit_serving.text.queue import GenerationRequest
+from rdukit_serving.text.reasoning import AnswerReader, ThinkingReader, find_thinking
 from rdukit_serving.text.request_fields import LEAVE_OUT, UNUSED_OF_VLLM, AcceptedFields, Verbosity, find_nearest
 from rdukit_serving.text.tool_calls import CallReader, forced_call, format_of
 
@@ -251,6 +253,10 @@ class ChatBody(_Generation):
         """Return whether the model is told of tools."""
         return bool(self.tools) and self.tool_choice != "none"
 
+    def named_tools(self) -> list[tuple[str, dict[str, Any]]]:
+        """Return names of the tools and schemas of their arguments."""
+        return [(tool.function.name, tool.function.parameters or {}) for tool in self.tools or ()]
+
     def forced_tools(self) -> list[tuple[str, dict[str, Any]]]:
         """Return name and schema of the tools of which one must be called; none if none must.
 
@@ -261,20 +267,26 @@ class ChatBody(_Generation):
         if choice in (None, "none", "auto"):
             return []
         wanted = choice.function.name if isinstance(choice, ChosenTool) else None
-        tools = [(tool.function.name, tool.function.parameters or {}) for tool in self.tools or ()]
+        tools = self.named_tools()
         found = [tool for tool in tools if wanted in (None, tool[0])]
         if not found:
             names = ", ".join(name for name, _ in tools) or "none, as there are no tools"
             raise InvalidArgument(f"tool_choice: {wanted or choice} is not legal; legal: {names}", field="tool_choice")
         return found
 
-    def call_reader(self, template: ChatTemplate) -> CallReader | None:
-        """Return a reader of calls for one text; None without tools."""
-        if not self.has_tools:
+    def reader(self, template: ChatTemplate, prompt: str) -> AnswerReader | None:
+        """Return a reader of thoughts and calls for one text after a prompt; None where there are neither."""
+        thinking = find_thinking(template.text, prompt)
+        if not self.has_tools and thinking is None:
             return None
-        names = [tool.function.name for tool in self.tools or ()]
+        names = [tool.function.name for tool in self.tools or ()] if self.has_tools else []
         most = 1 if self.parallel_tool_calls is False else None
-        return CallReader(format_of(template.text), names, bool(self.forced_tools()), most)
+        of_calls = format_of(template.text)
+        return AnswerReader(
+            None if thinking is None else ThinkingReader(thinking),
+            CallReader(of_calls, names, bool(self.forced_tools()), most) if names else None,
+            CallReader(of_calls.marked(), names, most=most) if names and thinking is not None else None, most,
+        )  # fmt: skip
 
     def for_template(self, template: ChatTemplate) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """Return messages and variables as a template reads them."""
@@ -296,16 +308,20 @@ class ChatBody(_Generation):
         top = (self.top_logprobs or 0) if self.logprobs else None
         self.check_least(most)
         form = self.form()
-        forced = self.forced_tools()
-        if forced:
-            if form is not None:
-                raise InvalidArgument(
-                    "tool_choice: a text is a call or has the form of response_format; leave one out",
-                    field="tool_choice",
-                )
-            of_calls = format_of(template.text)
-            prompt, form = prompt + of_calls.opener, forced_call(of_calls, forced)
-        keeps_special = self.keeps_special or (self.has_tools and not forced)
+        forced, of_calls = self.forced_tools(), format_of(template.text)
+        thinking = find_thinking(template.text, prompt)
+        thinks = thinking is not None and not thinking.has_ended
+        if forced:  # a text that must be a call has no content that could have another form
+            form = forced_call(of_calls, forced)
+            if thinks:
+                form = compose(thinking, None, form, of_calls.opener)
+            else:
+                prompt += of_calls.opener
+        elif form is not None and self.has_tools and form.field == "response_format":
+            form = compose(thinking, form, forced_call(of_calls, self.named_tools()), of_calls.opener)
+        elif form is not None and thinks:
+            form = compose(thinking, form, None)
+        keeps_special = self.keeps_special or thinking is not None or (self.has_tools and not forced)
         return [
             GenerationRequest(
                 prompt, most, self.sampling(choice), self.stops(), top, is_rendered=not template.is_ours, form=form,

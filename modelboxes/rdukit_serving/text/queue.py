@@ -59,6 +59,13 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
+class Thought:
+    """Text that a model thinks and does not say."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """End of a text: ``stop``, ``length`` or ``cancelled``, counts of tokens, microseconds of waiting and work.
 

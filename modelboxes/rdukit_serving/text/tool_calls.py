@@ -7,7 +7,7 @@ import json
 import re
 import secrets
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from rdukit_serving.text.constraints import JSON_WAY, FormKind, TextForm, kept_schema
@@ -33,6 +33,10 @@ class CallFormat:
     def is_bare(self) -> bool:
         """Return whether a text that begins with an object may be a call."""
         return "" in self.begins
+
+    def marked(self) -> "CallFormat":
+        """Return the same format whose calls all begin with a mark."""
+        return replace(self, begins=tuple(mark for mark in self.begins if mark))
 
 
 _OBJECT: Final = '{"name": "NAME", "arguments": '

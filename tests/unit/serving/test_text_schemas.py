@@ -17,19 +17,16 @@ import numpy as np
 import pytest
 from pydantic import AnyUrl, Base64Bytes, BaseModel, Field, Json, SecretStr, TypeAdapter
 from pydantic.types import UUID4, PastDate
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from typing_extensions import TypedDict
 
 from rdukit.errors import InvalidArgument
-from rdukit_serving.text.constraints import Constraints, FormKind, TextForm, kept_schema
+from rdukit_serving.text.constraints import FormKind, TextForm, kept_schema
 from rdukit_serving.text.forms.patterns import UnkeptPattern, plain_patterns
-from rdukit_serving.text.token_bytes import TokenBytes, byte_letters
 from rdukit_serving.text.tool_calls import forced_call, format_of
 from support import shows
+from support.formed_texts import END, constraints, make_text
 
 pytestmark = shows("inference", "text-models")
-
-END = 256
 
 
 class Color(enum.Enum):
@@ -179,39 +176,6 @@ def field_of(schema: Any) -> Any:
 def schemas() -> list[Any]:
     typed = [TypeAdapter(each).json_schema(mode=mode) for each in TYPES for mode in ("validation", "serialization")]
     return [*typed, *(field_of(each) for each in WRITTEN), *(generated(seed) for seed in range(60))]
-
-
-@functools.cache
-def constraints() -> tuple[Constraints, list[bytes]]:
-    """Forms over a tokenizer of bytes, a special token that ends texts, and tokens that were added."""
-    letters = byte_letters()
-    tokenizer = Tokenizer(models.BPE({letter: number for number, letter in enumerate(letters)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken("<|end|>", special=True)])
-    tokenizer.add_tokens([AddedToken("<think>", special=False), AddedToken('": ', special=False)])
-    count = tokenizer.get_vocab_size()
-    known = TokenBytes(tokenizer)
-    return Constraints(tokenizer.to_str(), count, frozenset({END})), [known.of(token) for token in range(count)]
-
-
-def make_text(form: TextForm, seed: int, most: int = 1500) -> str | None:
-    """Make a text by chance, likelier short; None: it was cut off."""
-    forms, tokens = constraints()
-    constraint, draw, made = forms.find(form), random.Random(seed), bytearray()
-    logits_V = np.zeros(len(tokens), np.float32)
-    while not constraint.is_over:
-        legal = constraint.legal_tokens(logits_V).tolist()
-        if END in legal and (len(legal) == 1 or draw.random() < 0.3):
-            break
-        legal = [token for token in legal if token != END]
-        weights = [20 if tokens[token] in {b'"', b"}", b"]"} else 1 for token in legal]
-        token = draw.choices(legal, weights)[0]
-        made += tokens[token]
-        constraint.take(token)
-        if len(made) > most:
-            return None
-    return made.decode()
 
 
 SCHEMAS = schemas()
