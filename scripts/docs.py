@@ -39,6 +39,7 @@ from rdukit_platform.tenants.permissions import roles_let_in
 from rdukit_platform.tenants.roles import ROLES
 from rdukit_platform.tenants.scopes import MEANINGS
 from rdukit_serving.experts.bundle import bundle_schema
+from rdukit_serving.text.field_table import fields_page
 from rdukit_zoo.language.families import FAMILIES, Family
 from rdukit_zoo.registry import get_model, model_names
 from suite.features import features_table, find_features, read_shown
@@ -465,6 +466,7 @@ def tests_page() -> str:
 
 PAGES = {
     "huggingface.md": families_page,
+    "text-fields.md": lambda: fields_page(HEAD),
     "pipelines.md": pipelines_page,
     "permissions.md": permissions_page, "settings.md": settings_page, "errors.md": errors_page,
     "faults.md": faults_page, "zoo.md": zoo_page, "cards.md": cards_page,

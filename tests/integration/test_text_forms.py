@@ -12,7 +12,7 @@ import pytest
 
 from rdukit_platform.backends.process import ProcessBox
 from support import shows
-from support.text_boxes import connect, make_tiny_llama, start_text_box
+from support.text_boxes import END, connect, make_tiny_llama, start_text_box
 
 pytestmark = shows("inference", "llama")
 
@@ -115,7 +115,7 @@ def test_a_text_is_an_object_a_choice_or_what_an_expression_or_a_grammar_says(cl
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {
             "not": {"type": "null"}}}}}, "response_format", "not"),
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {
-            "enum": ["x" * 99] * 999}}}}, "response_format", "legal: up to 16000"),
+            "enum": ["x" * 99] * 9999}}}}, "response_format", "legal: up to 1000000"),
         ({"response_format": {"type": "json_schema"}}, "response_format", "required"),
         ({"response_format": {"type": "yaml"}}, "response_format", "json_object"),
         ({"structured_outputs": {"regex": "a("}}, "structured_outputs", "regex parse error: unclosed group"),
@@ -129,6 +129,38 @@ def test_a_form_that_no_text_can_have_is_refused(
     with pytest.raises(openai.BadRequestError, match=words) as caught:
         client.completions.create(model="llama", prompt="a", extra_body=fields)
     assert str(caught.value.param).startswith(str(param))
+
+
+def test_options_too_long_for_a_packet_are_obeyed(client: openai.OpenAI) -> None:
+    values = [f"value number {number}" for number in range(2000)]
+    schema = {"type": "object", "properties": {"a": {"enum": values}}, "required": ["a"], "additionalProperties": False}
+    form: Any = {"type": "json_schema", "json_schema": {"name": "it", "schema": schema}}
+    answer = client.chat.completions.create(
+        model="llama", messages=[{"role": "user", "content": "x" * 100}], max_tokens=60, response_format=form, n=20,
+        stop=[f"<{number}>" for number in range(900)], logit_bias={str(token): 0 for token in range(257)},
+    )  # fmt: skip
+    found = {json.loads(choice.message.content or "")["a"] for choice in answer.choices}
+    assert len(answer.choices) == 20 and found <= set(values)
+
+
+def test_vllms_fields_of_tokens_are_obeyed_while_a_text_is_made(client: openai.OpenAI) -> None:
+    def text(bias: dict[str, int], **more: Any) -> Any:
+        return client.completions.create(
+            model="llama", prompt="one", temperature=0, logit_bias=bias, extra_body=more
+        ).choices[0]  # fmt: skip
+
+    ended = text({str(END): 100})
+    assert (ended.text, ended.finish_reason) == ("", "stop")
+    least = text({str(END): 100}, min_tokens=3)
+    assert (len(least.text), least.finish_reason) == (3, "stop")
+    always_a = {str(ord("a")): 100}
+    assert (text(always_a).text, text(always_a).finish_reason) == ("a" * 16, "length")
+    stopped = text(always_a, stop_token_ids=[ord("a")], min_tokens=2)
+    assert (len(stopped.text), stopped.finish_reason) == (2, "stop") and "a" not in stopped.text
+    shown = text({str(END): 100}, ignore_eos=True, skip_special_tokens=False, max_tokens=2)
+    assert shown.text == "<|endoftext|>" * 2
+    with pytest.raises(openai.BadRequestError, match="token 5000 is not in the vocabulary"):
+        text({}, stop_token_ids=[5000])
 
 
 TOOLS: Any = [
@@ -199,3 +231,57 @@ def test_a_call_that_the_model_may_make_is_found_in_its_text(client: openai.Open
     calls = [call for chunk in chunks for call in chunk.delta.tool_calls or ()]
     assert [call.function.name for call in calls if call.function and call.function.name] == ["wait"]
     assert json.loads("".join(call.function.arguments or "" for call in calls if call.function)) == {"s": 1}
+
+
+@pytest.fixture
+def thinking_template(box: ProcessBox, folder: Path) -> Iterator[None]:
+    """A template of a model that thinks, with tools, whose prompts end thinking or begin it."""
+    template = folder / "checkpoint" / "chat_template.jinja"
+    template.write_text(
+        "{% for m in messages %}{{ m.content or '' }}{{ m.reasoning_content or '' }}{% endfor %}"
+        "{% if tools %}<tool_call>{% endif %}<think>{% if enable_thinking is false %}</think>{% endif %}"
+    )
+    yield
+    template.unlink()
+
+
+@pytest.mark.usefixtures("thinking_template")
+def test_thoughts_come_apart_from_what_is_said_with_calls_in_both(client: openai.OpenAI) -> None:
+    call = '<tool_call>{"name": "wait", "arguments": {"s": 1}}</tool_call>'
+    asked: Any = {
+        "model": "llama", "messages": [{"role": "user", "content": "x"}], "tools": TOOLS, "max_tokens": 150,
+        "extra_body": {
+            "structured_outputs": {"choice": [f"<think>\nhm {call}</think>\n\nSo: {call}"]},
+            "chat_template_kwargs": {"enable_thinking": False},
+        },
+    }  # fmt: skip
+    whole = client.chat.completions.create(**asked)
+    (choice,), usage = whole.choices, whole.usage
+    message: Any = choice.message
+    assert (choice.finish_reason, message.content, message.reasoning_content) == ("tool_calls", "So: ", "hm ")
+    assert [each.function.name for each in message.tool_calls] == ["wait", "wait"]
+    assert usage is not None and usage.completion_tokens_details is not None
+    assert 50 < (usage.completion_tokens_details.reasoning_tokens or 0) < usage.completion_tokens
+    deltas: list[Any] = [chunk.choices[0].delta for chunk in client.chat.completions.create(**asked, stream=True)]
+    assert "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas) == "hm "
+    assert "".join(delta.content or "" for delta in deltas) == "So: "
+    assert sum(bool(each.function.name) for delta in deltas for each in delta.tool_calls or ()) == 2
+    # What the template began to think is thought until it ends; a form holds for what is said behind it.
+    thinking = client.chat.completions.create(
+        model="llama", messages=[{"role": "user", "content": "x"}], max_tokens=20, temperature=0,
+        response_format={"type": "json_object"},
+    ).choices[0]  # fmt: skip
+    thought: Any = thinking.message
+    assert (thinking.finish_reason, thought.content) == ("length", "") and len(thought.reasoning_content) > 5
+
+
+@pytest.mark.usefixtures("thinking_template")
+def test_a_tool_that_must_be_called_wins_over_a_response_format(client: openai.OpenAI) -> None:
+    form: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"const": 5}}}
+    answer = client.chat.completions.create(
+        model="llama", messages=[{"role": "user", "content": "x"}], tools=TOOLS, tool_choice="required", n=3,
+        max_tokens=90, response_format=form, extra_body={"chat_template_kwargs": {"enable_thinking": False}},
+    )  # fmt: skip
+    for choice in answer.choices:
+        assert choice.finish_reason == "tool_calls" and choice.message.tool_calls
+        check_call(choice.message.tool_calls[0], {"find", "wait"})

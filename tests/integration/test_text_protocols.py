@@ -146,13 +146,13 @@ def test_a_response_has_the_form_that_is_asked_for(client: openai.OpenAI) -> Non
     ("fields", "param", "words"),
     [
         ({"store": True}, "store", "False"),
-        ({"previous_response_id": "resp_1"}, "previous_response_id", "no field of this request"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id", "is not served here"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input.0.content.0",
          "input_image is not served"),
-        ({"input": [{"type": "computer_call"}]}, "input.0", "legal: message, function_call, function_call_output"),
+        ({"input": [{"type": "computer_call"}]}, "input.0", "legal: message, reasoning, function_call, "),
         ({"tools": [{"type": "web_search"}]}, "tools.0.type", "function"),
         ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {"not": {"type": "null"}}}}}, "text.format",
-         "no text can be made"),
+         "not cannot be kept"),
         ({"model": "other"}, "model", "other"),
     ],
 )  # fmt: skip

@@ -1,7 +1,7 @@
 """Packets between a server and its device processes; tensors go through shared memory.
 
 A request for a run is ``RUN``; its answer ``RAN``. Everything else is JSON. One packet is one message
-(``SOCK_SEQPACKET``); a prompt too long for one is cut into parts. Pure.
+(``SOCK_SEQPACKET``); a prompt or options too long for one are cut into parts. Pure.
 """
 
 import json
@@ -36,9 +36,10 @@ def is_json(packet: bytes) -> bool:
     return len(packet) not in (RUN.size, RAN.size)
 
 
-#: Characters or tokens per part. In JSON each takes up to 12 bytes, and the rest of a request (stop sequences, biases)
-#: must fit into the packet, too.
+#: Characters or tokens of a prompt per part. In JSON each takes up to 12 bytes, and options share the packet.
 PART: Final = 1024
+#: Characters of options per part: of their JSON text, which is ASCII, each takes up to two bytes as JSON again.
+OPTIONS_PART: Final = 24_000
 
 Prompt = str | Sequence[int]
 
@@ -50,8 +51,14 @@ def cut(prompt: Prompt) -> Iterator[tuple[int, Prompt]]:
         yield at, part if isinstance(part, str) else list(part)
 
 
+def cut_options(text: str) -> Iterator[tuple[int, str]]:
+    """Cut the JSON text of options into (place, part) in order; the first is at 0."""
+    for at in range(0, len(text), OPTIONS_PART):
+        yield at, text[at : at + OPTIONS_PART]
+
+
 class LongPrompt:
-    """Prompt whose parts come one after another."""
+    """Prompt, or options of a text, whose parts come one after another."""
 
     def __init__(self) -> None:
         self._parts: list[Any] = []

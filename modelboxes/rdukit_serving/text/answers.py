@@ -13,8 +13,9 @@ from fastapi.responses import Response, StreamingResponse
 
 from rdukit.errors import RdukitError, Unavailable
 from rdukit_serving.models.version import ModelVersion
-from rdukit_serving.text.queue import Done, GenerationRequest, Piece
-from rdukit_serving.text.tool_calls import CallReader, ToolCall
+from rdukit_serving.text.queue import Done, GenerationRequest, Piece, Thought
+from rdukit_serving.text.reasoning import AnswerReader
+from rdukit_serving.text.tool_calls import ToolCall
 
 
 @dataclass(slots=True)
@@ -27,6 +28,8 @@ class Tally:
     #: Of these, those that were not read anew.
     cached_tokens: int = 0
     completion_tokens: int = 0
+    #: Of these, those that were thought and not said.
+    thought_tokens: int = 0
     #: Tokens that were guessed and tried, and those of them that were right.
     guessed_tokens: int = 0
     accepted_tokens: int = 0
@@ -64,7 +67,7 @@ class Tally:
         return {
             "prompt_tokens": self.prompt_tokens, "completion_tokens": self.completion_tokens, "total_tokens": total,
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
-            "completion_tokens_details": {"reasoning_tokens": 0},
+            "completion_tokens_details": {"reasoning_tokens": self.thought_tokens},
             "start_time": self.began_s, "end_time": now_s, "time_to_first_token": first_s - self.began_s,
             "total_latency": took_s, "completion_tokens_per_sec": _rate(self.completion_tokens, took_s),
             "completion_tokens_after_first_per_sec": _rate(self.completion_tokens - 1, after_first_s),
@@ -78,21 +81,25 @@ def _rate(tokens: int, seconds: float) -> float:
     return tokens / seconds if tokens > 0 and seconds > 0 else 0.0
 
 
+#: Step of a turn.
+Step = Piece | Thought | ToolCall | Done
+
+
 @dataclass(slots=True)
 class Turn:
-    """Text of an answer, how its calls are read, and the counts of the answer.
+    """Text of an answer, how its thoughts and calls are read, and the counts of the answer.
 
     ``first``: another text after the same prompt, which is read for that one only: this one begins as soon as it has.
     """
 
     version: ModelVersion
     request: GenerationRequest
-    reader: CallReader | None = None
+    reader: AnswerReader | None = None
     tally: Tally = field(default_factory=Tally)
     first: "Turn | None" = None
     _has_begun: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def finish(self, take: Callable[[Piece | ToolCall | Done], object]) -> Done:
+    async def finish(self, take: Callable[[Step], object]) -> Done:
         """Give all events to ``take`` and return the last."""
         async for event in self.events():
             take(event)
@@ -100,8 +107,8 @@ class Turn:
                 return event
         raise AssertionError("a text has an end")
 
-    async def events(self) -> AsyncGenerator[Piece | ToolCall | Done]:
-        """Yield what is said, calls as they become whole, and the end, which has no text of its own.
+    async def events(self) -> AsyncGenerator[Step]:
+        """Yield what is thought and said, calls as they become whole, and the end, which has no text of its own.
 
         Raises:
             RdukitError: as ``TextQueue.generate``.
@@ -112,10 +119,12 @@ class Turn:
             async for event in events:
                 self.tally.note_first()
                 self._has_begun.set()
-                text, calls = event.text, list[ToolCall]()
+                thought, text = "", event.text
+                calls: Sequence[ToolCall] = ()
                 if self.reader is not None:
-                    text, calls = self.reader.push(text)
-                    text += self.reader.finish() if isinstance(event, Done) else ""
+                    thought, text, calls = self.reader.push(text, isinstance(event, Done))
+                if thought:
+                    yield Thought(thought)
                 if isinstance(event, Piece):
                     if text or event.token is not None:
                         yield replace(event, text=text)
@@ -125,22 +134,23 @@ class Turn:
                     yield call
                 if isinstance(event, Done):
                     self.tally.count(event, is_new_prompt=self.first is None)
+                    self.tally.thought_tokens += 0 if self.reader is None else self.reader.thought_tokens
                     reason = event.reason
                     if reason == "stop" and self.reader is not None and self.reader.calls:
                         reason = "tool_calls"
                     yield replace(event, text="", reason=reason)
 
 
-async def make_together(turns: Sequence[Turn]) -> AsyncGenerator[tuple[int, Piece | ToolCall | Done]]:
+async def make_together(turns: Sequence[Turn]) -> AsyncGenerator[tuple[int, Step]]:
     """Yield the events of several texts of one model, each with the number of its text, as they come.
 
     As many are asked for at once as the model makes, in order. What one raises ends all.
     """
     streams = [turn.events() for turn in turns]
     waiting = iter(enumerate(streams))
-    awaited: dict[asyncio.Future[Piece | ToolCall | Done | None], int] = {}
+    awaited: dict[asyncio.Future[Step | None], int] = {}
 
-    def follow(number: int, stream: AsyncGenerator[Piece | ToolCall | Done]) -> None:
+    def follow(number: int, stream: AsyncGenerator[Step]) -> None:
         awaited[asyncio.ensure_future(anext(stream, None))] = number
 
     try:

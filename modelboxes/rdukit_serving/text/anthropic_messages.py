@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import AfterValidator, Discriminator, Field, Tag
 
 from rdukit.errors import InvalidArgument, RdukitError
-from rdukit_serving.text.answers import Turn, server_timing, stream_response, unless_gone
+from rdukit_serving.text.answers import Step, Turn, server_timing, stream_response, unless_gone
 from rdukit_serving.text.chat_messages import (
     CalledFunction,
     ChatMessage,
@@ -28,8 +28,9 @@ from rdukit_serving.text.chat_messages import (
 )
 from rdukit_serving.text.form_values import schema_format
 from rdukit_serving.text.openai_responses import frame
-from rdukit_serving.text.openai_values import ChatBody, SamplingFields, StopText
-from rdukit_serving.text.queue import Done, Piece
+from rdukit_serving.text.openai_values import ChatBody, SamplingFields, StopTexts
+from rdukit_serving.text.queue import Done, Piece, Thought
+from rdukit_serving.text.request_fields import ServedFields
 from rdukit_serving.text.tool_calls import ToolCall
 
 #: Types of errors by status; of others by their hundreds.
@@ -50,6 +51,21 @@ class TextBlock(_Block):
     type: Literal["text"]
     text: str
     citations: None = None
+
+
+class ThinkingBlock(RequestPart):
+    """What the model thought, as it came in an answer; its signature says nothing to a model."""
+
+    type: Literal["thinking"]
+    thinking: str
+    signature: str | None = None
+
+
+class RedactedBlock(RequestPart):
+    """Thinking of another service that nobody can read: it is left out."""
+
+    type: Literal["redacted_thinking"]
+    data: str
 
 
 class ToolUseBlock(_Block):
@@ -73,18 +89,30 @@ class ToolResultBlock(_Block):
     is_error: bool | None = None
 
 
+_BLOCKS: Final = frozenset({"text", "thinking", "redacted_thinking", "tool_use", "tool_result"})
+
+
 def _kind_of_block(value: Any) -> str:
     kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", "")
     # A text says best what is wrong with a part that is no text.
-    return f"one-of-{kind}" if kind in {"text", "tool_use", "tool_result"} else "one-of-text"
+    return f"one-of-{kind}" if kind in _BLOCKS else "one-of-text"
 
 
 Block = Annotated[
     Annotated[TextBlock, Tag("one-of-text")]
+    | Annotated[ThinkingBlock, Tag("one-of-thinking")]
+    | Annotated[RedactedBlock, Tag("one-of-redacted_thinking")]
     | Annotated[ToolUseBlock, Tag("one-of-tool_use")]
     | Annotated[ToolResultBlock, Tag("one-of-tool_result")],
     Discriminator(_kind_of_block),
 ]
+
+
+#: Blocks by role; of others texts only.
+_LEGAL: Final = {
+    "user": frozenset({"text", "tool_result"}),
+    "assistant": frozenset({"text", "thinking", "redacted_thinking", "tool_use"}),
+}  # fmt: skip
 
 
 class TurnMessage(RequestPart):
@@ -103,9 +131,10 @@ class TurnMessage(RequestPart):
             return [ChatMessage(role=self.role, content=self.content)]
         messages: list[ChatMessage] = []
         texts: list[str] = []
+        thoughts: list[str] = []
         calls: list[MadeCall] = []
         for block in self.content:
-            legal = {"user": {"text", "tool_result"}, "assistant": {"text", "tool_use"}}.get(self.role, {"text"})
+            legal = _LEGAL.get(self.role, frozenset({"text"}))
             if block.type not in legal:
                 raise InvalidArgument(
                     f"messages: a block {block.type} is not legal with the role {self.role}; legal: "
@@ -114,6 +143,8 @@ class TurnMessage(RequestPart):
             match block:
                 case TextBlock():
                     texts.append(block.text)
+                case ThinkingBlock():
+                    thoughts.append(block.thinking)
                 case ToolUseBlock():
                     arguments = orjson.dumps(block.input).decode()
                     calls.append(MadeCall(id=block.id, function=CalledFunction(name=block.name, arguments=arguments)))
@@ -121,7 +152,10 @@ class TurnMessage(RequestPart):
                     content = _joined(block.content or "")
                     messages.append(ChatMessage(role="tool", tool_call_id=block.tool_use_id, content=content))
         if texts or calls or not messages:
-            messages.append(ChatMessage(role=self.role, content="".join(texts), tool_calls=calls or None))
+            messages.append(ChatMessage(
+                role=self.role, content="".join(texts), tool_calls=calls or None,
+                reasoning_content="".join(thoughts) or None,
+            ))  # fmt: skip
         return messages
 
 
@@ -162,10 +196,12 @@ class OutputConfig(RequestPart):
     format: MessagesSchema | None = None
 
 
-class NoThinking(RequestPart):
-    """Thinking, which is not told apart from what is said."""
+class ThinkingOptions(RequestPart):
+    """Whether the model thinks: ``enable_thinking`` of the chat template. ``max_tokens`` bounds thinking, too."""
 
-    type: Literal["disabled"]
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: Annotated[int, Field(ge=1)] | None = None
+    display: Literal["summarized", "omitted"] | None = None
 
 
 class MessagesMetadata(RequestPart):
@@ -174,15 +210,22 @@ class MessagesMetadata(RequestPart):
     user_id: str | None = None
 
 
-class _Told(SamplingFields):
+class _Told(ServedFields, SamplingFields):
     """Fields that both routes read."""
+
+    NOT_USED = {
+        "container": (None,),
+        "mcp_servers": (None, []),
+        "context_management": (None,),
+        "inference_geo": (None,),
+    }
 
     model: str
     messages: Annotated[list[TurnMessage], Field(min_length=1)]
     system: str | list[TextBlock] | None = None
-    tools: Annotated[list[MessagesTool], Field(max_length=128)] | None = None
+    tools: list[MessagesTool] | None = None
     tool_choice: MessagesToolChoice | None = None
-    thinking: NoThinking | None = None
+    thinking: ThinkingOptions | None = None
     output_config: OutputConfig | None = None
     cache_control: dict[str, Any] | None = None
     chat_template_kwargs: Annotated[dict[str, Any], AfterValidator(check_template_values)] | None = None
@@ -207,6 +250,9 @@ class _Told(SamplingFields):
                 "messages: an assistant's message alone has nothing to answer; put a message of the user before it",
                 field="messages",
             )
+        values = dict(self.chat_template_kwargs or {})
+        if self.thinking is not None:
+            values.setdefault("enable_thinking", self.thinking.type != "disabled")
         choice, parallel = self._choice()
         config = self.output_config or OutputConfig()
         schema = None if config.format is None else schema_format("text", config.format.content)
@@ -215,7 +261,7 @@ class _Told(SamplingFields):
             tools=[declare_tool(tool.name, tool.description, tool.input_schema) for tool in self.tools or ()] or None,
             tool_choice=choice, parallel_tool_calls=parallel,
             reasoning_effort="xhigh" if config.effort == "max" else config.effort,
-            response_format=schema, chat_template_kwargs=self.chat_template_kwargs, **self.sampling_fields(),
+            response_format=schema, chat_template_kwargs=values or None, **self.sampling_fields(),
         )  # fmt: skip
 
     def _choice(self) -> tuple[Any, bool | None]:
@@ -237,7 +283,7 @@ class MessagesBody(_Told):
     """Body of ``POST /v1/messages``."""
 
     max_tokens: Annotated[int, Field(ge=1)]
-    stop_sequences: Annotated[list[StopText], Field(max_length=16)] | None = None
+    stop_sequences: StopTexts | None = None
     stream: bool = False
     metadata: MessagesMetadata | None = None
     service_tier: str | None = None
@@ -250,15 +296,17 @@ class CountBody(_Told):
 class MessageAnswer:
     """Answer of one request: a message, block by block."""
 
-    def __init__(self, name: str, most: int, turn: Turn) -> None:
+    def __init__(self, name: str, most: int, turn: Turn, shows_thoughts: bool = True) -> None:
         self._turn = turn
         self._most = most
+        self._shows_thoughts = shows_thoughts
         self._message: dict[str, Any] = {
             "id": f"msg_{secrets.token_hex(12)}", "type": "message", "role": "assistant", "model": name, "content": [],
             "stop_reason": None, "stop_sequence": None, "usage": _usage(0, 0, 0),
         }  # fmt: skip
         self._blocks: list[dict[str, Any]] = self._message["content"]
-        self._is_open = False
+        #: Kind of the block that is open: ``text`` or ``thinking``; empty if none is.
+        self._open = ""
 
     async def respond(self, request: Request, is_stream: bool) -> Response:
         """Respond whole, or with events."""
@@ -276,11 +324,13 @@ class MessageAnswer:
             for each in self._events(event):
                 yield frame(each)
 
-    def _events(self, event: Piece | ToolCall | Done) -> list[dict[str, Any]]:
+    def _events(self, event: Step) -> list[dict[str, Any]]:
         """Take a step of the turn; returns the events that tell of it."""
         match event:
             case Piece():
-                return self._say(event.text)
+                return self._say("text", event.text)
+            case Thought():
+                return self._say("thinking", event.text) if self._shows_thoughts else []
             case ToolCall():
                 return [*self._close(), *self._call(event)]
         tally = self._turn.tally
@@ -299,15 +349,17 @@ class MessageAnswer:
             return "max_tokens" if done.completion_tokens >= self._most else "model_context_window_exceeded"
         return "end_turn" if done.stop_sequence is None else "stop_sequence"
 
-    def _say(self, text: str) -> list[dict[str, Any]]:
+    def _say(self, kind: str, text: str) -> list[dict[str, Any]]:
         if not text:
             return []
         events = []
-        if not self._is_open:
-            self._is_open = True
-            events = [self._start({"type": "text", "text": ""})]
-        self._blocks[-1]["text"] += text
-        return [*events, self._delta({"type": "text_delta", "text": text})]
+        if self._open != kind:
+            events = self._close()
+            self._open = kind
+            signed = {"signature": ""} if kind == "thinking" else {}
+            events.append(self._start({"type": kind, kind: "", **signed}))
+        self._blocks[-1][kind] += text
+        return [*events, self._delta({"type": f"{kind}_delta", kind: text})]
 
     def _call(self, call: ToolCall) -> list[dict[str, Any]]:
         block = {"type": "tool_use", "id": call.id.replace("call_", "toolu_", 1), "name": call.name, "input": {}}
@@ -317,9 +369,10 @@ class MessageAnswer:
         return [*events, self._stop()]
 
     def _close(self) -> list[dict[str, Any]]:
-        """Close the text that is open, if one is."""
-        is_open, self._is_open = self._is_open, False
-        return [self._stop()] if is_open else []
+        """Close the block that is open, if one is."""
+        kind, self._open = self._open, ""
+        signed = [self._delta({"type": "signature_delta", "signature": ""})] if kind == "thinking" else []
+        return [*signed, self._stop()] if kind else []
 
     def _start(self, block: dict[str, Any]) -> dict[str, Any]:
         self._blocks.append(block)

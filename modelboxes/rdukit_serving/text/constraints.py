@@ -6,8 +6,10 @@ Axes: V vocabulary.
 """
 
 import json
+import re
+import secrets
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -16,9 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rdukit.errors import InvalidArgument, RuntimeFault
+from rdukit_serving.text.forms.schemas import UnkeptSchema, schema_text
+from rdukit_serving.text.forms.spelling import spell
 
-#: Longest form as JSON text, which goes in one packet with the other options of a text.
-MAX_FORM_CHARACTERS: Final = 16_000
+#: Longest form as JSON text: llguidance takes a second and some 100 MB for it.
+MAX_FORM_CHARACTERS: Final = 1_000_000
 #: Compiled forms that are kept.
 _KEPT: Final = 32
 #: A stranger's form may take about a second and 100 MB, not more: all texts of the model wait meanwhile. An error does
@@ -32,12 +36,18 @@ JSON_WAY: Final[Mapping[str, Any]] = {
 }  # fmt: skip
 
 
+#: Literals of a grammar.
+_LITERAL: Final = re.compile(r'"(?:\\.|[^"\\])*"|/(?:\\.|[^/\\])*/')
+
+
 class FormKind(StrEnum):
     """Kinds of forms."""
 
     JSON = "json"
     REGEX = "regex"
     GRAMMAR = "grammar"
+    #: Put together by ``forms.composed``.
+    PARTS = "parts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +129,10 @@ class Constraints:
         self._tokenizer = tokenizer
         self._tokens = tokens
         self._ends = sorted(ends)
-        self._lookup: Any = None
+        self._special = special_tokens(tokenizer)
+        self._added = {each["content"]: each["id"] for each in json.loads(tokenizer).get("added_tokens") or ()}
+        #: By whether special tokens have their names.
+        self._lookups: dict[bool, Any] = {}
         self._kept: OrderedDict[TextForm, Any] = OrderedDict()
 
     def find(self, form: TextForm) -> Constraint:
@@ -138,15 +151,12 @@ class Constraints:
 
     def _compile(self, form: TextForm) -> Any:
         try:
-            from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+            from llguidance import LLMatcher, LLParserLimits
         except ImportError as cause:
             raise InvalidArgument(
                 f"{form.field} is not served here: the package llguidance is missing; install rdukit[grammars]",
                 field=form.field,
             ) from cause
-        if self._lookup is None:
-            # Without an end of its own it takes one that no text has: the text ends when its form does.
-            self._lookup = LLTokenizer(self._tokenizer, n_vocab=self._tokens, eos_token=self._ends or None)
         try:
             if form.kind == FormKind.JSON:
                 options: Any = dict(JSON_WAY)
@@ -154,9 +164,10 @@ class Constraints:
             elif form.kind == FormKind.REGEX:
                 grammar = LLMatcher.grammar_from_regex(form.text)
             else:
-                grammar = LLMatcher.grammar_from_lark(form.text)
+                text = spell(form.text, self._added) if form.kind == FormKind.PARTS else form.text
+                grammar = LLMatcher.grammar_from_lark(text)
             limits = LLParserLimits(**_LIMITS)
-            matcher = LLMatcher(self._lookup, grammar, log_level=0, limits=limits)
+            matcher = LLMatcher(self._lookup(names_special(form, self._special)), grammar, log_level=0, limits=limits)
             reason = matcher.get_error()
         except ValueError as cause:
             reason = str(cause) or "it is no JSON object"
@@ -165,9 +176,63 @@ class Constraints:
             raise InvalidArgument(words, field=form.field)
         return matcher
 
+    def _lookup(self, names: bool) -> Any:
+        """Return llguidance's tokenizer; without names of special tokens, literals that read like one are spelled."""
+        if names not in self._lookups:
+            from llguidance import LLTokenizer
+
+            text = self._tokenizer if names else rename_special(self._tokenizer)
+            # Without an end of its own it takes one that no text has: the text ends when its form does.
+            self._lookups[names] = LLTokenizer(text, n_vocab=self._tokens, eos_token=self._ends or None)
+        return self._lookups[names]
+
+
+def special_tokens(tokenizer: str) -> frozenset[str]:
+    """Return the tokens of a ``tokenizer.json`` that llguidance takes for special: those, and added ones in <>."""
+    added = json.loads(tokenizer).get("added_tokens") or ()
+    return frozenset(
+        each["content"] for each in added
+        if each.get("special") or (each["content"].startswith("<") and each["content"].endswith(">"))
+    )  # fmt: skip
+
+
+def names_special(form: TextForm, special: Collection[str]) -> bool:
+    """Return whether a grammar names special tokens, as opposed to texts that read like one."""
+    if form.kind != FormKind.GRAMMAR:
+        return False
+    bare = _LITERAL.sub("", form.text)
+    return any(token in bare for token in special)
+
+
+def rename_special(tokenizer: str) -> str:
+    """Return a ``tokenizer.json`` whose special tokens have names that no text has."""
+    content = json.loads(tokenizer)
+    names = {token: f"{secrets.token_hex(8)}{token}" for token in special_tokens(tokenizer)}
+    for added in content.get("added_tokens") or ():
+        if added["content"] in names:
+            added |= {"content": names[added["content"]], "special": True}
+    model = content.get("model") or {}
+    if isinstance(vocabulary := model.get("vocab"), dict):
+        model["vocab"] = {names.get(token, token): number for token, number in vocabulary.items()}
+    elif isinstance(vocabulary, list):
+        model["vocab"] = [[names.get(token, token), score] for token, score in vocabulary]
+    return json.dumps(content)
+
 
 def shorten_reason(reason: str) -> str:
     """Shorten llguidance's words on a form to where it is wrong and why, on one line."""
     first, *others = reason.splitlines()
     why = next((line.removeprefix("error: ") for line in others if line.startswith("error: ")), "")
     return f"{first} {why}".strip()[:500]
+
+
+def kept_schema(schema: object, field: str) -> str:
+    """Return a JSON schema as llguidance keeps it exactly, as JSON text; ``field`` is where the caller wrote it.
+
+    Raises:
+        InvalidArgument: no text can be made by it; the message says what to write.
+    """
+    try:
+        return schema_text(schema)
+    except UnkeptSchema as cause:
+        raise InvalidArgument(f"{field}: {cause}", field=field) from cause

@@ -4,12 +4,14 @@ Source: OpenAI's API reference, "Structured outputs"; ``structured_outputs`` is 
 """
 
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from rdukit.errors import InvalidArgument
 from rdukit_serving.text.chat_messages import RequestPart
-from rdukit_serving.text.constraints import FormKind, TextForm
+from rdukit_serving.text.constraints import FormKind, TextForm, kept_schema
 
 
 class PlainFormat(RequestPart):
@@ -55,7 +57,7 @@ class StructuredOutputs(RequestPart):
 
     json_: Annotated[dict[str, Any] | None, Field(alias="json")] = None
     regex: Annotated[str, Field(min_length=1)] | None = None
-    choice: Annotated[list[str], Field(min_length=1, max_length=1000)] | None = None
+    choice: Annotated[list[str], Field(min_length=1)] | None = None
     grammar: Annotated[str, Field(min_length=1)] | None = None
 
     @model_validator(mode="after")
@@ -65,22 +67,37 @@ class StructuredOutputs(RequestPart):
         return self
 
 
-def form_of(response_format: ResponseFormat | None, outputs: StructuredOutputs | None) -> TextForm | None:
+def form_of(
+    response_format: ResponseFormat | None, outputs: StructuredOutputs | None, guided: Mapping[str, Any] | None = None
+) -> TextForm | None:  # fmt: skip
     """Return the form that a text must have; None for any text. ``response_format`` wins.
 
+    ``guided``: values of vLLM's ``guided_json`` and so on, by their kinds.
+
     Raises:
-        InvalidArgument: it is too long.
+        InvalidArgument: it is too long or cannot be kept, or ``guided`` has two.
     """
+    named = {kind: value for kind, value in (guided or {}).items() if value is not None}
+    if len(named) + (outputs is not None) > 1:
+        field = f"guided_{next(iter(named))}"
+        raise InvalidArgument(f"{field}: a text has one form; leave the others out", field=field)
     match response_format:
         case ObjectFormat():
             return TextForm(FormKind.JSON, '{"type": "object"}')
         case SchemaFormat(json_schema=schema):
-            return TextForm(FormKind.JSON, _written(schema.content))
+            return TextForm(FormKind.JSON, kept_schema(schema.content, "response_format"))
+    field = "structured_outputs"
+    for kind, value in named.items():
+        field = f"guided_{kind}"
+        try:
+            given = json.loads(value) if kind == "json" and isinstance(value, str) else value
+            outputs = StructuredOutputs.model_validate({kind: given})
+        except (ValueError, RecursionError) as cause:
+            raise InvalidArgument(f"{field}: it is no form of the kind {kind}", field=field) from cause
     if outputs is None:
         return None
-    field = "structured_outputs"
     if outputs.json_ is not None:
-        return TextForm(FormKind.JSON, _written(outputs.json_), field)
+        return TextForm(FormKind.JSON, kept_schema(outputs.json_, field), field)
     if outputs.regex is not None:
         return TextForm(FormKind.REGEX, outputs.regex, field)
     if outputs.choice is not None:

@@ -78,13 +78,14 @@ class Generation:
             )
         form = message["form"]
         constraint = None if form is None else vocabulary.constraints.find(TextForm(*form))
-        self._sampler = Sampler(options, self.prompt, constraint)
+        sizes.check_tokens(options.stop_tokens, "stop_token_ids")
+        self._ends = (frozenset() if options.ignore_eos else vocabulary.ends) | frozenset(options.stop_tokens)
+        self._sampler = Sampler(options, self.prompt, constraint, self._ends)
         skips = not message["keeps_special"]
         self._stream = TextStream(
             lambda tokens: str(vocabulary.tokenizer.decode(list(tokens), skip_special_tokens=skips)), message["stop"]
         )
         self._vocabulary, self._tell = vocabulary, tell
-        self._ends = frozenset() if options.ignore_eos else vocabulary.ends
         self._most: int = room if message["max_tokens"] is None else min(message["max_tokens"], room)
         #: How many of the likeliest tokens are told with each; None: nothing of probabilities.
         self._top: int | None = message["top_logprobs"]

@@ -17,10 +17,11 @@ from fastapi.responses import JSONResponse, Response
 
 from rdukit.errors import RdukitError
 from rdukit_serving.models.version import ModelVersion
-from rdukit_serving.text.answers import Tally, Turn, make_together, server_timing, stream_response, unless_gone
-from rdukit_serving.text.queue import Done, GenerationRequest, Piece
+from rdukit_serving.text.answers import Step, Tally, Turn, make_together, server_timing, stream_response, unless_gone
+from rdukit_serving.text.queue import Done, GenerationRequest, Piece, Thought
+from rdukit_serving.text.reasoning import AnswerReader
 from rdukit_serving.text.token_bytes import characters, shown
-from rdukit_serving.text.tool_calls import CallReader, ToolCall
+from rdukit_serving.text.tool_calls import ToolCall
 
 _TYPES: Final = {
     400: "invalid_request_error",
@@ -35,19 +36,22 @@ _BYTES: Final = "bytes:"
 
 @dataclass(slots=True)
 class _Choice:
-    """Choice so far: what was said, tokens with their probabilities, calls, why it ended."""
+    """Choice so far: what was thought and said, tokens with their probabilities, calls, why it ended."""
 
     text: str = ""
+    thought: str = ""
     pieces: list[Piece] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
     reason: str = ""
 
-    def take(self, event: Piece | ToolCall | Done) -> None:
+    def take(self, event: Step) -> None:
         """Take a step of the text."""
         match event:
             case Piece():
                 self.text += event.text
                 self.pieces.append(event)
+            case Thought():
+                self.thought += event.text
             case ToolCall():
                 self.calls.append(event)
             case Done():
@@ -57,13 +61,13 @@ class _Choice:
 class Completion:
     """Response, whole or streamed; its choices are made at once.
 
-    ``choices``: of each prompt. ``new_reader`` gives each text a reader of the calls in it; None where there are no
-    tools.
+    ``choices``: of each prompt. ``new_reader`` gives each text a reader of thoughts and calls in it; None where there
+    are neither.
     """
 
     def __init__(
         self, name: str, version: ModelVersion, requests: Sequence[GenerationRequest], choices: int, is_chat: bool,
-        with_logprobs: bool, new_reader: Callable[[], CallReader | None] = lambda: None,
+        with_logprobs: bool, new_reader: Callable[[], AnswerReader | None] = lambda: None,
     ) -> None:  # fmt: skip
         self._name = name
         self._version = version
@@ -108,6 +112,8 @@ class Completion:
         message: dict[str, object] = {"role": "assistant", "content": choice.text, "refusal": None}
         if choice.calls:
             message |= {"content": choice.text or None, "tool_calls": [call.body() for call in choice.calls]}
+        if choice.thought:
+            message["reasoning_content"] = choice.thought
         return {"message": message}
 
     async def _stream(self, with_usage: bool) -> AsyncGenerator[bytes]:
@@ -131,6 +137,8 @@ class Completion:
                             sent[index][0] += characters(event.token)
                         choices = [self._choice(index, {"content": event.text}, logprobs=logprobs)]
                         yield _frame({**head, "choices": choices})
+                    case Thought():
+                        yield _frame({**head, "choices": [self._choice(index, {"reasoning_content": event.text})]})
                     case ToolCall():
                         for delta in _call_deltas(event, sent[index][1]):
                             yield _frame({**head, "choices": [self._choice(index, delta)]})

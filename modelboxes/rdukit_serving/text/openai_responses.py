@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import AfterValidator, Discriminator, Field, Tag
 
 from rdukit.errors import InvalidArgument, RdukitError
-from rdukit_serving.text.answers import Turn, server_timing, stream_response, unless_gone
+from rdukit_serving.text.answers import Step, Turn, server_timing, stream_response, unless_gone
 from rdukit_serving.text.chat_messages import (
     CalledFunction,
     ChatMessage,
@@ -31,7 +31,8 @@ from rdukit_serving.text.form_values import ObjectFormat, PlainFormat, ResponseF
 from rdukit_serving.text.generation_config import sampling_defaults
 from rdukit_serving.text.openai_answers import token_chances
 from rdukit_serving.text.openai_values import ChatBody, SamplingFields
-from rdukit_serving.text.queue import Done, Piece
+from rdukit_serving.text.queue import Piece, Thought
+from rdukit_serving.text.request_fields import AcceptedFields, Verbosity
 from rdukit_serving.text.tool_calls import ToolCall
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -78,6 +79,24 @@ class CallOutputItem(RequestPart):
     status: ItemStatus | None = None
 
 
+class ThoughtText(RequestPart):
+    """Part of what the model thought."""
+
+    type: Literal["reasoning_text", "summary_text", "text"]
+    text: str
+
+
+class ReasoningItem(RequestPart):
+    """What the model thought, as it came in an answer; a summary says nothing to a model."""
+
+    type: Literal["reasoning"]
+    id: str | None = None
+    summary: list[ThoughtText] | None = None
+    content: list[ThoughtText] | None = None
+    encrypted_content: str | None = None
+    status: ItemStatus | None = None
+
+
 def _kind_of_item(value: Any) -> str:
     kind = value.get("type", "message") if isinstance(value, dict) else getattr(value, "type", "")
     return f"one-of-{kind}"
@@ -85,11 +104,13 @@ def _kind_of_item(value: Any) -> str:
 
 Item = Annotated[
     Annotated[MessageItem, Tag("one-of-message")]
+    | Annotated[ReasoningItem, Tag("one-of-reasoning")]
     | Annotated[CallItem, Tag("one-of-function_call")]
     | Annotated[CallOutputItem, Tag("one-of-function_call_output")],
     Discriminator(
         _kind_of_item, custom_error_type="item_kind",
-        custom_error_message="items of this type are not served; legal: message, function_call, function_call_output",
+        custom_error_message="items of this type are not served; legal: message, reasoning, function_call, "
+        "function_call_output",
     ),
 ]  # fmt: skip
 
@@ -121,7 +142,8 @@ class TextOptions(RequestPart):
     """Options of the text."""
 
     format: Annotated[PlainFormat | ObjectFormat | FlatSchemaFormat, Field(discriminator="type")] | None = None
-    verbosity: Literal["medium"] | None = None
+    #: Without effect.
+    verbosity: Verbosity | None = None
 
 
 class ReasoningOptions(RequestPart):
@@ -141,8 +163,13 @@ class ResponseStreamOptions(RequestPart):
 _LOGPROBS: Final = "message.output_text.logprobs"
 
 
-class ResponseBody(SamplingFields):
+class ResponseBody(AcceptedFields, SamplingFields):
     """Body of ``POST /v1/responses``. Nothing is kept, so nothing can be asked for later."""
+
+    NOT_USED = {
+        "previous_response_id": (None,), "conversation": (None,), "prompt": (None,), "max_tool_calls": (None,),
+        "context_management": (None,),
+    }  # fmt: skip
 
     model: str
     input: str | Annotated[list[Item], Field(min_length=1)]
@@ -154,20 +181,13 @@ class ResponseBody(SamplingFields):
     background: Literal[False] | None = None
     truncation: Literal["disabled"] | None = None
     text: TextOptions | None = None
-    tools: Annotated[list[ResponseTool], Field(max_length=128)] | None = None
+    tools: list[ResponseTool] | None = None
     tool_choice: Literal["none", "auto", "required"] | ChosenResponseTool | None = None
     parallel_tool_calls: bool | None = None
     reasoning: ReasoningOptions | None = None
     include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     chat_template_kwargs: Annotated[dict[str, Any], AfterValidator(check_template_values)] | None = None
-    #: What says nothing to a model.
-    metadata: dict[str, str] | None = None
-    user: str | None = None
-    safety_identifier: str | None = None
-    service_tier: str | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
 
     def chat(self) -> ChatBody:
         """Return the chat that this is.
@@ -193,10 +213,16 @@ class ResponseBody(SamplingFields):
         if isinstance(self.input, str):
             return [*messages, ChatMessage(role="user", content=self.input)]
         for item in self.input:
+            # What an assistant thought, said and called is one message to a template.
+            is_new = not messages or messages[-1].role != "assistant"
             match item:
+                case ReasoningItem():
+                    thought = "".join(part.text for part in item.content or ()) or None
+                    messages.append(ChatMessage(role="assistant", reasoning_content=thought))
+                case MessageItem(role="assistant") if not is_new and _only_thought(messages[-1]):
+                    messages[-1].content = _joined(item.content)
                 case CallItem():
-                    # What an assistant said and called is one message to a template.
-                    if not messages or messages[-1].role != "assistant":
+                    if is_new:
                         messages.append(ChatMessage(role="assistant"))
                     function = CalledFunction(name=item.name, arguments=item.arguments)
                     said = messages[-1]
@@ -231,6 +257,10 @@ class ResponseBody(SamplingFields):
         }  # fmt: skip
 
 
+def _only_thought(message: ChatMessage) -> bool:
+    return message.reasoning_content is not None and message.content is None and not message.tool_calls
+
+
 def _plain(value: object) -> object:
     return value.model_dump(by_alias=True, exclude_none=True) if isinstance(value, RequestPart) else value
 
@@ -250,9 +280,9 @@ class ResponseAnswer:
             "status": "in_progress", "model": name, "output": [], "error": None, "incomplete_details": None,
             **body.echoed(sampling_defaults(turn.version.files.checkpoint)), "usage": None,
         }  # fmt: skip
-        #: Items so far; a message that is open is the last of them.
+        #: Items so far, and the type of the one that is open, which is the last of them; empty if none is.
         self._items: list[dict[str, Any]] = self._response["output"]
-        self._is_open = False
+        self._open_type = ""
 
     async def respond(self, request: Request, is_stream: bool) -> Response:
         """Respond whole, or with events."""
@@ -271,17 +301,21 @@ class ResponseAnswer:
             for each in self._events(event):
                 yield self._frame(each)
 
-    def _events(self, event: Piece | ToolCall | Done) -> list[dict[str, Any]]:
+    def _events(self, event: Step) -> list[dict[str, Any]]:
         """Take a step of the turn; returns the events that tell of it."""
         match event:
             case Piece():
-                return [*self._open(), self._say(event)]
+                # A token of a thought has no text here.
+                return [*self._open(), self._say(event)] if event.text or self._open_type != "reasoning" else []
+            case Thought():
+                return [*self._begin_thought(), self._think(event.text)]
             case ToolCall():
                 return [*self._close("completed"), *self._call(event)]
         is_whole = event.reason != "length"
         status = "completed" if is_whole else "incomplete"
         # A text without a word is a message, too.
-        events = [*([] if self._items else self._open()), *self._close(status)]
+        is_silent = not any(item["type"] != "reasoning" for item in self._items)
+        events = [*(self._open() if (is_silent and is_whole) or not self._items else []), *self._close(status)]
         now = time.time()
         usage: Any = self._turn.tally.usage(now)
         self._response |= {
@@ -298,9 +332,10 @@ class ResponseAnswer:
 
     def _open(self) -> list[dict[str, Any]]:
         """Open a message unless one is."""
-        if self._is_open:
+        if self._open_type == "message":
             return []
-        self._is_open = True
+        closed = self._close("completed")
+        self._open_type = "message"
         part: dict[str, Any] = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
         item: dict[str, Any] = {
             "id": f"msg_{secrets.token_hex(16)}", "type": "message", "role": "assistant", "status": "in_progress",
@@ -308,7 +343,27 @@ class ResponseAnswer:
         }  # fmt: skip
         added = self._add(item)
         item["content"] = [part]
-        return [added, {"type": "response.content_part.added", **self._place(), "part": {**part, "logprobs": []}}]
+        shown = {**part, "logprobs": []}
+        return [*closed, added, {"type": "response.content_part.added", **self._place(), "part": shown}]
+
+    def _begin_thought(self) -> list[dict[str, Any]]:
+        """Begin an item of thoughts unless one is open."""
+        if self._open_type == "reasoning":
+            return []
+        closed = self._close("completed")
+        self._open_type = "reasoning"
+        item: dict[str, Any] = {
+            "id": f"rs_{secrets.token_hex(16)}", "type": "reasoning", "summary": [], "content": [],
+            "status": "in_progress",
+        }  # fmt: skip
+        added = self._add(item)
+        item["content"] = [{"type": "reasoning_text", "text": ""}]
+        part = {"type": "reasoning_text", "text": ""}
+        return [*closed, added, {"type": "response.content_part.added", **self._place(), "part": part}]
+
+    def _think(self, text: str) -> dict[str, Any]:
+        self._items[-1]["content"][0]["text"] += text
+        return {"type": "response.reasoning_text.delta", **self._place(), "delta": text}
 
     def _say(self, piece: Piece) -> dict[str, Any]:
         part = self._items[-1]["content"][0]
@@ -318,13 +373,16 @@ class ResponseAnswer:
         return {"type": "response.output_text.delta", **self._place(), "delta": piece.text, "logprobs": logprobs}
 
     def _close(self, status: str) -> list[dict[str, Any]]:
-        """Close the message that is open, if one is."""
-        if not self._is_open:
+        """Close the message or the thoughts that are open, if any are."""
+        if not self._open_type:
             return []
-        self._is_open = False
+        kind, self._open_type = self._open_type, ""
         item = self._items[-1]
         item["status"] = status
         part, place = item["content"][0], self._place()
+        if kind == "reasoning":
+            done = {"type": "response.reasoning_text.done", **place, "text": part["text"]}
+            return [done, {"type": "response.content_part.done", **place, "part": part}, self._item_done()]
         return [
             {"type": "response.output_text.done", **place, "text": part["text"], "logprobs": part["logprobs"]},
             {"type": "response.content_part.done", **place, "part": part},

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from rdukit.errors import InvalidArgument
 from rdukit.strict_json import refuse_duplicates, refuse_values
@@ -20,41 +20,52 @@ from rdukit_serving.text.chat_messages import (
     check_template_values,
 )
 from rdukit_serving.text.chat_template import ChatTemplate
+from rdukit_serving.text.constraints import TextForm
 from rdukit_serving.text.form_values import ResponseFormat, StructuredOutputs, form_of
+from rdukit_serving.text.forms.composed import compose
 from rdukit_serving.text.queue import GenerationRequest
+from rdukit_serving.text.reasoning import AnswerReader, ThinkingReader, find_thinking
+from rdukit_serving.text.request_fields import LEAVE_OUT, UNUSED_OF_VLLM, AcceptedFields, Verbosity, find_nearest
 from rdukit_serving.text.tool_calls import CallReader, forced_call, format_of
 
-#: Bounds of our own, so that a request fits into a packet to the device process.
-MAX_STOP_CHARACTERS: Final = 500
-MAX_BIASES: Final = 300
+#: Most characters of all stop texts together, which are looked for after each token; and most choices of a prompt
+#: and of a request, which hold their texts until the answer goes out.
+MAX_STOP_CHARACTERS: Final = 8192
+MAX_CHOICES: Final = 1024
+MAX_TEXTS: Final = 10_000
+
+
+def check_stops(stops: list[str]) -> list[str]:
+    """Return stop texts that are short enough together.
+
+    Raises:
+        ValueError: they are not.
+    """
+    size = sum(map(len, stops))
+    if size > MAX_STOP_CHARACTERS:
+        raise ValueError(f"they have {size} characters together; expected at most {MAX_STOP_CHARACTERS}")
+    return stops
+
 
 StopText = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
-Stop = StopText | Annotated[list[StopText], Field(max_length=4)] | None
+StopTexts = Annotated[list[StopText], AfterValidator(check_stops)]
+Stop = StopText | StopTexts | None
 Penalty = Annotated[float, Field(ge=-2, le=2)] | None
-Bias = Annotated[
-    dict[Annotated[int, Field(ge=0, lt=2**31)], Annotated[float, Field(ge=-100, le=100)]],
-    Field(max_length=MAX_BIASES),
-]
+Bias = dict[Annotated[int, Field(ge=0, lt=2**31)], Annotated[float, Field(ge=-100, le=100)]]
 Tokens = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1)]
 
 #: Values that mean "not used"; anything else in these fields is refused.
-_NOT_SERVED: Mapping[str, tuple[object, ...]] = {
+_NOT_SERVED: Final[Mapping[str, tuple[object, ...]]] = {
+    **UNUSED_OF_VLLM,
     "suffix": (None, ""), "tools": (None, []), "tool_choice": (None, "none", "auto"), "functions": (None, []),
-    "function_call": (None, "none"), "modalities": (None, ["text"]),
-    "audio": (None,), "prediction": (None,), "parallel_tool_calls": (None, True, False), "web_search_options": (None,),
+    "function_call": (None, "none"), "modalities": (None, ["text"]), "audio": (None,),
+    "parallel_tool_calls": (None, True, False), "web_search_options": (None,),
 }  # fmt: skip
-
-_LEAVE_OUT: Final = "is not served here; leave it out"
 
 #: What pydantic adds to an error's place to say which kind of value it tried.
 _TAG: Final = re.compile(r"(list\[|function-|constrained-|tagged-union|one-of-).*|str|int|\[key\]")
 
 Body = TypeVar("Body", bound=BaseModel)
-
-
-class _Body(RequestPart):
-    model: str
-    user: str | None = None
 
 
 class SamplingFields(RequestPart):
@@ -70,6 +81,15 @@ class SamplingFields(RequestPart):
     #: The vendor's: false is greedy whatever the temperature is.
     do_sample: bool | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    #: vLLM's: least tokens before one that ends a text, more tokens that end it, whether special ones are left out.
+    min_tokens: Annotated[int, Field(ge=0)] | None = None
+    stop_token_ids: list[Annotated[int, Field(ge=0, lt=2**31)]] | None = None
+    skip_special_tokens: bool | None = None
+
+    @property
+    def keeps_special(self) -> bool:
+        """Return whether special tokens stay in the text."""
+        return self.skip_special_tokens is False
 
     def sampling(self, choice: int) -> dict[str, object]:
         """Return values for ``SamplingOptions``, the model's own for those left out; each choice has its own seed."""
@@ -82,6 +102,8 @@ class SamplingFields(RequestPart):
             "ignore_eos": self.ignore_eos,
             "do_sample": self.do_sample or None,
             "seed": None if self.seed is None else (self.seed + choice) % 2**63,
+            "min_tokens": self.min_tokens,
+            "stop_tokens": self.stop_token_ids,
         }
         return {name: value for name, value in given.items() if value is not None}
 
@@ -97,7 +119,10 @@ class StreamOptions(RequestPart):
     include_obfuscation: bool = False
 
 
-class _Generation(_Body, SamplingFields):
+class _Generation(AcceptedFields, SamplingFields):
+    NOT_USED = _NOT_SERVED
+
+    model: str
     stream: bool = False
     stream_options: StreamOptions | None = None
     frequency_penalty: Penalty = None
@@ -106,21 +131,35 @@ class _Generation(_Body, SamplingFields):
     stop: Stop = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
-    n: Annotated[int, Field(ge=1, le=16)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    #: vLLM's older names of ``structured_outputs``.
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    #: Without effect.
+    guided_decoding_backend: str | None = None
     store: bool | None = None
-    metadata: dict[str, str] | None = None
-    service_tier: str | None = None
+    priority: int | None = None
+    request_id: str | None = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_what_is_not_served(cls, value: Any) -> Any:
-        if isinstance(value, dict):
-            for name, unused in _NOT_SERVED.items():
-                if name in value and name not in cls.model_fields:
-                    if value[name] not in unused:
-                        raise ValueError(f"{name} {_LEAVE_OUT}")
-                    value = {key: each for key, each in value.items() if key != name}
-        return value
+    def form(self) -> TextForm | None:
+        """Return the form that a text must have; None for any text.
+
+        Raises:
+            InvalidArgument: two are asked for, or it cannot be kept.
+        """
+        guided = {kind: getattr(self, f"guided_{kind}") for kind in ("json", "regex", "choice", "grammar")}
+        return form_of(self.response_format, self.structured_outputs, guided)
+
+    def check_least(self, most: int | None) -> None:
+        """Check that ``min_tokens`` is not above the limit of tokens.
+
+        Raises:
+            InvalidArgument: it is.
+        """
+        if most is not None and (self.min_tokens or 0) > most:
+            raise InvalidArgument(f"min_tokens: {self.min_tokens} is above max_tokens, {most}", field="min_tokens")
 
     def sampling(self, choice: int) -> dict[str, object]:
         """Return values for ``SamplingOptions``; each choice has a seed of its own."""
@@ -175,15 +214,20 @@ class CompletionBody(_Generation):
             )
         if self.max_tokens == 0 and not self.echo:
             raise InvalidArgument("max_tokens: 0 is legal only with echo: true", field="max_tokens")
+        texts = len(self.prompts()) * self.choices
+        if texts > MAX_TEXTS:
+            raise InvalidArgument(f"prompt: {texts} texts are asked for; expected at most {MAX_TEXTS}", field="prompt")
         most = 16 if self.max_tokens is None else self.max_tokens
-        form = form_of(self.response_format, self.structured_outputs)
+        self.check_least(most)
+        form = self.form()
         return [
             GenerationRequest(
-                prompt, most, self.sampling(choice), self.stops(), self.logprobs, bool(self.echo), form=form
+                prompt, most, self.sampling(choice), self.stops(), self.logprobs, bool(self.echo), form=form,
+                keeps_special=self.keeps_special,
             )
             for prompt in self.prompts()
             for choice in range(self.choices)
-        ]
+        ]  # fmt: skip
 
 
 class ChatBody(_Generation):
@@ -194,17 +238,24 @@ class ChatBody(_Generation):
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    tools: Annotated[list[FunctionTool], Field(max_length=128)] | None = None
+    tools: list[FunctionTool] | None = None
     tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
     parallel_tool_calls: bool | None = None
     #: Both are variables of the chat template.
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     chat_template_kwargs: Annotated[dict[str, Any], AfterValidator(check_template_values)] | None = None
+    #: Without effect: how long a model speaks, and what its text will be like.
+    verbosity: Verbosity | None = None
+    prediction: dict[str, Any] | None = None
 
     @property
     def has_tools(self) -> bool:
         """Return whether the model is told of tools."""
         return bool(self.tools) and self.tool_choice != "none"
+
+    def named_tools(self) -> list[tuple[str, dict[str, Any]]]:
+        """Return names of the tools and schemas of their arguments."""
+        return [(tool.function.name, tool.function.parameters or {}) for tool in self.tools or ()]
 
     def forced_tools(self) -> list[tuple[str, dict[str, Any]]]:
         """Return name and schema of the tools of which one must be called; none if none must.
@@ -216,20 +267,26 @@ class ChatBody(_Generation):
         if choice in (None, "none", "auto"):
             return []
         wanted = choice.function.name if isinstance(choice, ChosenTool) else None
-        tools = [(tool.function.name, tool.function.parameters or {}) for tool in self.tools or ()]
+        tools = self.named_tools()
         found = [tool for tool in tools if wanted in (None, tool[0])]
         if not found:
             names = ", ".join(name for name, _ in tools) or "none, as there are no tools"
             raise InvalidArgument(f"tool_choice: {wanted or choice} is not legal; legal: {names}", field="tool_choice")
         return found
 
-    def call_reader(self, template: ChatTemplate) -> CallReader | None:
-        """Return a reader of calls for one text; None without tools."""
-        if not self.has_tools:
+    def reader(self, template: ChatTemplate, prompt: str) -> AnswerReader | None:
+        """Return a reader of thoughts and calls for one text after a prompt; None where there are neither."""
+        thinking = find_thinking(template.text, prompt)
+        if not self.has_tools and thinking is None:
             return None
-        names = [tool.function.name for tool in self.tools or ()]
+        names = [tool.function.name for tool in self.tools or ()] if self.has_tools else []
         most = 1 if self.parallel_tool_calls is False else None
-        return CallReader(format_of(template.text), names, bool(self.forced_tools()), most)
+        of_calls = format_of(template.text)
+        return AnswerReader(
+            None if thinking is None else ThinkingReader(thinking),
+            CallReader(of_calls, names, bool(self.forced_tools()), most) if names else None,
+            CallReader(of_calls.marked(), names, most=most) if names and thinking is not None else None, most,
+        )  # fmt: skip
 
     def for_template(self, template: ChatTemplate) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """Return messages and variables as a template reads them."""
@@ -249,17 +306,22 @@ class ChatBody(_Generation):
             raise InvalidArgument("top_logprobs needs logprobs: true", field="top_logprobs")
         most = self.max_completion_tokens or self.max_tokens
         top = (self.top_logprobs or 0) if self.logprobs else None
-        form = form_of(self.response_format, self.structured_outputs)
-        forced = self.forced_tools()
-        if forced:
-            if form is not None:
-                raise InvalidArgument(
-                    "tool_choice: a text is a call or has the form of response_format; leave one out",
-                    field="tool_choice",
-                )
-            of_calls = format_of(template.text)
-            prompt, form = prompt + of_calls.opener, forced_call(of_calls, forced)
-        keeps_special = self.has_tools and not forced
+        self.check_least(most)
+        form = self.form()
+        forced, of_calls = self.forced_tools(), format_of(template.text)
+        thinking = find_thinking(template.text, prompt)
+        thinks = thinking is not None and not thinking.has_ended
+        if forced:  # a text that must be a call has no content that could have another form
+            form = forced_call(of_calls, forced)
+            if thinks:
+                form = compose(thinking, None, form, of_calls.opener)
+            else:
+                prompt += of_calls.opener
+        elif form is not None and self.has_tools and form.field == "response_format":
+            form = compose(thinking, form, forced_call(of_calls, self.named_tools()), of_calls.opener)
+        elif form is not None and thinks:
+            form = compose(thinking, form, None)
+        keeps_special = self.keeps_special or thinking is not None or (self.has_tools and not forced)
         return [
             GenerationRequest(
                 prompt, most, self.sampling(choice), self.stops(), top, is_rendered=not template.is_ours, form=form,
@@ -269,9 +331,11 @@ class ChatBody(_Generation):
         ]  # fmt: skip
 
 
-class EmbeddingBody(_Body):
+class EmbeddingBody(RequestPart):
     """Body of ``POST /v1/embeddings``."""
 
+    model: str
+    user: str | None = None
     input: str | Tokens | Annotated[list[str], Field(min_length=1)] | Annotated[list[Tokens], Field(min_length=1)]
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[int, Field(ge=1)] | None = None
@@ -309,7 +373,9 @@ def parse_body(kind: type[Body], body: bytes) -> Body:
         words = str(first["msg"]).removeprefix("Value error, ")
         if first["type"] == "extra_forbidden":
             words = "it is no field of this request; leave it out"
-        if not place and words.endswith(_LEAVE_OUT):
+            nearest = find_nearest(place, kind.model_fields)
+            words += f", or write {nearest}" if nearest else ""
+        if not place and LEAVE_OUT in words:
             place = words.partition(" ")[0]
             raise InvalidArgument(words, field=place) from cause
         raise InvalidArgument(f"{place}: {words}" if place else words, field=place or None) from cause

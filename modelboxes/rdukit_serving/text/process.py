@@ -109,7 +109,9 @@ class TextLoop:
         self._rows = RowTable(program.sizes.texts)
         #: By number, the oldest first.
         self._made: dict[int, Generation] = {}
+        #: Long prompts, and long options, of which parts are still to come.
         self._prompts: dict[int, LongPrompt] = {}
+        self._options: dict[int, LongPrompt] = {}
         self._events: list[str] = []
         self._has_read = False
         self._most_guessed, self._draft = resolve(SPECULATION), draft
@@ -159,16 +161,19 @@ class TextLoop:
         return list(self._made.values())
 
     def _take(self, number: int, message: dict[str, Any]) -> None:
-        if message["kind"] == "prompt":
-            self._prompts.setdefault(number, LongPrompt()).add(message["at"], message["part"])
+        if message["kind"] in {"prompt", "options"}:
+            parts = self._prompts if message["kind"] == "prompt" else self._options
+            parts.setdefault(number, LongPrompt()).add(message["at"], message["part"])
             self._tell(number, kind="taken")
             return
-        long = self._prompts.pop(number, None)
+        long, options = self._prompts.pop(number, None), self._options.pop(number, None)
+        if options is not None and message.get("has_more_options"):
+            message |= json.loads(str(options.take()))
         if message["kind"] == "cancel":
             if number in self._made:
                 self._made[number].end("cancelled")
                 self._free_ended()
-            elif long is not None:
+            elif long is not None or options is not None:
                 self._tell(number, kind="done", text="", reason="cancelled", prompt_tokens=0, completion_tokens=0)
             return
         prompt = message["prompt"] if long is None else long.take()

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import itertools
+import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 from rdukit.errors import Overloaded, RdukitError, RuntimeFault, Unavailable, error_from_body
-from rdukit_serving.device.messages import PART, cut
+from rdukit_serving.device.messages import OPTIONS_PART, PART, cut, cut_options
 from rdukit_serving.models.statistics import ModelStatistics
 from rdukit_serving.text.constraints import TextForm
 
@@ -55,6 +56,13 @@ class Piece:
     token: bytes | None = None
     logprob: float | None = None
     top: Sequence[tuple[bytes, float]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Thought:
+    """Text that a model thinks and does not say."""
+
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,15 +337,19 @@ class TextQueue:
         events = self._events[number] = asyncio.Queue()
         is_over = False
         try:
-            if len(prompt) > PART:
-                # Each part after the process took the one before: the socket holds only some packets.
-                for at, part in cut(prompt):
-                    client.send(kind="prompt", number=number, at=at, part=part)
-                    if (message := await events.get())["kind"] != "taken":
-                        is_over = True
-                        yield message
-                        return
-                prompt = ""
+            # Each part after the process took the one before: the socket holds only some packets.
+            options = json.dumps(request)
+            parts = [("prompt", *part) for part in cut(prompt)] if len(prompt) > PART else []
+            if len(options) > OPTIONS_PART:
+                parts += [("options", *part) for part in cut_options(options)]
+                request = {"kind": request["kind"], "has_more_options": True}
+            for kind, at, part in parts:
+                client.send(kind=kind, number=number, at=at, part=part)
+                if (message := await events.get())["kind"] != "taken":
+                    is_over = True
+                    yield message
+                    return
+            prompt = "" if len(prompt) > PART else prompt
             client.send(number=number, prompt=prompt if isinstance(prompt, str) else list(prompt), **request)
             while not is_over:
                 message = await events.get()

@@ -175,7 +175,7 @@ class _Routes:
         prompt = await self._renderer.render(template, *body.for_template(template))
         answer = Completion(
             version.files.name, version, body.requests(prompt, template), body.choices, is_chat=True,
-            with_logprobs=bool(body.logprobs), new_reader=lambda: body.call_reader(template),
+            with_logprobs=bool(body.logprobs), new_reader=lambda: body.reader(template, prompt),
         )  # fmt: skip
         return await answer.respond(request, body.stream, body.wants_usage())
 
@@ -189,7 +189,11 @@ class _Routes:
         """Answer with blocks: what is said, and calls."""
         body = await self._read(MessagesBody, request)
         turn = await self._turn(request, body.chat(body.max_tokens, body.stop_sequences or ()), body.beginning)
-        answer = MessageAnswer(turn.version.files.name, body.max_tokens, turn)
+        thinks = turn.reader is not None and turn.reader.thinking is not None
+        if body.thinking is not None and body.thinking.type == "enabled" and not thinks:
+            raise InvalidArgument("thinking: the model's chat template has none; leave it out", field="thinking")
+        shows = body.thinking is None or body.thinking.type != "disabled"
+        answer = MessageAnswer(turn.version.files.name, body.max_tokens, turn, shows)
         return await answer.respond(request, body.stream)
 
     async def count_tokens(self, request: Request) -> Response:
@@ -215,7 +219,12 @@ class _Routes:
                 turn = await self._turn(request, chat.model_copy(update={"model": name}))
             else:
                 most, version = params.max_tokens_to_generate, await self._find(request, name)
-                turn = Turn(version, GenerationRequest(prompt, most, params.sampling(0), params.stops()))
+                turn = Turn(
+                    version,
+                    GenerationRequest(
+                        prompt, most, params.sampling(0), params.stops(), keeps_special=params.keeps_special
+                    ),
+                )
             turns.append((item, prompt, turn))
         if len(turns) > 1:  # each may have an expert of its own
             request.state.expert = ", ".join(sorted({turn.version.files.name for _, _, turn in turns}))
@@ -272,7 +281,7 @@ class _Routes:
         template: ChatTemplate = find_chat_template(version.files.checkpoint, chat.has_tools)
         prompt = await self._renderer.render(template, *chat.for_template(template)) + beginning
         (asked,) = chat.requests(prompt, template)
-        return Turn(version, asked, chat.call_reader(template))
+        return Turn(version, asked, chat.reader(template, prompt))
 
     async def embed(self, request: Request) -> Response:
         """Embed each text as a vector."""

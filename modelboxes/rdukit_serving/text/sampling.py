@@ -5,7 +5,7 @@ Pure but for the sampler's state.
 Axes: V vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,7 +31,8 @@ class SamplingOptions:
     token of ``bias`` gains what stands beside it. Source: OpenAI's API reference; the prompt does not count. Logits of
     tokens of the prompt or the text are divided by ``repetition_penalty`` where they are positive, and multiplied with
     it where not; what is less likely than ``min_p`` of the likeliest goes. Source: transformers' logits processors.
-    ``ignore_eos``: a token that ends a text does not end this one.
+    ``ignore_eos``: a token that ends a text does not end this one. ``stop_tokens`` end it, too. None that ends it is
+    chosen before ``min_tokens``, unless its form leaves nothing else. Source: vLLM's sampling parameters.
 
     Raises:
         InvalidArgument: a value outside its range.
@@ -47,6 +48,8 @@ class SamplingOptions:
     min_p: float = 0.0
     repetition_penalty: float = 1.0
     ignore_eos: bool = False
+    min_tokens: int = 0
+    stop_tokens: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.temperature <= 2.0:
@@ -75,11 +78,16 @@ class Sampler:
     """
 
     def __init__(
-        self, options: SamplingOptions, prompt: Sequence[int] = (), constraint: Constraint | None = None
+        self, options: SamplingOptions, prompt: Sequence[int] = (), constraint: Constraint | None = None,
+        ends: Collection[int] = (),
     ) -> None:  # fmt: skip
         self._options = options
         self._constraint = constraint
         self._random = np.random.default_rng(options.seed)
+        self._left = options.min_tokens
+        self._ends = np.array(sorted(ends), np.intp)
+        self._biased = np.array([token for token, _ in options.bias], np.intp)
+        self._biases = np.array([bias for _, bias in options.bias], np.float32)
         #: How often each token was chosen; stays empty without penalties.
         self._chosen: dict[int, int] = {}
         self._has_penalties = bool(options.frequency_penalty or options.presence_penalty)
@@ -96,16 +104,27 @@ class Sampler:
         if self._options.bias or self._chosen or self._seen:
             logits_V = self._adjusted(logits_V)
         if self._constraint is None:
-            token = self._draw(logits_V)
+            token = self._draw(self._without_ends(logits_V))
         else:
             legal = self._constraint.legal_tokens(logits_V)
+            if self._left > 0 and len(others := np.setdiff1d(legal, self._ends)):
+                legal = others
             token = int(legal[self._draw(logits_V[legal])])
             self._constraint.take(token)
+        self._left -= 1
         if self._has_penalties:
             self._chosen[token] = self._chosen.get(token, 0) + 1
         if self._seen is not None:
             self._seen.add(token)
         return token
+
+    def _without_ends(self, logits_V: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return logits of which none of a token that ends the text counts, as long as it has too few."""
+        if self._left <= 0 or not len(self._ends):
+            return logits_V
+        kept_V = logits_V.copy()
+        kept_V[self._ends[self._ends < len(kept_V)]] = -np.inf
+        return kept_V if kept_V.max() > -np.inf else logits_V
 
     def _adjusted(self, logits_V: NDArray[np.float32]) -> NDArray[np.float32]:
         options = self._options
@@ -115,8 +134,8 @@ class Sampler:
             of_seen = adjusted_V[seen]
             by = np.float32(options.repetition_penalty)
             adjusted_V[seen] = np.where(of_seen > 0, of_seen / by, of_seen * by)
-        for token, bias in options.bias:
-            adjusted_V[token] += bias
+        if len(self._biased):
+            adjusted_V[self._biased] += self._biases
         for token, count in self._chosen.items():
             adjusted_V[token] -= options.frequency_penalty * count + options.presence_penalty
         return adjusted_V

@@ -154,7 +154,8 @@ def find_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
 
 def length_of_beginning(text: str, stops: Sequence[str]) -> int:
     """Return how many characters at the end of ``text`` some stop sequence begins with."""
-    longest = min(len(text), max((len(stop) - 1 for stop in stops), default=0))
-    return next(
-        (size for size in range(longest, 0, -1) if any(stop.startswith(text[-size:]) for stop in stops)), 0
-    )  # fmt: skip
+    longest = 0
+    for stop in stops:
+        sizes = range(min(len(text), len(stop) - 1), longest, -1)
+        longest = next((size for size in sizes if stop.startswith(text[-size:])), longest)
+    return longest

@@ -7,10 +7,10 @@ import json
 import re
 import secrets
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from rdukit_serving.text.constraints import JSON_WAY, FormKind, TextForm
+from rdukit_serving.text.constraints import JSON_WAY, FormKind, TextForm, kept_schema
 from rdukit_serving.text.token_bytes import length_of_beginning
 
 
@@ -33,6 +33,10 @@ class CallFormat:
     def is_bare(self) -> bool:
         """Return whether a text that begins with an object may be a call."""
         return "" in self.begins
+
+    def marked(self) -> "CallFormat":
+        """Return the same format whose calls all begin with a mark."""
+        return replace(self, begins=tuple(mark for mark in self.begins if mark))
 
 
 _OBJECT: Final = '{"name": "NAME", "arguments": '
@@ -64,7 +68,8 @@ def forced_call(form: CallFormat, tools: Sequence[tuple[str, Mapping[str, Any]]]
     for number, (name, schema) in enumerate(tools):
         before = json.dumps(form.before.replace("NAME", name), ensure_ascii=False)
         after = json.dumps(form.after, ensure_ascii=False)
-        arguments = json.dumps({"type": "object", **schema, "x-guidance": dict(JSON_WAY)}, ensure_ascii=False)
+        kept = json.loads(kept_schema({"type": "object", **schema}, f"tools.{number}.function.parameters"))
+        arguments = json.dumps({**kept, "x-guidance": dict(JSON_WAY)}, ensure_ascii=False)
         lines += [f"call_{number}: {before} arguments_{number} {after}", f"arguments_{number}: %json {arguments}"]
     return TextForm(FormKind.GRAMMAR, "\n".join(lines), "tools")
 

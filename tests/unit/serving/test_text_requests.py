@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rdukit.errors import InvalidArgument
-from rdukit_serving.device.messages import PART, LongPrompt, cut
+from rdukit_serving.device.messages import MAX_PACKET_BYTES, PART, LongPrompt, cut, cut_options, encode
 from rdukit_serving.text.answers import Tally
 from rdukit_serving.text.chat_template import PLAIN, ChatTemplate
 from rdukit_serving.text.openai_values import ChatBody, CompletionBody, parse_body
@@ -29,22 +29,23 @@ def test_each_prompt_has_its_choices_with_seeds_of_their_own() -> None:
     assert completion(max_tokens=0, echo=True).requests()[0].max_tokens == 0
 
 
-def test_a_stop_is_a_text_or_up_to_four_of_any_length_to_a_limit() -> None:
+def test_a_stop_is_a_text_or_as_many_as_are_short_enough_together() -> None:
     assert completion(stop="longer than four").stops() == ["longer than four"]
     assert completion(stop=["\n\nHuman:", "b"]).stops() == ["\n\nHuman:", "b"]
+    assert len(completion(stop=["\n"] * 1000).stops()) == 1000
     assert completion(stop=[]).stops() == completion().stops() or not completion(stop=[]).stops()
 
 
 @pytest.mark.parametrize(
     ("fields", "place", "words"),
     [
-        ({"stop": ["a"] * 5}, "stop", "at most 4"),
+        ({"stop": ["a" * 500] * 17}, "stop", "8500 characters together; expected at most 8192"),
         ({"stop": ""}, "stop", "at least 1"),
         ({"stop": 5}, "stop", "valid"),
         ({"stop": ["ok", 5]}, "stop.1", "valid string"),
         ({"logit_bias": {"a": 1}}, "logit_bias.a", "valid integer"),
         ({"logit_bias": {"5": 101}}, "logit_bias.5", "less than or equal to 100"),
-        ({"logit_bias": {str(token): 0 for token in range(301)}}, "logit_bias", "at most 300"),
+        ({"n": 1025}, "n", "less than or equal to 1024"),
         ({"frequency_penalty": 3}, "frequency_penalty", "less than or equal to 2"),
         ({"presence_penalty": -3}, "presence_penalty", "greater than or equal to -2"),
         ({"min_p": 1.5}, "min_p", "less than or equal to 1"),
@@ -67,6 +68,7 @@ def test_an_error_names_the_field_as_the_caller_wrote_it(fields: dict[str, Any],
     [
         ({"best_of": 3, "n": 2}, "best_of", "3 is not legal; legal: 2, as n"),
         ({"max_tokens": 0}, "max_tokens", "legal only with echo"),
+        ({"prompt": ["a"] * 100, "n": 101}, "prompt", "10100 texts are asked for; expected at most 10000"),
     ],
 )
 def test_fields_that_do_not_go_together_are_refused(fields: dict[str, Any], place: str, words: str) -> None:
@@ -172,6 +174,22 @@ def test_usage_tells_tokens_seconds_and_tokens_a_second() -> None:
     assert usage["completion_tokens_after_first_per_sec"] == pytest.approx(10 / 4)
     assert usage["total_tokens_per_sec"] == pytest.approx(19 / 5)
     assert Tally(began_s=1.0).usage(1.0)["completion_tokens_per_sec"] == 0.0
+
+
+def test_biases_and_tools_are_as_many_as_a_body_holds() -> None:
+    (request,) = completion(logit_bias={str(token): 1 for token in range(50_000)}).requests()
+    assert len(request.message()["sampling"]["bias"]) == 50_000
+    tools = [{"type": "function", "function": {"name": f"tool_{number}"}} for number in range(500)]
+    assert len(chat({"role": "user", "content": "x"}, tools=tools).tools or ()) == 500
+
+
+def test_long_options_are_put_together_from_parts_that_fit_into_packets() -> None:
+    options = json.dumps({"form": ["json", '{"enum": ["\\é"]}' * 9000, "f"]})
+    together = LongPrompt()
+    for at, part in cut_options(options):
+        assert len(encode(kind="options", number=2**31, at=at, part=part)) < MAX_PACKET_BYTES
+        together.add(at, part)
+    assert together.take() == options
 
 
 @pytest.mark.parametrize("prompt", ["é" * (2 * PART + 1), list(range(PART)), "a"])

@@ -1,0 +1,59 @@
+"""Forms that are put together: thinking first, then a call of a tool or a text of a form. Pure.
+
+Parts are llguidance's Lark with two additions, which ``spelling`` takes out where the tokenizer is known: ``@"TEXT"``
+is a text that is a token where the tokenizer has one of it, and ``@until "TEXT"`` anything up to it.
+"""
+
+import json
+import re
+from typing import Any
+
+from rdukit_serving.text.constraints import JSON_WAY, FormKind, TextForm
+from rdukit_serving.text.reasoning import Thinking
+
+
+def compose(thinking: Thinking | None, body: TextForm | None, calls: TextForm | None, opener: str = "") -> TextForm:
+    """Return the form of a text that thinks first, if it may, and then is a call after ``opener`` or has a form.
+
+    At least one of ``body`` and ``calls`` is there.
+
+    Raises:
+        InvalidArgument: it is too long.
+    """
+    answers = ([] if calls is None else ["opened"]) + ([] if body is None else ["body"])
+    lines = [f"answer: {' | '.join(answers)}"]
+    if thinking is None or thinking.has_ended:
+        lines.insert(0, "start: answer")
+    else:
+        begins = "" if thinking.has_begun else f"@{_written(thinking.marks.begin)} "
+        thought = f"{begins}thinking blanks"
+        lines[:0] = [
+            f"start: {thought} answer" if thinking.has_begun else f"start: ({thought})? answer",
+            f"thinking: @until {_written(thinking.marks.end)}", r"blanks: /\n{0,3}/",
+        ]  # fmt: skip
+    if calls is not None:
+        lines += [f"opened: @{_written(opener)} calls" if opener else "opened: calls", _renamed(calls.text, "calls")]
+    if body is not None:
+        lines.append(_lark(body))
+    field = body.field if body is not None else calls.field if calls is not None else "tools"
+    return TextForm(FormKind.PARTS, "\n".join(lines), field)
+
+
+def _lark(form: TextForm) -> str:
+    """Return a form as a rule ``body``, with those that it needs."""
+    if form.kind == FormKind.JSON:
+        schema: Any = json.loads(form.text)
+        schema = schema if isinstance(schema, dict) else {"allOf": [schema]}
+        return f"body: %json {json.dumps({**schema, 'x-guidance': dict(JSON_WAY)}, ensure_ascii=False)}"
+    if form.kind == FormKind.REGEX:
+        pattern = re.sub(r"(\\.)|/", lambda found: found[1] or r"\/", form.text, flags=re.DOTALL)
+        return f"body: /{pattern}/".replace("\n", r"\n")
+    return _renamed(form.text, "body")
+
+
+def _renamed(grammar: str, name: str) -> str:
+    return re.sub(r"^start\b", name, grammar, flags=re.MULTILINE)
+
+
+def _written(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,109 @@
+"""Options of ``oneOf``: whether a value can match two, and the same options apart. Pure.
+
+llguidance keeps ``anyOf``. Where no value matches two options the two keywords say the same.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations, pairwise
+from typing import Any, Final
+
+#: Gives what a schema refers to.
+Resolve = Callable[[Any], Any]
+
+_KINDS: Final = frozenset({"object", "array", "string", "number", "boolean", "null"})
+#: Options of options that are looked at.
+_MAX_DEPTH: Final = 8
+
+
+def exclusive_options(options: Sequence[Any], resolve: Resolve) -> list[Any] | None:
+    """Return options for ``anyOf`` of the values that match exactly one of ``options``; None if they are not known."""
+    if all(_are_apart(one, other, resolve) for one, other in combinations(options, 2)):
+        return list(options)
+    spans = [_integer_span(resolve(each)) for each in options]
+    if None not in spans:
+        return _matched_once([span for span in spans if span is not None])
+    return None
+
+
+def _are_apart(one: Any, other: Any, resolve: Resolve, depth: int = 0) -> bool:
+    """Return whether surely no value matches both."""
+    one, other = resolve(one), resolve(other)
+    if one is False or other is False:
+        return True
+    if not isinstance(one, dict) or not isinstance(other, dict) or depth > _MAX_DEPTH:
+        return False
+    if not _kinds(one) & _kinds(other):
+        return True
+    for key in ("anyOf", "oneOf"):
+        for mine, yours in ((one, other), (other, one)):
+            if isinstance(mine.get(key), list):
+                return all(_are_apart(each, yours, resolve, depth + 1) for each in mine[key])
+    ours, theirs = _values(one), _values(other)
+    if ours is not None and theirs is not None:
+        return not ours & theirs
+    if _kinds(one) & _kinds(other) != {"object"}:
+        return False
+    both = set(one.get("required", ())) & set(other.get("required", ()))
+    mine, yours = one.get("properties", {}), other.get("properties", {})
+    return any(
+        _are_apart(mine[name], yours[name], resolve, depth + 1) for name in both if name in mine and name in yours
+    )
+
+
+def _kinds(schema: Mapping[str, Any]) -> set[str]:
+    """Return the kinds of values that may match; integers are numbers."""
+    named = schema.get("type")
+    values = _listed(schema)
+    if values is not None:
+        return {_kind(value) for value in values}
+    if isinstance(named, str):
+        named = [named]
+    if not isinstance(named, list):
+        return set(_KINDS)
+    return {"number" if name == "integer" else str(name) for name in named}
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "null"
+    for kinds, name in ((bool, "boolean"), (str, "string"), (int | float, "number"), (list, "array")):
+        if isinstance(value, kinds):
+            return name
+    return "object"
+
+
+def _listed(schema: Mapping[str, Any]) -> list[Any] | None:
+    if "const" in schema:
+        return [schema["const"]]
+    values = schema.get("enum")
+    return values if isinstance(values, list) else None
+
+
+def _values(schema: Mapping[str, Any]) -> set[str] | None:
+    values = _listed(schema)
+    if values is None:
+        return None
+    return {json.dumps(int(each) if isinstance(each, float) and each.is_integer() else each, sort_keys=True)
+            for each in values}  # fmt: skip
+
+
+def _integer_span(schema: Any) -> tuple[int, int] | None:
+    """Return the least and most integer of a range; None if the schema is another."""
+    if not isinstance(schema, dict) or schema.get("type") != "integer":
+        return None
+    if schema.keys() - {"type", "minimum", "maximum", "title", "description"}:
+        return None
+    least, most = schema.get("minimum"), schema.get("maximum")
+    is_known = isinstance(least, int) and isinstance(most, int) and not isinstance(least, bool)
+    return (least, most) if is_known and not isinstance(most, bool) else None  # type: ignore[return-value]
+
+
+def _matched_once(spans: Sequence[tuple[int, int]]) -> list[Any]:
+    """Return ranges of the integers that are in one span only."""
+    edges = sorted({edge for least, most in spans if least <= most for edge in (least, most + 1)})
+    return [
+        {"type": "integer", "minimum": begin, "maximum": end - 1}
+        for begin, end in pairwise(edges)
+        if sum(least <= begin <= most for least, most in spans) == 1
+    ] or [False]
