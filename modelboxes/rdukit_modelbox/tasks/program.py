@@ -68,7 +68,8 @@ class ModelProgram:
             _check_same_parameters(self.model, entry, shape)
         tensors = tensor_names(self.model)
         if shape.lora_rank:
-            add_adapters(self.model, shape.lora_rank, shape.lora_alpha, *head_outputs(shape.sizes))
+            heads = head_outputs(shape.sizes)
+            add_adapters(self.model, shape.lora_rank, shape.lora_alpha, *heads, layers=shape.lora_layers)
         samba.from_torch_model_(self.model)
         inputs = self._make_inputs(shape.batch_size, **shape.sizes)
         #: Names of the arrays of a data set, the target last if the task has one.
