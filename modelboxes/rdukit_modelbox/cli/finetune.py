@@ -40,14 +40,16 @@ _PATH: Final = click.Path(path_type=Path)
 @click.option("--warmup", type=click.IntRange(0), default=0, help="Steps in which the learning rate rises.")
 @click.option("--held-out", type=click.FloatRange(0, 0.5), default=0.05, show_default=True,
               help="Share of the records that the model is judged on, before and after.")  # fmt: skip
+@click.option("--beta", type=click.FloatRange(0, 10, min_open=True), default=0.1, show_default=True,
+              help="Of preference pairs: how closely the model stays to what it was.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Seed of all orders.")
 @JSON_OPTION
 def finetune(
     folder: Path, data: Path, output: Path, lora: int, lora_alpha: float, lora_layers: str, base: Path | None,
-    context: int, batch: int, epochs: int, max_steps: int, lr: float, warmup: int, held_out: float, seed: int,
-    as_json: bool,
+    context: int, batch: int, epochs: int, max_steps: int, lr: float, warmup: int, held_out: float, beta: float,
+    seed: int, as_json: bool,
 ) -> None:  # fmt: skip
-    """Train the model of a Hugging Face folder on texts, prompts with completions, chats, or labelled data.
+    """Train the model of a Hugging Face folder on texts, completions, chats, preference pairs, or labelled data.
 
     FOLDER may be a PEFT adapter, which trains on. OUTPUT becomes a folder that transformers and rdukit serve read.
     Ctrl-C stops; the same command goes on.
@@ -62,7 +64,9 @@ def finetune(
     layers = tuple(name.strip() for name in lora_layers.split(",") if name.strip())
     if (layers or lora_alpha) and not lora:
         raise InvalidArgument("--lora-layers and --lora-alpha are for updates of low rank; add --lora RANK")
-    options = FinetuneOptions(lora, lora_alpha, layers, context, batch, epochs, max_steps, lr, warmup, held_out, seed)
+    options = FinetuneOptions(
+        lora, lora_alpha, layers, context, batch, epochs, max_steps, lr, warmup, held_out, seed, beta
+    )
     with ProgressBars(is_quiet=as_json) as bars:
         made = run(folder, data, output, options, TerminalContext(load_box(box_file_of(folder, base)), bars), base)
     if as_json:

@@ -27,17 +27,28 @@ from rdukit_modelbox.finetune.classes import (
     new_head,
     picture_parameters,
 )
-from rdukit_modelbox.finetune.examples import PAIRS, TEXT, PreparedData, prepare_examples
+from rdukit_modelbox.finetune.examples import PAIRS, PREFERENCES, TEXT, PreparedData, prepare_examples
 from rdukit_modelbox.finetune.export import export_folder, refuse_code
 from rdukit_modelbox.finetune.peft_folder import PeftAdapter, adapter_for, base_of, is_peft_folder
+from rdukit_modelbox.finetune.preferences import (
+    MARGIN,
+    Preferences,
+    preference_entry,
+    reference_margins,
+    tokenize_pairs,
+    write_pairs,
+)
+from rdukit_modelbox.tasks.base import Task
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.verbs import load_verb
 from rdukit_modelbox.verbs.compile import LANGUAGE_MODELLING
 from rdukit_modelbox.verbs.context import VerbContext, VerbResult
+from rdukit_modelbox.verbs.evaluate import run_evaluate
+from rdukit_modelbox.verbs.train import run_train
 from rdukit_serving.shape import TRAIN, Shape
 from rdukit_serving.text.chat_template import TOKENIZER_FILE
 from rdukit_zoo.checkpoints.folder import HubFolder, identity_of, open_hub_folder
-from rdukit_zoo.registry import SizeValue
+from rdukit_zoo.registry import ModelEntry, SizeValue
 
 #: Name of the folder in the output that a later run goes on from.
 WORK: Final = ".finetune"
@@ -48,6 +59,8 @@ TASKS: Final = (LANGUAGE_MODELLING, TEXTS, PICTURES)
 #: Learning rates where none is given. Source: ours; the usual ones of open recipes.
 FULL_LR: Final = 5e-5
 LORA_LR: Final = 2e-4
+PREFERENCE_LR: Final = 1e-6
+PREFERENCE_LORA_LR: Final = 1e-5
 #: Source: ours; twice the usual rank of 8.
 LORA_ALPHA: Final = 16.0
 
@@ -73,6 +86,8 @@ class FinetuneOptions:
     #: Share of the records that the model is judged on.
     dev_ratio: float = 0.05
     seed: int = 0
+    #: Of preference pairs: how closely the model stays to the one that it begins as.
+    beta: float = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,16 +144,29 @@ def finetune(
         examples = prepare_examples(data, hub.path, _end_of_text(hub.path), work / "examples.jsonl")
     else:
         examples = PreparedData(data, hub.entry.task)
-    made = _preprocess(context, hub, examples, sizes, options, work)
-    samples = int(str(made.figures["train_sequences" if is_language else "train_samples"]))
+    model: tuple[Task, ModelEntry] | None = None
+    if examples.kind == PREFERENCES:
+        model = Preferences(), preference_entry(hub.entry, options.beta)
+        splits = tokenize_pairs(
+            examples.path, hub, int(sizes["context_length"]), options.dev_ratio, options.seed
+        )  # fmt: skip
+        dataset, samples = write_pairs(work / "pairs", splits, model[1], hub, sizes), len(splits["train"][MARGIN])
+    else:
+        made = _preprocess(context, hub, examples, sizes, options, work)
+        samples = int(str(made.figures["train_sequences" if is_language else "train_samples"]))
+        dataset = made.outputs["dataset"]
     batch_size = min(options.batch_size, samples)
     if batch_size < options.batch_size:
         tell(f"batches of {batch_size}, as there are {samples} samples to train on")
-    pef = _compile(context, hub, sizes, batch_size, options, work)
-    inputs = {"pef": pef, "dataset": made.outputs["dataset"], "checkpoint": checkpoint}
-    judged = ("held_out_loss", "perplexity" if is_language else "accuracy")
-    before = _judge(context, inputs, work / "before", judged) if options.dev_ratio else {}
-    trained = _call(context, Verb.TRAIN, work / "train", inputs, _training(options))
+    pef = _compile(context, hub, model[1] if model else hub.entry, sizes, batch_size, options, work)
+    if model:
+        margins = reference_margins(context, model[1], pef, checkpoint, dataset, options.beta)
+        splits = {split: {**arrays, MARGIN: margins[split]} for split, arrays in splits.items()}
+        dataset = write_pairs(work / "data", splits, model[1], hub, sizes)
+    inputs = {"pef": pef, "dataset": dataset, "checkpoint": checkpoint}
+    judged = ("held_out_loss", "preferred" if model else "perplexity" if is_language else "accuracy")
+    before = _judge(context, inputs, work / "before", judged, model) if options.dev_ratio else {}
+    trained = _call(context, Verb.TRAIN, work / "train", inputs, _training(options, bool(model)), model)
     after = {name: float(str(trained.figures[name])) for name in before if name in trained.figures}
     names = None if classes is None else classes.names
     replaced = adapter.replaced if adapter else ()
@@ -276,8 +304,8 @@ def _check_options(options: FinetuneOptions, classes: ChosenClasses | None) -> N
 
 
 def _compile(
-    context: VerbContext, hub: HubFolder, sizes: Mapping[str, SizeValue], batch_size: int, options: FinetuneOptions,
-    work: Path,
+    context: VerbContext, hub: HubFolder, entry: ModelEntry, sizes: Mapping[str, SizeValue], batch_size: int,
+    options: FinetuneOptions, work: Path,
 ) -> Path:  # fmt: skip
     """Compile by the folder's sizes, which need not be those that a box's parameters allow."""
     box = context.box
@@ -287,33 +315,42 @@ def _compile(
             f"compiling {hub.entry.name} to train" + (f" updates of rank {options.lora}" if options.lora else "")
         )
         shape = Shape(
-            model_name_of(box), sizes, batch_size, "f32", task=hub.entry.task, purpose=TRAIN, optimizer="adamw",
+            model_name_of(box), sizes, batch_size, "f32", task=entry.task, purpose=TRAIN, optimizer="adamw",
             clips_gradients=True, lora_rank=options.lora, lora_alpha=options.lora_alpha,
             lora_layers=options.lora_layers,
         )  # fmt: skip
-        found = ModelProgram(shape, entry=hub.entry).compile(box.name, work / "pef", "o3", "sn30", 1)
+        found = ModelProgram(shape, entry=entry).compile(box.name, work / "pef", "o3", "sn30", 1)
         (work / "pef.done").touch()
     return found
 
 
-def _training(options: FinetuneOptions) -> dict[str, object]:
+def _training(options: FinetuneOptions, is_preference: bool) -> dict[str, object]:
+    usual = (PREFERENCE_LORA_LR, PREFERENCE_LR) if is_preference else (LORA_LR, FULL_LR)
     return {
         "epochs": options.epochs, "max_steps": options.max_steps, "seed": options.seed, "continue_as": "weights",
-        "lr": options.lr or (LORA_LR if options.lora else FULL_LR), "warmup_steps": options.warmup_steps,
+        "lr": options.lr or usual[0 if options.lora else 1], "warmup_steps": options.warmup_steps,
         "schedule": "linear", "final_lr_share": 0.0, "weight_decay": 0.0, "beta2": 0.999,
     }  # fmt: skip
 
 
-def _judge(context: VerbContext, inputs: Mapping[str, Path], output: Path, names: tuple[str, ...]) -> dict[str, float]:
-    figures = _call(context, Verb.EVALUATE, output, inputs, {}).figures
+def _judge(
+    context: VerbContext, inputs: Mapping[str, Path], output: Path, names: tuple[str, ...],
+    model: tuple[Task, ModelEntry] | None,
+) -> dict[str, float]:  # fmt: skip
+    figures = _call(context, Verb.EVALUATE, output, inputs, {}, model).figures
     return {name: float(str(figures[name])) for name in names}
 
 
 def _call(
-    context: VerbContext, verb: Verb, output: Path, inputs: Mapping[str, Path], parameters: Mapping[str, object]
-) -> VerbResult:
+    context: VerbContext, verb: Verb, output: Path, inputs: Mapping[str, Path], parameters: Mapping[str, object],
+    model: tuple[Task, ModelEntry] | None = None,
+) -> VerbResult:  # fmt: skip
     output.mkdir(parents=True, exist_ok=True)
-    return load_verb(verb)(context, check_parameters(context.box, verb, parameters), inputs, output)
+    checked = check_parameters(context.box, verb, parameters)
+    if model is None:
+        return load_verb(verb)(context, checked, inputs, output)
+    run = run_train if verb is Verb.TRAIN else run_evaluate
+    return run(context, checked, inputs, output, model)
 
 
 def box_file_of(folder: Path, base: Path | None = None) -> Path:

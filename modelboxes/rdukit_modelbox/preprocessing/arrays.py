@@ -207,7 +207,7 @@ def preprocess_arrays(
             source += f", drift {drift:g}"
     context.check_cancelled()
     context.progress(Progress("write", 1, 2))
-    folder = _write(output / "dataset", forms, splits, {"source": source, "sizes": sizes, **said})
+    folder = write_arrays(output / "dataset", forms, splits, {"source": source, "sizes": sizes, **said})
     context.progress(Progress("write", 2, 2))
     counts = {f"{split}_samples": len(splits[split][forms[0].name]) for split in SPLITS}
     context.log(f"{counts['train_samples']} samples to train, {counts['test_samples']} to test, {source}")
@@ -316,7 +316,7 @@ def _chosen(arrays: Arrays, rows: Any) -> Arrays:
     return {name: values[rows] for name, values in arrays.items()}
 
 
-def _write(folder: Path, forms: Sequence[ArrayForm], splits: Mapping[str, Arrays], about_all: Names) -> Path:
+def write_arrays(folder: Path, forms: Sequence[ArrayForm], splits: Mapping[str, Arrays], about_all: Names) -> Path:
     """Write both splits, then the manifest; a folder without manifest is no data set. Returns ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)
