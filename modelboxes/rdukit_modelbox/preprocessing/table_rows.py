@@ -16,7 +16,7 @@ import pyarrow.parquet as parquet  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from rdukit.errors import InvalidArgument
-from rdukit_modelbox.preprocessing.columns import RowBlock, RowPreprocessRequest
+from rdukit_modelbox.preprocessing.columns import NUMBER_LABEL, RowBlock, RowPreprocessRequest
 from rdukit_modelbox.preprocessing.sources import LONGEST_LINE, Format, RowErrors, SourceFile, read_line_blocks
 from rdukit_serving.raw_inputs.layout import (
     CATEGORY,
@@ -27,6 +27,7 @@ from rdukit_serving.raw_inputs.layout import (
     TableRow,
     find_kind,
     read_label,
+    read_number,
 )
 from rdukit_serving.raw_inputs.legal_values import plain_numbers
 
@@ -170,10 +171,10 @@ def _checked(
     consumed: int,
 ) -> RowBlock:
     numbers, names, labels = [], [], []
-    plain = _find_plain_numbers(rows, layout)
+    plain, is_number = _find_plain_numbers(rows, layout), request.predict == NUMBER_LABEL
     for index, (line, values) in enumerate(rows):
         try:
-            label = read_label(values, layout.label)
+            label = repr(read_number(values, layout.label)) if is_number else read_label(values, layout.label)
             found = layout.read(values, request.missing, None if plain is None else plain[index])
         except ColumnFault as fault:
             if fault.is_missing and request.missing == "drop":

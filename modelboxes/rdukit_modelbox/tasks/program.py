@@ -269,7 +269,8 @@ class ModelProgram:
         count, batch = len(features_NF), self.shape.batch_size
         padded = np.zeros((batch, self.shape.features), np.float32)
         padded[:count] = features_NF
-        labels = [np.zeros(batch, np.int64)] if self.shape.purpose == TRAIN else []
+        kind = np.int64 if self.is_integer(self.array_names[-1]) else np.float32
+        labels = [np.zeros(batch, kind)] if self.shape.purpose == TRAIN else []
         logits = self.forward_filled([padded, *labels], count)[-1]
         found: NDArray[np.float32] = logits.reshape(batch, -1)[:count].numpy()
         return found
