@@ -193,5 +193,7 @@ def test_a_folder_that_needs_code_or_lacks_a_tokenizer_or_template_is_refused(fo
     with pytest.raises(InvalidArgument, match="has no chat template"):
         prepare_examples(write_data(folder), model, END, folder / "out.jsonl")
     (model / "tokenizer.json").unlink()
-    with pytest.raises(InvalidArgument, match=re.escape("has no tokenizer.json; save the tokenizer into it")):
+    with pytest.raises(
+        InvalidArgument, match=re.escape("has no tokenizer.json; expected one, so save the tokenizer into it")
+    ):
         open_model(model)

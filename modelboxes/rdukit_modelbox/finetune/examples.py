@@ -18,6 +18,8 @@ from rdukit_modelbox.preprocessing.text_records import TEXT_FORMATS
 from rdukit_serving.text.chat_template import ChatRenderer, ChatTemplate, find_chat_template
 
 TEXT, PAIRS, CHATS, PREFERENCES = "texts", "prompts with completions", "chats", "preference pairs"
+#: Roles of messages, as chats that are served have them.
+ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 #: Keys of a line that say what it is.
 _KINDS: Final = {"messages": CHATS, "chosen": PREFERENCES, "completion": PAIRS, "text": TEXT}
 _EXPECTED: Final = (
@@ -191,6 +193,12 @@ def _messages(line: _Line) -> list[dict[str, Any]]:
         is_whole = isinstance(message, dict) and all(isinstance(message.get(key), str) for key in ("role", "content"))
         if not is_whole:
             raise InvalidArgument(f"{line.place}: message {index} lacks role or content; expected both, as texts")
+        if message["role"] not in ROLES:
+            raise InvalidArgument(
+                f"{line.place}: message {index} has the role {message['role']!r}; expected one of {', '.join(ROLES)}"
+            )
+        if message["role"] == "assistant" and not message["content"].strip():
+            raise InvalidArgument(f"{line.place}: message {index} is empty; expected what the assistant is to learn")
     if not any(message["role"] == "assistant" for message in messages):
         raise InvalidArgument(f"{line.place}: no message of the assistant; expected one, which is what is learnt")
     return messages

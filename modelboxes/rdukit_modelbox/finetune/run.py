@@ -222,7 +222,7 @@ def open_model(folder: Path, base: Path | None = None) -> HubFolder:
         )
     if hub.entry.task != PICTURES and not (folder / TOKENIZER_FILE).is_file():
         raise InvalidArgument(
-            f"{folder} has no {TOKENIZER_FILE}; save the tokenizer into it: "
+            f"{folder} has no {TOKENIZER_FILE}; expected one, so save the tokenizer into it: "
             "AutoTokenizer.from_pretrained(…).save_pretrained(…)"
         )
     identity_of(hub)
