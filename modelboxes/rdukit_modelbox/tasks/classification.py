@@ -20,6 +20,7 @@ from rdukit_modelbox.contract.models import entry_of
 from rdukit_modelbox.preprocessing.data_rules import ValueLimit, check_sizes, check_values
 from rdukit_modelbox.preprocessing.datasets import SPLITS, Dataset, Samples, load_dataset
 from rdukit_modelbox.tasks.base import Batch, Scores, TaskData, require_samples, with_names
+from rdukit_modelbox.tasks.class_report import class_report
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.tasks.row_numbers import judge_numbers, require_target, write_numbers
 from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
@@ -141,9 +142,11 @@ class Classification:
         outputs_NC = run_samples(program, samples, context, stage)
         if data.dataset.target is not None:
             numbers = judge_numbers(outputs_NC[:, 0], samples.labels_N, data.dataset.target)
-            return Scores(loss=numbers.loss, samples=len(samples), others=numbers.figures())
+            details = {"residuals": numbers.residuals()}
+            return Scores(loss=numbers.loss, samples=len(samples), others=numbers.figures(), details=details)
         found = judge(outputs_NC, samples.labels_N, program.shape.classes)
-        return Scores(loss=found.loss, samples=len(samples), accuracy=found.accuracy)
+        details = class_report(outputs_NC, samples.labels_N, data.classes)
+        return Scores(loss=found.loss, samples=len(samples), accuracy=found.accuracy, details=details)
 
     def infer(
         self, context: VerbContext, shape: Shape, parameters: Mapping[str, ParameterValue],
@@ -189,6 +192,7 @@ class Classification:
             "loss": found.loss,
             "accuracy": found.accuracy,
             "confusion": {"rows": "true class", "columns": "predicted class", "counts": found.confusion},
+            **class_report(outputs_NC, samples.labels_N, data.classes),
             "checkpoint_step": step,
             "emulated": {"about": "projection of the emulated RDU, not measured", **emulated},
             "host": {"about": "measured on the machine that ran it", **host},

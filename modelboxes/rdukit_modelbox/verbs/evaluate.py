@@ -25,7 +25,9 @@ def run_evaluate(
     context: VerbContext, parameters: Mapping[str, ParameterValue], inputs: Mapping[str, Path], output: Path,
     model: tuple[Task, ModelEntry] | None = None,
 ) -> VerbResult:  # fmt: skip
-    """Write ``<output>/report.json``. Figures have the names that a training's result gives them.
+    """Write ``<output>/report.json``, with a classifier's confusion matrix, F1 and AUC.
+
+    Figures have the names that a training's result gives them.
 
     Adapters in the checkpoint (LoRA) are the PEF's own, or are merged where it has none.
 
@@ -62,7 +64,7 @@ def run_evaluate(
         "checkpoint_step": step,
         **spent,
     }
-    write_json_atomic(output / "report.json", {"box": context.box.name, **figures})
+    write_json_atomic(output / "report.json", {"box": context.box.name, **figures, **scores.details})
     words = ", ".join(f"{name} {plain(value)}" for name, value in {**scores.figures(), **simple}.items())
     context.log(f"{words} on {scores.samples} {split} samples")
     return VerbResult(figures, {"report": output / "report.json"})
