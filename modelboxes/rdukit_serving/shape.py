@@ -114,6 +114,8 @@ class Shape:
     #: parameters train.
     lora_rank: int = 0
     lora_alpha: float = 16.0
+    #: Layers with such updates, by full names or by their ends; empty: all linear layers but heads.
+    lora_layers: tuple[str, ...] = ()
     #: The model that was compiled; None in a PEF of an earlier version.
     identity: ModelIdentity | None = None
     tensors: TensorNames = TensorNames()
@@ -154,7 +156,7 @@ class Shape:
             value["text"] += [sizes.guesses] if sizes.guesses or sizes.adapters else []
             value["text"] += [sizes.adapters, sizes.adapter_rank] if sizes.adapters else []
         if self.lora_rank:
-            value["lora"] = [self.lora_rank, self.lora_alpha]
+            value["lora"] = [self.lora_rank, self.lora_alpha, *([list(self.lora_layers)] if self.lora_layers else [])]
         if self.identity is not None:
             value["identity"] = self.identity.to_json()
             value["buffers"], value["tied"] = self.tensors.buffers, self.tensors.tied
@@ -178,7 +180,7 @@ def shape_of(pef: Pef, name: str) -> Shape:
     try:
         value = json.loads(pef.metadata[BOX_KEY])
         text = value.get("text")
-        lora_rank, lora_alpha = value.get("lora", (0, 16.0))
+        lora_rank, lora_alpha, *lora_layers = value.get("lora", (0, 16.0))
         return Shape(
             model=str(value["model"]), sizes={str(k): _checked(v) for k, v in value["sizes"].items()},
             batch_size=int(value["batch_size"]), precision=str(value["precision"]),
@@ -188,6 +190,7 @@ def shape_of(pef: Pef, name: str) -> Shape:
             outputs=tuple(value.get("outputs", ("loss", "logits"))),
             graphs={int(rows): str(graph) for rows, graph in value.get("graphs", {}).items()},
             lora_rank=int(lora_rank), lora_alpha=float(lora_alpha),
+            lora_layers=tuple(map(str, lora_layers[0])) if lora_layers else (),
             identity=identity_from_json(value["identity"]) if "identity" in value else None,
             tensors=TensorNames(tuple(value.get("buffers", ())), tuple(map(tuple, value.get("tied", ())))),
         )  # fmt: skip

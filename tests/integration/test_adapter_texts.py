@@ -195,7 +195,7 @@ def test_an_adapter_that_does_not_fit_is_refused(folder: Path, models: Mapping[s
         ({"a": write_checkpoint(tmp_path / "wide", wide)}, "'a' has the rank 8; legal: 1 to 4, as the PEF was"),
         ({"a": write_checkpoint(tmp_path / "none", models["base"])}, "has no adapter; legal"),
         ({"a": one, "b": one, "c": one}, "'c' is one too many; legal: 2"),
-        ({"a": write_peft(tmp_path / "dora", models["clerk"], use_dora=True)}, "use_dora is True, which is not served"),
+        ({"a": write_peft(tmp_path / "dora", models["clerk"], use_dora=True)}, "use_dora is True, which is not"),
         ({"a": write_peft(tmp_path / "other", models["clerk"], peft_type="IA3")}, "peft_type is 'IA3'; legal: LORA"),
         ({"a": write_peft(tmp_path / "half", models["clerk"], r="x")}, "is damaged"),
     ]  # fmt: skip

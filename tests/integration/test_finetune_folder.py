@@ -6,16 +6,12 @@ Losses in f32 differ by sums in another order, 1e-3 over all steps; logits of th
 import json
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from rdukit.errors import Conflict, InvalidArgument, NotFound
 from rdukit_modelbox.artifacts.hub_folder import prepare_hub_folder
@@ -24,81 +20,28 @@ from rdukit_modelbox.contract.box import load_box
 from rdukit_modelbox.finetune.examples import CHATS, PAIRS, TEXT, prepare_examples
 from rdukit_modelbox.finetune.run import FinetuneOptions, box_file_of, open_model
 from rdukit_modelbox.finetune.run import finetune as run
-from rdukit_modelbox.preprocessing.token_dataset import load_token_dataset
-from rdukit_modelbox.tasks.texts import TextData
-from rdukit_modelbox.training.options import learning_rate
 from rdukit_serving.text.program import TextProgram, generate_all
 from rdukit_serving.text.sampling import Sampler, SamplingOptions
 from rdukit_zoo.checkpoints.folder import load_hub_folder
 from support import shows
 from support.boxes import RecordingContext
+from support.hub_folders import (
+    BEGIN,
+    CONTEXT,
+    END,
+    TEMPLATE,
+    chats,
+    losses_of_transformers,
+    our_losses,
+    write_data,
+    write_model,
+)
 
 pytestmark = shows("finetune", "huggingface", "gpt2", "llama2")
 
 transformers = pytest.importorskip("transformers", reason="the extra `models` is not installed")
 
-END, BEGIN = "<|end|>", "<|begin|>"
-TEMPLATE = (
-    "{% for message in messages %}" + BEGIN + "{{ message.role }}\n{{ message.content }}" + END + "\n{% endfor %}"
-    "{% if add_generation_prompt %}" + BEGIN + "assistant\n{% endif %}"
-)
-CONTEXT = 48
 STEPS = 12
-
-
-def chats(count: int) -> list[dict[str, Any]]:
-    """Chats of two turns each."""
-    return [
-        {
-            "messages": [
-                {"role": "user", "content": f"What is {n} and {n + 1}?"},
-                {"role": "assistant", "content": f"It is {2 * n + 1}."},
-                {"role": "user", "content": "Sure?"},
-                {"role": "assistant", "content": "Yes."},
-            ]
-        }
-        for n in range(count)
-    ]  # fmt: skip
-
-
-def write_tokenizer(folder: Path, texts: list[str]) -> int:
-    """Write a byte-level tokenizer with a chat template, as ``save_pretrained`` does; returns its size."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, special_tokens=[END, BEGIN])
-    tokenizer.train_from_iterator(texts, trainer)
-    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=END)
-    fast.chat_template = TEMPLATE
-    fast.save_pretrained(folder)
-    return int(tokenizer.get_vocab_size())
-
-
-def write_model(folder: Path, kind: str) -> Any:
-    """Write a small random model with its tokenizer; returns transformers' model."""
-    words = write_tokenizer(folder, [json.dumps(chat) for chat in chats(50)])
-    ends = {"eos_token_id": 0, "bos_token_id": 0, "vocab_size": words}
-    small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
-    if kind == "gpt2":
-        configuration = transformers.GPT2Config(
-            n_embd=32, n_layer=2, n_head=4, n_positions=64, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, **ends
-        )
-    else:
-        configuration = transformers.LlamaConfig(
-            **small, num_key_value_heads=2, max_position_embeddings=64, tie_word_embeddings=kind == "llama-tied", **ends
-        )
-    torch.manual_seed(3)
-    model = transformers.AutoModelForCausalLM.from_config(configuration, attn_implementation="eager").eval()
-    model.save_pretrained(folder)
-    (folder / "LICENSE.txt").write_text("Apache-2.0")
-    return model
-
-
-def write_data(folder: Path, count: int = 60) -> Path:
-    path = folder / "talks.jsonl"
-    path.write_text("".join(json.dumps(chat) + "\n" for chat in chats(count)))
-    return path
 
 
 @pytest.fixture
@@ -106,36 +49,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("RDUKIT_KERNELS", "portable")
     monkeypatch.setenv("RDUKIT_HOME", str(tmp_path / "home"))
     return tmp_path
-
-
-def losses_of_transformers(model: Any, output: Path, lr: float, parameters: Callable[[Any], Any]) -> list[float]:
-    """Train transformers' model with torch's AdamW on the same batches in the same order."""
-    data = TextData(load_token_dataset(output / ".finetune" / "data" / "dataset"))
-    report = json.loads((output / "finetune.json").read_text())
-    size, total = report["asked"]["batch_size"], report["reached"]["steps"]
-    optimizer = torch.optim.AdamW(parameters(model), lr=lr, betas=(0.9, 0.999), weight_decay=0.0)
-    losses: list[float] = []
-    epoch = 0
-    while len(losses) < total:
-        for tokens, labels in data.batches(size, 0, epoch, 0):
-            if len(losses) == total:
-                break
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate(len(losses), total, lr, "linear", 0, 0.0)
-            logits = model(torch.from_numpy(np.asarray(tokens))).logits
-            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.from_numpy(labels).flatten())
-            optimizer.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(parameters(model), 1.0)
-            optimizer.step()
-            losses.append(float(loss.detach()))
-        epoch += 1
-    return losses
-
-
-def our_losses(output: Path) -> list[float]:
-    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-    return [line["loss"] for line in lines if "loss" in line and "lr" in line]
 
 
 @pytest.mark.parametrize(
@@ -280,5 +193,7 @@ def test_a_folder_that_needs_code_or_lacks_a_tokenizer_or_template_is_refused(fo
     with pytest.raises(InvalidArgument, match="has no chat template"):
         prepare_examples(write_data(folder), model, END, folder / "out.jsonl")
     (model / "tokenizer.json").unlink()
-    with pytest.raises(InvalidArgument, match=re.escape("has no tokenizer.json; save the tokenizer into it")):
+    with pytest.raises(
+        InvalidArgument, match=re.escape("has no tokenizer.json; expected one, so save the tokenizer into it")
+    ):
         open_model(model)

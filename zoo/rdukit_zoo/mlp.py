@@ -1,5 +1,7 @@
 """A multi-layer perceptron: two linear layers with a ReLU between; the model of the serving comparisons.
 
+With one class it predicts a number: the loss is the mean squared error, and the label a float.
+
 Axes: B batch, F features, C classes.
 """
 
@@ -15,6 +17,8 @@ def make_inputs(
 ) -> tuple[samba.SambaTensor, ...]:
     """Return dummy inputs: ``rows`` [batch, features] and ``label`` [batch]."""
     rows = samba.randn(batch_size, num_features, name="rows", batch_dim=0)
+    if num_classes == 1:
+        return rows, samba.randn(batch_size, name="label", batch_dim=0)
     return rows, samba.randint(num_classes, (batch_size,), name="label", batch_dim=0)
 
 
@@ -34,10 +38,13 @@ class MultiLayerPerceptron(nn.Module):
         super().__init__()
         self.hidden = nn.Linear(num_features, hidden_size)
         self.answer = nn.Linear(hidden_size, num_classes)
-        self.criterion = nn.CrossEntropyLoss()
+        self.predicts_number = num_classes == 1
+        self.criterion = nn.MSELoss() if self.predicts_number else nn.CrossEntropyLoss()
 
     def forward(
         self, rows: torch.Tensor, targets: torch.Tensor | None = None
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         logits: torch.Tensor = self.answer(torch.relu(self.hidden(rows)))
-        return logits if targets is None else (self.criterion(logits, targets), logits)
+        if targets is None:
+            return logits
+        return self.criterion(logits.flatten() if self.predicts_number else logits, targets), logits

@@ -77,7 +77,7 @@ def read_header(file: Path) -> CheckpointHeader:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as cause:
         raise InvalidArgument(
-            f"{file} is damaged, or not a checkpoint that this version can read: {cause!r}"
+            f"{file} is damaged, or not a checkpoint that this version can read ({cause}); expected a safetensors file"
         ) from cause
 
 

@@ -303,7 +303,7 @@ class Answer(_message.Message):
     def __init__(self, outputs: _Optional[_Iterable[_Union[Row, _Mapping]]] = ..., labels: _Optional[_Iterable[int]] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., timing_us: _Optional[_Mapping[str, int]] = ..., predictions: _Optional[_Iterable[_Union[Prediction, _Mapping]]] = ...) -> None: ...
 
 class Prediction(_message.Message):
-    __slots__ = ("label", "probability", "probabilities")
+    __slots__ = ("label", "probability", "probabilities", "value")
     class ProbabilitiesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -314,10 +314,12 @@ class Prediction(_message.Message):
     LABEL_FIELD_NUMBER: _ClassVar[int]
     PROBABILITY_FIELD_NUMBER: _ClassVar[int]
     PROBABILITIES_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
     label: str
     probability: float
     probabilities: _containers.ScalarMap[str, float]
-    def __init__(self, label: _Optional[str] = ..., probability: _Optional[float] = ..., probabilities: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    value: float
+    def __init__(self, label: _Optional[str] = ..., probability: _Optional[float] = ..., probabilities: _Optional[_Mapping[str, float]] = ..., value: _Optional[float] = ...) -> None: ...
 
 class Error(_message.Message):
     __slots__ = ("code", "message", "detail", "status")

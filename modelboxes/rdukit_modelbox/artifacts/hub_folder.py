@@ -173,7 +173,7 @@ def _digest(folder: Path, sizes: dict[str, SizeValue], precision: str) -> str:
 
 def write_checkpoint(
     hub: HubFolder, sizes: Mapping[str, SizeValue], target: Path, *, keeps_tied: bool = False,
-    head: Mapping[str, torch.Tensor] | None = None,
+    head: Mapping[str, torch.Tensor] | None = None, beside: Mapping[str, torch.Tensor] | None = None,
 ) -> None:  # fmt: skip
     """Write the weights under the model's names, the pointer that boxes read, and what serving needs beside them.
 
@@ -182,6 +182,7 @@ def write_checkpoint(
         target: the folder to create.
         keeps_tied: write a tensor under each of its names, as a training takes them; serving needs one.
         head: tensors in place of the folder's, of a classifier with other classes.
+        beside: further tensors, or others in place of the folder's: those of an adapter.
     Raises:
         NotFound, InvalidArgument: there are no weights, or they are damaged or of another model.
     """
@@ -204,6 +205,7 @@ def write_checkpoint(
     if head:
         tensors |= head
         identity = replace(identity, classes=())
+    tensors |= beside or {}
     metadata = metadata_of(identity)
     save_file(tensors, target / WEIGHTS, metadata=metadata)
     named = {"format": 1, "step": 0, "file": WEIGHTS, "sha256": sha256_of_file(target / WEIGHTS), "previous": None}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from rdukit.cli.commands import JSON_OPTION
-from rdukit.errors import Cancelled
+from rdukit.errors import Cancelled, InvalidArgument
 from rdukit.units import plain
 
 if TYPE_CHECKING:
@@ -26,8 +26,11 @@ _PATH: Final = click.Path(path_type=Path)
 @click.option("--output", type=_PATH, required=True, help="Folder for the trained model.")
 @click.option("--lora", type=click.IntRange(0, 1024), default=0, metavar="RANK",
               help="Train updates of this rank beside frozen weights [default: 0, all weights].")  # fmt: skip
-@click.option("--lora-alpha", type=click.FloatRange(0, min_open=True), default=16.0, show_default=True,
-              help="What the updates are multiplied by, over their rank.")  # fmt: skip
+@click.option("--lora-alpha", type=click.FloatRange(0), default=0.0,
+              help="What the updates are multiplied by, over their rank [default: 16, or the adapter's].")  # fmt: skip
+@click.option("--lora-layers", default="", metavar="NAME,…",
+              help="Layers with updates, by the ends of their names [default: all linear ones but heads].")  # fmt: skip
+@click.option("--base", type=_PATH, help="Folder of the model that an adapter belongs to [default: as it says].")
 @click.option("--context", type=click.IntRange(2), default=512, show_default=True, help="Tokens of a sequence at most.")
 @click.option("--batch", type=click.IntRange(1, 1024), default=8, show_default=True, help="Sequences of a step.")
 @click.option("--epochs", type=click.IntRange(1, 100), default=1, show_default=True, help="Passes over the data.")
@@ -37,15 +40,19 @@ _PATH: Final = click.Path(path_type=Path)
 @click.option("--warmup", type=click.IntRange(0), default=0, help="Steps in which the learning rate rises.")
 @click.option("--held-out", type=click.FloatRange(0, 0.5), default=0.05, show_default=True,
               help="Share of the records that the model is judged on, before and after.")  # fmt: skip
+@click.option("--beta", type=click.FloatRange(0, 10, min_open=True), default=0.1, show_default=True,
+              help="Of preference pairs: how closely the model stays to what it was.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Seed of all orders.")
 @JSON_OPTION
 def finetune(
-    folder: Path, data: Path, output: Path, lora: int, lora_alpha: float, context: int, batch: int, epochs: int,
-    max_steps: int, lr: float, warmup: int, held_out: float, seed: int, as_json: bool,
+    folder: Path, data: Path, output: Path, lora: int, lora_alpha: float, lora_layers: str, base: Path | None,
+    context: int, batch: int, epochs: int, max_steps: int, lr: float, warmup: int, held_out: float, beta: float,
+    seed: int, as_json: bool,
 ) -> None:  # fmt: skip
-    """Train the model of a Hugging Face folder on texts, prompts with completions, chats, or labelled data.
+    """Train the model of a Hugging Face folder on texts, completions, chats, preference pairs, or labelled data.
 
-    OUTPUT becomes a folder that transformers and rdukit serve read. Ctrl-C stops; the same command goes on.
+    FOLDER may be a PEFT adapter, which trains on. OUTPUT becomes a folder that transformers and rdukit serve read.
+    Ctrl-C stops; the same command goes on.
 
     Example: rdukit finetune ~/models/my-llama talks.jsonl --lora 8 --output ~/models/my-llama-talks
     """
@@ -54,9 +61,14 @@ def finetune(
     from rdukit_modelbox.finetune.run import FinetuneOptions, box_file_of
     from rdukit_modelbox.finetune.run import finetune as run
 
-    options = FinetuneOptions(lora, lora_alpha, context, batch, epochs, max_steps, lr, warmup, held_out, seed)
+    layers = tuple(name.strip() for name in lora_layers.split(",") if name.strip())
+    if (layers or lora_alpha) and not lora:
+        raise InvalidArgument("--lora-layers and --lora-alpha are for updates of low rank; add --lora RANK")
+    options = FinetuneOptions(
+        lora, lora_alpha, layers, context, batch, epochs, max_steps, lr, warmup, held_out, seed, beta
+    )
     with ProgressBars(is_quiet=as_json) as bars:
-        made = run(folder, data, output, options, TerminalContext(load_box(box_file_of(folder)), bars))
+        made = run(folder, data, output, options, TerminalContext(load_box(box_file_of(folder, base)), bars), base)
     if as_json:
         click.echo(json.dumps({**asdict(made), "folder": str(made.folder)}, default=str, indent=2))
         return
@@ -99,3 +111,20 @@ class TerminalContext:
 
     def _cancel(self) -> None:
         self._is_cancelled = True
+
+
+@click.command("merge")
+@click.argument("adapter", type=_PATH)
+@click.argument("target", type=_PATH)
+@click.option("--base", type=_PATH, help="Folder of the model that the adapter belongs to [default: as it says].")
+def merge(adapter: Path, target: Path, base: Path | None) -> None:
+    """Add an adapter to the weights of its base, and write a Hugging Face folder.
+
+    ADAPTER is a folder of PEFT, or a checkpoint of a training with lora_rank, which needs --base.
+
+    Example: rdukit checkpoint merge my-adapter merged --base ~/models/my-llama
+    """
+    from rdukit_modelbox.finetune.export import merge_folder
+
+    hub, layers = merge_folder(adapter, target, base)
+    click.echo(f"wrote {target}: {hub.entry.name} of {hub.path} with the updates of {layers} layers")

@@ -17,11 +17,18 @@ from rdukit_modelbox.preprocessing.sources import Format, SourceFile, find_sourc
 from rdukit_modelbox.preprocessing.text_records import TEXT_FORMATS
 from rdukit_serving.text.chat_template import ChatRenderer, ChatTemplate, find_chat_template
 
-TEXT, PAIRS, CHATS = "texts", "prompts with completions", "chats"
+TEXT, PAIRS, CHATS, PREFERENCES = "texts", "prompts with completions", "chats", "preference pairs"
+#: Roles of messages, as chats that are served have them.
+ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 #: Keys of a line that say what it is.
-_KINDS: Final = {"messages": CHATS, "completion": PAIRS, "text": TEXT}
+_KINDS: Final = {"messages": CHATS, "chosen": PREFERENCES, "completion": PAIRS, "text": TEXT}
 _EXPECTED: Final = (
-    'a text in quotes, {"text": …}, {"prompt": …, "completion": …} or {"messages": [{"role": …, "content": …}, …]}'
+    'a text in quotes, {"text": …}, {"prompt": …, "completion": …}, {"messages": [{"role": …, "content": …}, …]} or '
+    '{"prompt": …, "chosen": …, "rejected": …}'
+)
+_PREFERENCE: Final = (
+    '{"prompt": …, "chosen": …, "rejected": …} with texts, or chosen and rejected as lists of messages that differ in '
+    "the last one, the assistant's"
 )
 
 
@@ -51,16 +58,22 @@ def prepare_examples(data: Path, model: Path, end_of_text: str, target: Path) ->
         return PreparedData(data, kind)
     if kind == TEXT:
         records: Iterator[Any] = (_text_of(line) for line in _lines(sources))
+    elif kind == PREFERENCES:
+        records = iter(asyncio.run(_preference_records(list(_lines(sources)), model, end_of_text)))
     else:
-        template = find_chat_template(model)
-        if template.is_ours:
-            raise InvalidArgument(
-                f"{model} has no chat template, so that chats have no form; expected chat_template.jinja or "
-                "chat_template in tokenizer_config.json, or lines with prompt and completion"
-            )
-        records = iter(asyncio.run(_chat_records(list(_lines(sources)), template, end_of_text)))
+        records = iter(asyncio.run(_chat_records(list(_lines(sources)), _template_of(model), end_of_text)))
     write_atomic(target, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode())
     return PreparedData(target, kind)
+
+
+def _template_of(model: Path) -> ChatTemplate:
+    template = find_chat_template(model)
+    if template.is_ours:
+        raise InvalidArgument(
+            f"{model} has no chat template, so that chats have no form; expected chat_template.jinja or "
+            "chat_template in tokenizer_config.json, or lines with prompt and completion"
+        )
+    return template
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +126,46 @@ async def _chat_records(lines: Sequence[_Line], template: ChatTemplate, end_of_t
         await renderer.close()
 
 
-async def _turns(line: _Line, template: ChatTemplate, end_of_text: str, renderer: ChatRenderer) -> list[dict[str, str]]:
+async def _preference_records(lines: Sequence[_Line], model: Path, end_of_text: str) -> list[dict[str, str]]:
+    """Return prompt, chosen, rejected and place of each line, as texts."""
+    renderer = ChatRenderer()
+    try:
+        return [await _preference(line, model, end_of_text, renderer) for line in lines]
+    finally:
+        await renderer.close()
+
+
+async def _preference(line: _Line, model: Path, end_of_text: str, renderer: ChatRenderer) -> dict[str, str]:
+    value = line.value if isinstance(line.value, dict) else {}
+    prompt, *answers = (value.get(name) for name in ("prompt", "chosen", "rejected"))
+    if all(isinstance(text, str) and text for text in (prompt, *answers)):
+        made = {"prompt": str(prompt), "chosen": str(answers[0]), "rejected": str(answers[1])}
+    elif all(isinstance(messages, list) for messages in answers) and isinstance(prompt, list | None):
+        template = _template_of(model)
+        before = prompt if isinstance(prompt, list) else []
+        chats = [_Line(line.place, {"messages": [*before, *messages]}) for messages in answers if messages is not None]
+        turns = [_messages(chat) for chat in chats]
+        if turns[0][:-1] != turns[1][:-1] or any(turn[-1]["role"] != "assistant" for turn in turns):
+            raise InvalidArgument(f"{line.place}: the messages before the last differ; expected {_PREFERENCE}")
+        (first, *_), (other, *_) = [
+            (await _turns(chat, template, end_of_text, renderer, is_last_only=True)) for chat in chats
+        ]
+        made = {"prompt": first["prompt"], "chosen": first["completion"], "rejected": other["completion"]}
+    else:
+        raise InvalidArgument(f"{line.place}: expected {_PREFERENCE}")
+    if made["chosen"] == made["rejected"]:
+        raise InvalidArgument(f"{line.place}: chosen and rejected are the same; expected two that differ")
+    return {**made, "place": line.place}
+
+
+async def _turns(
+    line: _Line, template: ChatTemplate, end_of_text: str, renderer: ChatRenderer, *, is_last_only: bool = False
+) -> list[dict[str, str]]:  # fmt: skip
     messages = _messages(line)
     found = []
     try:
         for index, message in enumerate(messages):
-            if message["role"] != "assistant":
+            if message["role"] != "assistant" or (is_last_only and index < len(messages) - 1):
                 continue
             prompt = await renderer.render(template, messages[:index])
             whole = await renderer.render(template, messages[: index + 1], is_turn_next=False)
@@ -146,6 +193,12 @@ def _messages(line: _Line) -> list[dict[str, Any]]:
         is_whole = isinstance(message, dict) and all(isinstance(message.get(key), str) for key in ("role", "content"))
         if not is_whole:
             raise InvalidArgument(f"{line.place}: message {index} lacks role or content; expected both, as texts")
+        if message["role"] not in ROLES:
+            raise InvalidArgument(
+                f"{line.place}: message {index} has the role {message['role']!r}; expected one of {', '.join(ROLES)}"
+            )
+        if message["role"] == "assistant" and not message["content"].strip():
+            raise InvalidArgument(f"{line.place}: message {index} is empty; expected what the assistant is to learn")
     if not any(message["role"] == "assistant" for message in messages):
         raise InvalidArgument(f"{line.place}: no message of the assistant; expected one, which is what is learnt")
     return messages

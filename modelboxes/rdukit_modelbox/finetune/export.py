@@ -4,20 +4,30 @@ Updates of low rank are added to the weights; they also become a folder as PEFT 
 """
 
 import json
-import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
-from safetensors.torch import save_file
 
+from rdukit.errors import Conflict, InvalidArgument
 from rdukit.files.atomic import write_json_atomic
 from rdukit.pef.checkpoint_files import ADAPTER_PARTS, PICTURE_FILE, picture_file
+from rdukit_modelbox.finetune.peft_folder import base_of, is_peft_folder, read_peft_folder, write_peft_folder
+from rdukit_serving.device.adapters import read_adapter
 from rdukit_serving.device.parameters import Tensors, load_parameters, merge_adapters
 from rdukit_serving.raw_inputs.pictures import find_picture_preprocessing
-from rdukit_zoo.checkpoints.folder import CONFIG, HubFolder, drawing_nothing, identity_of, save_hub_folder, tie_again
+from rdukit_zoo.checkpoints.folder import (
+    CONFIG,
+    HubFolder,
+    drawing_nothing,
+    identity_of,
+    load_hub_folder,
+    open_hub_folder,
+    save_hub_folder,
+    tie_again,
+)
 from rdukit_zoo.registry import SizeValue
 
 #: Files of the original folder that hold for the trained model, too: tokenizer, templates, generation, licence.
@@ -27,33 +37,49 @@ KEPT: Final = (
     "vocab.json", "merges.txt", "vocab.txt", "spiece.model", "chat_template.jinja", "generation_config.json",
     "LICENSE*", "LICENCE*", "NOTICE*", "USE_POLICY*", "additional_chat_templates/*.jinja",
 )  # fmt: skip
-#: PEFT's names of tasks; it has none for pictures.
-_PEFT_TASKS: Final = {"language-modelling": "CAUSAL_LM", "sequence-classification": "SEQ_CLS"}
 #: Keys of ``config.json`` that the export writes anew, or that hold for the original weights alone.
 _REPLACED: Final = frozenset({"torch_dtype", "quantization_config", "num_labels"})
-#: Folder of the updates in the output, and the names that PEFT gives its files.
+#: Folder of the updates in the output.
 ADAPTER: Final = "adapter"
-_ADAPTER_CONFIG: Final = "adapter_config.json"
-_ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
 
 
 def export_folder(
     hub: HubFolder, sizes: Mapping[str, SizeValue], checkpoint: Path, output: Path,
-    classes: Sequence[str] | None = None, *, lora_alpha: float,
+    classes: Sequence[str] | None = None, replaced: Collection[str] = (),
 ) -> Path | None:  # fmt: skip
     """Write the trained weights as a Hugging Face folder; returns the folder of the updates, if there are any.
 
-    ``config.json`` is the original one, with the dtype of the weights and the names of the ``classes``: a training
-    changes no size but their number.
-
+    Args:
+        replaced: names of tensors that the adapter before the training had in place of the base's.
     Raises:
         NotFound, InvalidArgument: there is no checkpoint, it is damaged, or not of this model.
     """
     tensors = dict(load_parameters(checkpoint)[1])
+    write_folder(hub, sizes, merge_adapters(tensors), output, classes)
+    if classes is None:
+        _name_ends(hub, output)
+    elif picture_file(checkpoint).is_file():
+        shutil.copyfile(picture_file(checkpoint), output / PICTURE_FILE)
+        _write_processor(hub, checkpoint, output)
+    adapters = {name: tensor for name, tensor in tensors.items() if name.endswith(ADAPTER_PARTS)}
+    if not adapters:
+        return None
+    kept = {name: tensors[name] for name in replaced}
+    return write_peft_folder(hub, adapters, output / ADAPTER, hub.path, kept)
+
+
+def write_folder(
+    hub: HubFolder, sizes: Mapping[str, SizeValue], tensors: Tensors, output: Path, classes: Sequence[str] | None
+) -> None:  # fmt: skip
+    """Write parameters as a Hugging Face folder, next to what the original folder had to say.
+
+    ``config.json`` is the original one, with the dtype of the weights and the names of the ``classes``: a training
+    changes no size but their number.
+    """
     identity = identity_of(hub)
     with drawing_nothing():
         model = hub.entry.build(**sizes)
-    model.load_state_dict(merge_adapters(tensors), assign=True)
+    model.load_state_dict(dict(tensors), assign=True)
     tie_again(model, hub)
     save_hub_folder(model, hub.entry, sizes, output, classes or (), identity.tokenizer)
     written = json.loads((output / CONFIG).read_text())
@@ -68,13 +94,62 @@ def export_folder(
             target = output / path.relative_to(hub.path)
             target.parent.mkdir(exist_ok=True)
             shutil.copyfile(path, target)
-    if classes is None:
-        _name_ends(hub, output)
-    elif picture_file(checkpoint).is_file():
-        shutil.copyfile(picture_file(checkpoint), output / PICTURE_FILE)
-        _write_processor(hub, checkpoint, output)
-    adapters = {name: tensor for name, tensor in tensors.items() if name.endswith(ADAPTER_PARTS)}
-    return _write_adapter(hub, adapters, output / ADAPTER, lora_alpha) if adapters else None
+
+
+def merge_folder(adapter: Path, target: Path, base: Path | None = None) -> tuple[HubFolder, int]:
+    """Add an adapter to its base, in the dtype of the base's weights, and write a Hugging Face folder.
+
+    ``adapter`` is a folder of PEFT, or a checkpoint of a training with ``lora_rank``, which needs ``base``. Sums are
+    computed in f32. Returns the base and the number of layers that changed.
+
+    Raises:
+        Conflict: ``target`` exists.
+        NotFound, InvalidArgument: base or adapter are missing, damaged, or of different models.
+    """
+    if target.exists():
+        raise Conflict(f"{target} exists already; name another target")
+    is_peft = is_peft_folder(adapter)
+    if not is_peft and base is None:
+        raise InvalidArgument(f"{adapter} has no adapter_config.json; name the folder of its base weights with --base")
+    hub = open_hub_folder(base_of(adapter, base) if is_peft or base is None else base)
+    refuse_code(hub)
+    weights: dict[str, torch.Tensor] = dict(load_hub_folder(hub.path, rounds_tables=False).state_dict())
+    if is_peft:
+        known = read_peft_folder(adapter, hub)
+        weights |= {name: value.to(weights[name].dtype) for name, value in known.replaced.items()}
+        weights |= known.tensors
+        count = len(known.layers)
+    else:
+        updates, others = read_adapter(adapter)
+        compared = {name: value for name, value in others.items() if not hub.hub.is_table(name)}
+        changed = [n for n, v in compared.items() if n not in weights or not torch.equal(v.float(), weights[n].float())]
+        if changed:
+            raise InvalidArgument(
+                f"{adapter} was trained beside other weights than {hub.path}: {changed[0]} differs; expected its base"
+            )
+        for layer, update in updates.items():
+            weights |= dict(zip((layer + part for part in ADAPTER_PARTS), update, strict=True))
+        count = len(updates)
+    classes = identity_of(hub).classes if "num_classes" in hub.sizes else None
+    unfinished = target.with_name(f".{target.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    write_folder(hub, hub.sizes, merge_adapters(weights), unfinished, classes)
+    unfinished.rename(target)
+    return hub, count
+
+
+def refuse_code(hub: HubFolder) -> None:
+    """Refuse a folder whose model needs code of its own.
+
+    Raises:
+        InvalidArgument: ``config.json`` has ``auto_map``.
+    """
+    if hub.config.get("auto_map"):
+        raise InvalidArgument(
+            f"{hub.path}/config.json has auto_map: the model needs code of its own, which is not run here; expected a "
+            "folder of one of transformers' own classes"
+        )
 
 
 def _write_processor(hub: HubFolder, checkpoint: Path, output: Path) -> None:
@@ -98,32 +173,3 @@ def _name_ends(hub: HubFolder, output: Path) -> None:
         return
     known = {key: hub.config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id") if key in hub.config}
     write_json_atomic(path, {"_from_model_config": True, **known})
-
-
-def _write_adapter(hub: HubFolder, adapters: Tensors, folder: Path, alpha: float) -> Path:
-    """Write updates as PEFT does. Source: peft, "Checkpoint format"."""
-    folder.mkdir(exist_ok=True)
-    found: dict[str, torch.Tensor] = {}
-    layers: set[str] = set()
-    for name, tensor in adapters.items():
-        layer, _, part = name.rpartition(".")
-        if part == "lora_scale":
-            continue
-        stored = hub.hub.stored_name(f"{layer}.weight").removesuffix(".weight")
-        found[f"base_model.model.{stored}.{part}.weight"] = tensor.contiguous()
-        layers.add(stored)
-    rank = next(tensor.shape[0] for name, tensor in adapters.items() if name.endswith(".lora_A"))
-    save_file(found, folder / _ADAPTER_WEIGHTS, metadata={"format": "pt"})
-    config: dict[str, Any] = {
-        "peft_type": "LORA", "task_type": _PEFT_TASKS.get(hub.entry.task),
-        "base_model_name_or_path": str(hub.path.resolve()),
-        "r": rank, "lora_alpha": alpha, "lora_dropout": 0.0, "bias": "none", "inference_mode": True,
-        "fan_in_fan_out": bool(hub.hub.transposed), "target_modules": sorted({_last(name) for name in layers}),
-    }  # fmt: skip
-    write_json_atomic(folder / _ADAPTER_CONFIG, config)
-    return folder
-
-
-def _last(name: str) -> str:
-    """Return the part of a layer's name that all blocks share, as PEFT finds layers by the end of their names."""
-    return re.split(r"\.\d+\.", name)[-1]

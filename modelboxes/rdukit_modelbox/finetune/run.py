@@ -6,7 +6,7 @@ Sizes, tokenizer and chat template come from the Hugging Face folder; its weight
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -27,16 +27,28 @@ from rdukit_modelbox.finetune.classes import (
     new_head,
     picture_parameters,
 )
-from rdukit_modelbox.finetune.examples import PAIRS, TEXT, PreparedData, prepare_examples
-from rdukit_modelbox.finetune.export import export_folder
+from rdukit_modelbox.finetune.examples import PAIRS, PREFERENCES, TEXT, PreparedData, prepare_examples
+from rdukit_modelbox.finetune.export import export_folder, refuse_code
+from rdukit_modelbox.finetune.peft_folder import PeftAdapter, adapter_for, base_of, is_peft_folder
+from rdukit_modelbox.finetune.preferences import (
+    MARGIN,
+    Preferences,
+    preference_entry,
+    reference_margins,
+    tokenize_pairs,
+    write_pairs,
+)
+from rdukit_modelbox.tasks.base import Task
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.verbs import load_verb
 from rdukit_modelbox.verbs.compile import LANGUAGE_MODELLING
 from rdukit_modelbox.verbs.context import VerbContext, VerbResult
+from rdukit_modelbox.verbs.evaluate import run_evaluate
+from rdukit_modelbox.verbs.train import run_train
 from rdukit_serving.shape import TRAIN, Shape
 from rdukit_serving.text.chat_template import TOKENIZER_FILE
 from rdukit_zoo.checkpoints.folder import HubFolder, identity_of, open_hub_folder
-from rdukit_zoo.registry import SizeValue
+from rdukit_zoo.registry import ModelEntry, SizeValue
 
 #: Name of the folder in the output that a later run goes on from.
 WORK: Final = ".finetune"
@@ -47,6 +59,10 @@ TASKS: Final = (LANGUAGE_MODELLING, TEXTS, PICTURES)
 #: Learning rates where none is given. Source: ours; the usual ones of open recipes.
 FULL_LR: Final = 5e-5
 LORA_LR: Final = 2e-4
+PREFERENCE_LR: Final = 1e-6
+PREFERENCE_LORA_LR: Final = 1e-5
+#: Source: ours; twice the usual rank of 8.
+LORA_ALPHA: Final = 16.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +71,10 @@ class FinetuneOptions:
 
     #: Rank of the updates beside frozen weights; 0: all weights train.
     lora: int = 0
-    lora_alpha: float = 16.0
+    #: 0: ``LORA_ALPHA``, or what the adapter has that the training goes on from.
+    lora_alpha: float = 0.0
+    #: Layers with updates, by full names or their last parts; empty: all linear layers but heads.
+    lora_layers: tuple[str, ...] = ()
     #: Tokens of a sequence.
     context: int = 512
     batch_size: int = 8
@@ -67,6 +86,8 @@ class FinetuneOptions:
     #: Share of the records that the model is judged on.
     dev_ratio: float = 0.05
     seed: int = 0
+    #: Of preference pairs: how closely the model stays to the one that it begins as.
+    beta: float = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +103,13 @@ class Finetuned:
     curve: Path
 
 
-def finetune(folder: Path, data: Path, output: Path, options: FinetuneOptions, context: VerbContext) -> Finetuned:
+def finetune(
+    folder: Path, data: Path, output: Path, options: FinetuneOptions, context: VerbContext, base: Path | None = None
+) -> Finetuned:  # fmt: skip
     """Train the model of a Hugging Face folder on data, and write such a folder.
+
+    ``folder`` may be a PEFT adapter: its updates train on, beside the weights of its base, which is the folder that it
+    names, or ``base``.
 
     Raises:
         NotFound, InvalidArgument: the folder is of no model that is trained here, or the data cannot be used.
@@ -91,42 +117,60 @@ def finetune(folder: Path, data: Path, output: Path, options: FinetuneOptions, c
         CompileError: the compiler refuses.
         Cancelled: between two steps; the same call goes on.
     """
-    hub = open_model(folder)
+    hub = open_model(folder, base)
+    adapter = adapter_for(folder, hub, options.lora)
+    options = _with_adapter(options, adapter)
     if not data.exists():
         raise NotFound(f"there are no data at {data}; name a file, or a folder with files")
     is_language = hub.entry.task == LANGUAGE_MODELLING
     classes = None if is_language else choose_classes(hub, data)
     _check_options(options, classes)
-    work = _begin(output, {"folder": _stamp(folder), "data": str(data.resolve()), **asdict(options)})
+    stamps = [_stamp(hub.path), *([_stamp(folder)] if adapter else [])]
+    work = _begin(output, {"folder": stamps, "data": str(data.resolve()), **asdict(options)})
     sizes = limited_sizes(hub.entry, hub.sizes, options.context)
     if classes is not None:
         sizes[CLASSES] = classes.count
     tell = context.log
-    tell(f"{hub.entry.name}: {', '.join(f'{name} {value}' for name, value in sizes.items())}")
+    tell(_in_words(hub, sizes))
     checkpoint = work / "base"
     if not checkpoint.exists():
         head = new_head(hub, sizes, options.seed) if classes is not None and classes.replaces_head else None
         if head:
             tell(f"the head is new, as the data have other classes than the folder: {', '.join(sorted(head))}")
-        write_checkpoint(hub, sizes, _fresh(work / "base.unfinished"), keeps_tied=True, head=head)
+        beside = {**adapter.replaced, **adapter.tensors} if adapter else None
+        write_checkpoint(hub, sizes, _fresh(work / "base.unfinished"), keeps_tied=True, head=head, beside=beside)
         (work / "base.unfinished").rename(checkpoint)
     if is_language:
-        examples = prepare_examples(data, folder, _end_of_text(folder), work / "examples.jsonl")
+        examples = prepare_examples(data, hub.path, _end_of_text(hub.path), work / "examples.jsonl")
     else:
         examples = PreparedData(data, hub.entry.task)
-    made = _preprocess(context, hub, examples, sizes, options, work)
-    samples = int(str(made.figures["train_sequences" if is_language else "train_samples"]))
+    model: tuple[Task, ModelEntry] | None = None
+    if examples.kind == PREFERENCES:
+        model = Preferences(), preference_entry(hub.entry, options.beta)
+        splits = tokenize_pairs(
+            examples.path, hub, int(sizes["context_length"]), options.dev_ratio, options.seed
+        )  # fmt: skip
+        dataset, samples = write_pairs(work / "pairs", splits, model[1], hub, sizes), len(splits["train"][MARGIN])
+    else:
+        made = _preprocess(context, hub, examples, sizes, options, work)
+        samples = int(str(made.figures["train_sequences" if is_language else "train_samples"]))
+        dataset = made.outputs["dataset"]
     batch_size = min(options.batch_size, samples)
     if batch_size < options.batch_size:
         tell(f"batches of {batch_size}, as there are {samples} samples to train on")
-    pef = _compile(context, hub, sizes, batch_size, options, work)
-    inputs = {"pef": pef, "dataset": made.outputs["dataset"], "checkpoint": checkpoint}
-    judged = ("held_out_loss", "perplexity" if is_language else "accuracy")
-    before = _judge(context, inputs, work / "before", judged) if options.dev_ratio else {}
-    trained = _call(context, Verb.TRAIN, work / "train", inputs, _training(options))
+    pef = _compile(context, hub, model[1] if model else hub.entry, sizes, batch_size, options, work)
+    if model:
+        margins = reference_margins(context, model[1], pef, checkpoint, dataset, options.beta)
+        splits = {split: {**arrays, MARGIN: margins[split]} for split, arrays in splits.items()}
+        dataset = write_pairs(work / "data", splits, model[1], hub, sizes)
+    inputs = {"pef": pef, "dataset": dataset, "checkpoint": checkpoint}
+    judged = ("held_out_loss", "preferred" if model else "perplexity" if is_language else "accuracy")
+    before = _judge(context, inputs, work / "before", judged, model) if options.dev_ratio else {}
+    trained = _call(context, Verb.TRAIN, work / "train", inputs, _training(options, bool(model)), model)
     after = {name: float(str(trained.figures[name])) for name in before if name in trained.figures}
     names = None if classes is None else classes.names
-    adapter = export_folder(hub, sizes, trained.outputs["checkpoint"], output, names, lora_alpha=options.lora_alpha)
+    replaced = adapter.replaced if adapter else ()
+    written = export_folder(hub, sizes, trained.outputs["checkpoint"], output, names, replaced)
     curve = output / "curve.svg"
     shutil.copyfile(trained.outputs["report"], curve)
     shutil.copyfile(trained.outputs["metrics"], output / "metrics.jsonl")
@@ -134,22 +178,43 @@ def finetune(folder: Path, data: Path, output: Path, options: FinetuneOptions, c
     asked = {**asdict(options), "data": data.name, "examples": examples.kind, "sizes": sizes, "batch_size": batch_size}
     reached = {"before": before, "after": after, "steps": steps, "trained_parameters": parameters}
     write_json_atomic(output / REPORT, {"asked": asked, "reached": reached})
-    return Finetuned(output, adapter, before, after, steps, parameters, curve)
+    return Finetuned(output, written, before, after, steps, parameters, curve)
 
 
-def open_model(folder: Path) -> HubFolder:
-    """Open a folder of a model that is trained here. No code in it runs.
+def _with_adapter(options: FinetuneOptions, adapter: PeftAdapter | None) -> FinetuneOptions:
+    """Return the options with what an adapter fixes, and the default of ``lora_alpha``.
+
+    Raises:
+        InvalidArgument: others were asked for than the adapter has.
+    """
+    if adapter is None:
+        return replace(options, lora_alpha=options.lora_alpha or LORA_ALPHA)
+    if options.lora_layers or options.lora_alpha not in {0.0, adapter.alpha}:
+        raise InvalidArgument(
+            f"{adapter.path} says its layers and its alpha, {adapter.alpha:g}; leave out --lora-layers and --lora-alpha"
+        )
+    return replace(options, lora=adapter.rank, lora_alpha=adapter.alpha, lora_layers=adapter.layers)
+
+
+def _in_words(hub: HubFolder, sizes: Mapping[str, SizeValue]) -> str:
+    """Return the model with the sizes that are not its default ones."""
+    other = [f"{name} {value}" for name, value in sizes.items() if hub.entry.sizes.get(name) != value]
+    return f"{hub.entry.name}: {', '.join(other) or 'all sizes are its defaults'}"
+
+
+def open_model(folder: Path, base: Path | None = None) -> HubFolder:
+    """Open a folder of a model that is trained here, or the base of an adapter. No code in it runs.
 
     Raises:
         NotFound, InvalidArgument: as ``open_hub_folder``; it needs code of its own, generates no texts, or lacks a
             tokenizer.
     """
+    if is_peft_folder(folder):
+        folder = base_of(folder, base)
+    elif base is not None:
+        raise InvalidArgument(f"--base is for an adapter, and {folder} has no adapter_config.json; leave --base out")
     hub = open_hub_folder(folder)
-    if hub.config.get("auto_map"):
-        raise InvalidArgument(
-            f"{folder}/config.json has auto_map: the model needs code of its own, which is not run here; expected a "
-            "folder of one of transformers' own classes"
-        )
+    refuse_code(hub)
     if hub.entry.task not in TASKS:
         raise InvalidArgument(
             f"{folder} is of {hub.entry.name}, which neither generates texts nor classifies; expected a model that "
@@ -157,7 +222,7 @@ def open_model(folder: Path) -> HubFolder:
         )
     if hub.entry.task != PICTURES and not (folder / TOKENIZER_FILE).is_file():
         raise InvalidArgument(
-            f"{folder} has no {TOKENIZER_FILE}; save the tokenizer into it: "
+            f"{folder} has no {TOKENIZER_FILE}; expected one, so save the tokenizer into it: "
             "AutoTokenizer.from_pretrained(…).save_pretrained(…)"
         )
     identity_of(hub)
@@ -239,8 +304,8 @@ def _check_options(options: FinetuneOptions, classes: ChosenClasses | None) -> N
 
 
 def _compile(
-    context: VerbContext, hub: HubFolder, sizes: Mapping[str, SizeValue], batch_size: int, options: FinetuneOptions,
-    work: Path,
+    context: VerbContext, hub: HubFolder, entry: ModelEntry, sizes: Mapping[str, SizeValue], batch_size: int,
+    options: FinetuneOptions, work: Path,
 ) -> Path:  # fmt: skip
     """Compile by the folder's sizes, which need not be those that a box's parameters allow."""
     box = context.box
@@ -250,38 +315,48 @@ def _compile(
             f"compiling {hub.entry.name} to train" + (f" updates of rank {options.lora}" if options.lora else "")
         )
         shape = Shape(
-            model_name_of(box), sizes, batch_size, "f32", task=hub.entry.task, purpose=TRAIN, optimizer="adamw",
+            model_name_of(box), sizes, batch_size, "f32", task=entry.task, purpose=TRAIN, optimizer="adamw",
             clips_gradients=True, lora_rank=options.lora, lora_alpha=options.lora_alpha,
+            lora_layers=options.lora_layers,
         )  # fmt: skip
-        found = ModelProgram(shape, entry=hub.entry).compile(box.name, work / "pef", "o3", "sn30", 1)
+        found = ModelProgram(shape, entry=entry).compile(box.name, work / "pef", "o3", "sn30", 1)
         (work / "pef.done").touch()
     return found
 
 
-def _training(options: FinetuneOptions) -> dict[str, object]:
+def _training(options: FinetuneOptions, is_preference: bool) -> dict[str, object]:
+    usual = (PREFERENCE_LORA_LR, PREFERENCE_LR) if is_preference else (LORA_LR, FULL_LR)
     return {
         "epochs": options.epochs, "max_steps": options.max_steps, "seed": options.seed, "continue_as": "weights",
-        "lr": options.lr or (LORA_LR if options.lora else FULL_LR), "warmup_steps": options.warmup_steps,
+        "lr": options.lr or usual[0 if options.lora else 1], "warmup_steps": options.warmup_steps,
         "schedule": "linear", "final_lr_share": 0.0, "weight_decay": 0.0, "beta2": 0.999,
     }  # fmt: skip
 
 
-def _judge(context: VerbContext, inputs: Mapping[str, Path], output: Path, names: tuple[str, ...]) -> dict[str, float]:
-    figures = _call(context, Verb.EVALUATE, output, inputs, {}).figures
+def _judge(
+    context: VerbContext, inputs: Mapping[str, Path], output: Path, names: tuple[str, ...],
+    model: tuple[Task, ModelEntry] | None,
+) -> dict[str, float]:  # fmt: skip
+    figures = _call(context, Verb.EVALUATE, output, inputs, {}, model).figures
     return {name: float(str(figures[name])) for name in names}
 
 
 def _call(
-    context: VerbContext, verb: Verb, output: Path, inputs: Mapping[str, Path], parameters: Mapping[str, object]
-) -> VerbResult:
+    context: VerbContext, verb: Verb, output: Path, inputs: Mapping[str, Path], parameters: Mapping[str, object],
+    model: tuple[Task, ModelEntry] | None = None,
+) -> VerbResult:  # fmt: skip
     output.mkdir(parents=True, exist_ok=True)
-    return load_verb(verb)(context, check_parameters(context.box, verb, parameters), inputs, output)
+    checked = check_parameters(context.box, verb, parameters)
+    if model is None:
+        return load_verb(verb)(context, checked, inputs, output)
+    run = run_train if verb is Verb.TRAIN else run_evaluate
+    return run(context, checked, inputs, output, model)
 
 
-def box_file_of(folder: Path) -> Path:
+def box_file_of(folder: Path, base: Path | None = None) -> Path:
     """Return the file of the box whose verbs train the model of a folder.
 
     Raises:
         NotFound, InvalidArgument: as ``open_model``.
     """
-    return find_box_file(box_of(open_model(folder).entry))
+    return find_box_file(box_of(open_model(folder, base).entry))

@@ -41,7 +41,9 @@ def read_npz(source: SourceFile, request: RowPreprocessRequest, bad: RowErrors) 
                 array = _NpyStream(source, features, stream)
                 yield from _blocks(source, features, array.shape, array.take, labels_N, request, bad)
     except (zipfile.BadZipFile, zlib.error, OSError, ValueError, EOFError) as cause:
-        raise InvalidArgument(f"{source.name} is not readable as NPZ: {cause}") from cause
+        raise InvalidArgument(
+            f"{source.name} is not readable as NPZ; expected what numpy.savez writes of arrays of numbers"
+        ) from cause
 
 
 def read_hdf5(source: SourceFile, request: RowPreprocessRequest, bad: RowErrors) -> Iterator[RowBlock]:

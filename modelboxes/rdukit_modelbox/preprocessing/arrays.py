@@ -207,7 +207,7 @@ def preprocess_arrays(
             source += f", drift {drift:g}"
     context.check_cancelled()
     context.progress(Progress("write", 1, 2))
-    folder = _write(output / "dataset", forms, splits, {"source": source, "sizes": sizes, **said})
+    folder = write_arrays(output / "dataset", forms, splits, {"source": source, "sizes": sizes, **said})
     context.progress(Progress("write", 2, 2))
     counts = {f"{split}_samples": len(splits[split][forms[0].name]) for split in SPLITS}
     context.log(f"{counts['train_samples']} samples to train, {counts['test_samples']} to test, {source}")
@@ -282,16 +282,22 @@ def _read_arrays(data: Path, forms: Sequence[ArrayForm]) -> dict[str, NDArray[An
     except FileNotFoundError as cause:
         raise NotFound(f"{cause.filename} is missing; legal: {_legal(forms)}") from cause
     except KeyError as cause:
-        raise InvalidArgument(f"{data.name} lacks the array {cause}; legal: {_legal(forms)}") from cause
+        missing = next((form.name for form in forms if form.name in str(cause)), str(cause))
+        raise InvalidArgument(f"{data.name} lacks the array {missing!r}; expected {_legal(forms)}") from cause
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as cause:
-        raise InvalidArgument(f"{data.name} is no file of arrays: {cause}; legal: {_legal(forms)}") from cause
+        raise InvalidArgument(
+            f"{data.name} is no file of arrays of numbers, or is damaged; expected {_legal(forms)}"
+        ) from cause
     _check_forms([ArrayForm(name, a.shape[1:], str(a.dtype)) for name, a in found.items()], forms, data.name)
     counts = {name: len(values) for name, values in found.items()}
     if len(set(counts.values())) != 1 or not min(counts.values()):
         raise InvalidArgument(f"{data.name}: the arrays have {counts} samples; legal: as many in each, at least one")
     for name, values in found.items():
         if np.issubdtype(values.dtype, np.floating) and not np.isfinite(values).all():
-            raise InvalidArgument(f"{data.name}: {name} has values that are not finite numbers")
+            at = np.argwhere(~np.isfinite(values))[0].tolist()
+            raise InvalidArgument(
+                f"{data.name}: {name} has {values[tuple(at)]} in sample {at[0]}, at {at[1:]}; expected finite numbers"
+            )
     for form in forms:
         if form.limit is not None:
             check_values(f"{data.name}: {form.name}", found[form.name], form.limit)
@@ -302,7 +308,8 @@ def _check_forms(found: Sequence[ArrayForm], wanted: Sequence[ArrayForm], where:
     for have, form in zip(found, wanted, strict=False):
         if have != form:
             raise InvalidArgument(
-                f"{where}: {have.name} has {have.dtype} {list(have.shape)} a sample; this model takes {_legal([form])}"
+                f"{where}: {have.name} has {have.dtype} {list(have.shape)} a sample; expected as "
+                f"this model takes {_legal([form])}"
             )
     if len(found) != len(wanted):
         raise InvalidArgument(f"{where} has {len(found)} arrays; legal: {_legal(wanted)}")
@@ -316,7 +323,7 @@ def _chosen(arrays: Arrays, rows: Any) -> Arrays:
     return {name: values[rows] for name, values in arrays.items()}
 
 
-def _write(folder: Path, forms: Sequence[ArrayForm], splits: Mapping[str, Arrays], about_all: Names) -> Path:
+def write_arrays(folder: Path, forms: Sequence[ArrayForm], splits: Mapping[str, Arrays], about_all: Names) -> Path:
     """Write both splits, then the manifest; a folder without manifest is no data set. Returns ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)

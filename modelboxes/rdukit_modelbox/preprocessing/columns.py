@@ -14,6 +14,9 @@ from rdukit.errors import IllegalValue, InvalidArgument
 from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_serving.raw_inputs.encoding import OTHER, FeatureEncoding
 
+#: Value of ``predict`` of a label that is a number.
+NUMBER_LABEL: Final = "number"
+
 
 @dataclass(frozen=True, slots=True)
 class RowPreprocessRequest:
@@ -22,6 +25,8 @@ class RowPreprocessRequest:
     #: Columns of tables, or the array, that are features; empty is all but the label.
     columns: tuple[str, ...] = ()
     label_column: str = "label"
+    #: ``class`` or ``number``: what the label is.
+    predict: str = "class"
     #: Columns whose values are names, and dates.
     categorical: tuple[str, ...] = ()
     dates: tuple[str, ...] = ()
@@ -60,6 +65,7 @@ class RowPreprocessRequest:
         request = cls(
             columns=_names(parameters.get("columns", "")),
             label_column=str(parameters.get("label_column", base.label_column)),
+            predict=str(parameters.get("predict", base.predict)),
             categorical=_names(parameters.get("categorical", "")),
             dates=_names(parameters.get("dates", "")),
             exclude=_names(parameters.get("exclude", "")),
@@ -75,6 +81,8 @@ class RowPreprocessRequest:
             image_size=int(parameters.get("image_size", base.image_size)),
             image_mode=str(parameters.get("image_mode", base.image_mode)),
         )
+        if request.predict == NUMBER_LABEL and request.limit:
+            raise IllegalValue("limit is for labels that are classes; leave it at 0 with predict=number")
         roles = {
             "label_column": (request.label_column,), "columns": request.columns, "categorical": request.categorical,
             "dates": request.dates, "exclude": request.exclude,
@@ -109,7 +117,10 @@ MAX_CATEGORIES: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class RowBlock:
-    """A batch of rows: numbers [N, C] with NaN where one is missing, names [K][N], labels [N] as text."""
+    """A batch of rows: numbers [N, C] with NaN where one is missing, names [K][N], labels [N] as text.
+
+    A label that is a number is written so that it is read back bit for bit.
+    """
 
     numbers_NC: NDArray[np.float64] | Floats
     names_KN: tuple[list[str], ...]

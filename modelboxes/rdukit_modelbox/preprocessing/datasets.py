@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit.files.atomic import atomic_target, sha256_of, write_json_atomic
+from rdukit_serving.raw_inputs.answers import NumberTarget
 
 FORMAT: Final = 1
 MANIFEST: Final = "manifest.json"
@@ -27,14 +28,16 @@ HELD_BYTES: Final = 64 << 20
 DIGEST_BYTES: Final = 4 << 20
 
 Split = Literal["train", "test"]
+#: Features [N, F] and labels [N], part after part.
+Pieces = Iterable[tuple[NDArray[np.float32], NDArray[Any]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Features [N, F] float32 and labels [N] int64."""
+    """Features [N, F] float32 and labels [N] int64, or float32 where the label is a number, scaled."""
 
     features_NF: NDArray[np.float32]
-    labels_N: NDArray[np.int64]
+    labels_N: NDArray[Any]
 
     def __len__(self) -> int:
         return len(self.labels_N)
@@ -66,6 +69,8 @@ class Dataset:
     names: tuple[str, ...] = ()
     #: Features in their order, of a table: names of numbers, then each value of each categorical column.
     columns: tuple[str, ...] = ()
+    #: Of a label that is a number.
+    target: NumberTarget | None = None
 
     def split(self, name: str) -> Samples:
         """Return the split called ``train`` or ``test``."""
@@ -82,7 +87,7 @@ def save_dataset(folder: Path, train: Samples, test: Samples, *, classes: int, n
 
 def write_dataset(
     folder: Path,
-    pieces: Mapping[str, Iterable[tuple[NDArray[np.float32], NDArray[np.int64]]]],
+    pieces: Mapping[str, Pieces],
     counts: Mapping[str, int],
     features: int,
     *,
@@ -102,8 +107,9 @@ def write_dataset(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)
     is_mapped = sum(counts.values()) * features * 4 > held_bytes
+    kind = np.float32 if (more or {}).get("target") else np.int64
     digests = {
-        name: (_write_mapped if is_mapped else _write_held)(folder, name, pieces[name], counts[name], features)
+        name: (_write_mapped if is_mapped else _write_held)(folder, name, pieces[name], counts[name], features, kind)
         for name in SPLITS
     }
     manifest = {
@@ -120,24 +126,20 @@ def write_dataset(
     return folder
 
 
-def _write_held(
-    folder: Path, name: str, pieces: Iterable[tuple[NDArray[np.float32], NDArray[np.int64]]], count: int, features: int
-) -> str:
+def _write_held(folder: Path, name: str, pieces: Pieces, count: int, features: int, kind: type[np.generic]) -> str:
     parts = list(pieces)
     samples = Samples(
         np.concatenate([np.zeros((0, features), np.float32), *(part[0] for part in parts)]),
-        np.concatenate([np.zeros(0, np.int64), *(part[1] for part in parts)]),
+        np.concatenate([np.zeros(0, kind), *(part[1] for part in parts)]),
     )
     with atomic_target(folder / f"{name}.npz") as temporary, temporary.open("wb") as stream:
         np.savez(stream, features=samples.features_NF, labels=samples.labels_N)
     return samples.digest
 
 
-def _write_mapped(
-    folder: Path, name: str, pieces: Iterable[tuple[NDArray[np.float32], NDArray[np.int64]]], count: int, features: int
-) -> str:
+def _write_mapped(folder: Path, name: str, pieces: Pieces, count: int, features: int, kind: type[np.generic]) -> str:
     found = hashlib.sha256()
-    labels = [np.zeros(0, np.int64)]
+    labels: list[NDArray[Any]] = [np.zeros(0, kind)]
     with atomic_target(folder / f"{name}.features.npy") as temporary, temporary.open("wb") as stream:
         header = {"descr": "<f4", "fortran_order": False, "shape": (count, features)}
         np.lib.format.write_array_header_1_0(stream, header)
@@ -168,6 +170,7 @@ def load_dataset(folder: Path) -> Dataset:
             normalize=str(manifest["normalize"]), source=str(manifest["source"]),
             digest=sha256_of(f"{manifest['train']['sha256']} {manifest['test']['sha256']}".encode()),
             names=class_names(manifest.get("labels") or {}), columns=_column_names(manifest),
+            target=NumberTarget(**manifest["target"]) if manifest.get("target") else None,
         )  # fmt: skip
     except (KeyError, TypeError) as cause:
         raise InvalidArgument(f"{folder / MANIFEST} lacks {cause}; preprocess again") from cause
@@ -220,8 +223,9 @@ def _load_split(folder: Path, name: str, manifest: dict[str, Any]) -> Samples:
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as cause:
         raise InvalidArgument(f"{path} is missing or not readable: {cause}; preprocess again") from cause
     features, labels = samples.features_NF, samples.labels_N
-    if features.dtype != np.float32 or features.ndim != 2 or labels.dtype != np.int64:
-        raise InvalidArgument(f"{path}: features must be float32 [N, F] and labels int64 [N]; preprocess again")
+    kind = np.dtype(np.float32 if manifest.get("target") else np.int64)
+    if features.dtype != np.float32 or features.ndim != 2 or labels.dtype != kind:
+        raise InvalidArgument(f"{path}: expected features float32 [N, F] and labels {kind} [N]; preprocess again")
     if samples.digest != manifest[name]["sha256"] or labels.shape != (len(features),):
         raise InvalidArgument(f"{path} does not match {MANIFEST}; preprocess again")
     return samples

@@ -107,7 +107,9 @@ def given_splits(sources: Sequence[SourceFile]) -> dict[str, int] | None:
     return found if set(found.values()) == {0, 1} else None
 
 
-Labels = NDArray[np.int64]
+#: Classes, or numbers where the label is one.
+Labels = NDArray[np.int64] | NDArray[np.float32]
+Places = NDArray[np.int64]
 WAITING_BYTES: Final = 32 << 20
 BUCKET_BYTES: Final = 32 << 20
 
@@ -115,15 +117,15 @@ BUCKET_BYTES: Final = 32 << 20
 class RowSpill:
     """Collects rows of features and label by split and bucket."""
 
-    def __init__(self, folder: Path, splits: int, buckets: int, features: int) -> None:
+    def __init__(self, folder: Path, splits: int, buckets: int, features: int, has_classes: bool = True) -> None:
         folder.mkdir(parents=True)
         self._folder = folder
         self._buckets = buckets
-        self._type = row_type(features)
+        self._type = row_type(features, has_classes)
         self._waiting: list[list[NDArray[np.void]]] = [[] for _ in range(splits * buckets)]
         self._waiting_bytes = 0
 
-    def add(self, features_NF: Floats, labels_N: Labels, splits_N: Labels, buckets_N: Labels) -> None:
+    def add(self, features_NF: Floats, labels_N: Labels, splits_N: Places, buckets_N: Places) -> None:
         """Put each row into its split's bucket."""
         rows = np.empty(len(labels_N), self._type)
         rows["features"] = features_NF
@@ -147,10 +149,10 @@ class RowSpill:
 
 
 def read_rows(
-    folder: Path, split: int, buckets: int, features: int, seed: int | None
+    folder: Path, split: int, buckets: int, features: int, seed: int | None, has_classes: bool = True
 ) -> Iterator[tuple[Floats, Labels]]:
     """Return the rows of a split in pieces: shuffled by ``seed``, or as they came."""
-    kind = row_type(features)
+    kind = row_type(features, has_classes)
     for bucket in range(buckets):
         path = _path(folder, split, bucket)
         if not path.exists():
@@ -165,9 +167,9 @@ def read_rows(
                 yield np.ascontiguousarray(rows["features"]), np.ascontiguousarray(rows["label"])
 
 
-def row_type(features: int) -> np.dtype[np.void]:
+def row_type(features: int, has_classes: bool = True) -> np.dtype[np.void]:
     """Return the type of one row on the disk."""
-    return np.dtype([("features", np.float32, (features,)), ("label", np.int64)])
+    return np.dtype([("features", np.float32, (features,)), ("label", np.int64 if has_classes else np.float32)])
 
 
 def _path(folder: Path, split: int, bucket: int) -> Path:

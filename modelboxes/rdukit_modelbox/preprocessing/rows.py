@@ -16,6 +16,7 @@ from rdukit.errors import InvalidArgument, NotFound
 from rdukit.files.atomic import sha256_of
 from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.preprocessing.columns import (
+    NUMBER_LABEL,
     ColumnFigures,
     NameCounts,
     RowBlock,
@@ -37,8 +38,9 @@ from rdukit_modelbox.preprocessing.row_run import (
     within_limit,
 )
 from rdukit_modelbox.preprocessing.sources import Format, RowErrors, find_sources
-from rdukit_modelbox.preprocessing.table_audit import TableAudit
+from rdukit_modelbox.preprocessing.table_audit import NumberLabels, TableAudit
 from rdukit_modelbox.verbs.context import VerbContext, VerbResult
+from rdukit_serving.raw_inputs.answers import NumberTarget
 from rdukit_serving.raw_inputs.encoding import FeatureEncoding
 from rdukit_serving.raw_inputs.preprocessing import TablePreprocessing, write_preprocessing
 
@@ -87,7 +89,7 @@ def preprocess_rows(
 def _check_model(context: VerbContext, features: int, found: Mapping[str, Any]) -> None:
     sizes = context.box.sizes
     wanted, most = sizes.get("num_features"), sizes.get("num_classes")
-    classes = max(classes_of(list(found["labels"])).values()) + 1
+    classes = 1 if found["target"] else max(classes_of(list(found["labels"])).values()) + 1
     if wanted is not None and features != wanted:
         raise InvalidArgument(
             f"the rows have {features} features, box {context.box.name} takes {wanted}; legal: other columns, or "
@@ -131,8 +133,18 @@ def gather_figures(run: RowRun) -> dict[str, Any]:
         run.context.log(f"left out {bad.count} bad rows and {bad.dropped} with missing values: {bad.examples[:3]}")
     columns = tally.figures.to_json()
     counts = [column.counts for column in tally.names]
+    target = tally.target.target() if tally.target else None
+    if tally.target and target and not target["deviation"]:
+        raise InvalidArgument(
+            f"the label {run.request.label_column!r} is {target['mean']:g} in all training rows; expected numbers that "
+            "differ, or another label_column"
+        )
+    findings = tally.audit.findings(columns, counts, tally.labels.counts) if tally.audit else []
+    if tally.target and run.layout:
+        findings += tally.target.findings(run.layout.numeric)
     note = {
-        "findings": tally.audit.findings(columns, counts, tally.labels.counts) if tally.audit else [],
+        "findings": findings,
+        "target": target,
         "columns": columns,
         "categories": counts,
         "labels": tally.labels.counts,
@@ -155,7 +167,9 @@ class _Tally:
         #: Of the numeric columns; None before the first block.
         self.figures: ColumnFigures | None = None
         categorical = run.layout.categorical if run.layout else ()
-        self.audit = TableAudit(run.layout.numeric, categorical) if run.layout else None
+        is_number = run.request.predict == NUMBER_LABEL
+        self.target = NumberLabels() if is_number else None
+        self.audit = TableAudit(run.layout.numeric, categorical, has_classes=not is_number) if run.layout else None
         self.names = [NameCounts(f"column {name!r}") for name in categorical]
         self.labels = NameCounts(f"the label {run.request.label_column!r}")
         self.by_split = [NameCounts("a split's label") for _ in SPLITS]
@@ -179,6 +193,9 @@ class _Tally:
         self.figures.add(block.numbers_NC[kept_N & (splits_N == 0)])
         for column, values in zip(self.names, block.names_KN, strict=True):
             column.add([value for value, kept in zip(values, kept_N.tolist(), strict=True) if kept])
+        if self.target is not None:
+            self.target.add(block, splits_N == 0)
+            return
         for label, split, kept in zip(block.labels_N, splits_N.tolist(), kept_N.tolist(), strict=True):
             if kept:
                 self.by_split[split].counts[label] = self.by_split[split].counts.get(label, 0) + 1
@@ -192,15 +209,20 @@ def encode_rows(run: RowRun, encoding: FeatureEncoding, found: Mapping[str, Any]
         InvalidArgument: the input changed between the readings.
         Cancelled: between two blocks.
     """
+    target = NumberTarget(**found["target"]) if found["target"] else None
     largest = max(found["rows"]) * row_type(encoding.features).itemsize
     buckets = 1 if run.request.seed is None else max(1, -(-largest // BUCKET_BYTES))
     if run.work.find("rows") is None:
-        classes = classes_of(list(found["labels"]))
-        spill = RowSpill(run.work.fresh("rows"), len(SPLITS), buckets, encoding.features)
+        classes = {} if target else classes_of(list(found["labels"]))
+        spill = RowSpill(run.work.fresh("rows"), len(SPLITS), buckets, encoding.features, target is None)
         counts = [0, 0]
         for block, splits_N, random_N in run.blocks(RowErrors(skips=True), "encode"):
             kept_N = within_limit(run.request.limit, counts, splits_N)
-            labels_N = np.array([classes.get(label, -1) for label in block.labels_N], np.int64)[kept_N]
+            labels_N = (
+                target.scaled(np.array(block.labels_N, np.float64))[kept_N]
+                if target
+                else np.array([classes.get(label, -1) for label in block.labels_N], np.int64)[kept_N]
+            )
             if not kept_N.all():
                 chosen = tuple([v for v, kept in zip(c, kept_N.tolist(), strict=True) if kept] for c in block.names_KN)
                 block = RowBlock(block.numbers_NC[kept_N], chosen, [""] * len(labels_N), block.consumed)
@@ -219,7 +241,8 @@ def write_rows(run: RowRun, encoding: FeatureEncoding, found: Mapping[str, Any],
     Returns:
         The figures for the verb's result, which the manifest holds too.
     """
-    classes = classes_of(list(found["labels"]))
+    target = NumberTarget(**found["target"]) if found["target"] else None
+    classes = {} if target else classes_of(list(found["labels"]))
     layout = run.layout
     numbers = list(layout.numbers) if layout else None
     categories = zip(layout.categorical, encoding.categories, strict=True) if layout else ()
@@ -227,12 +250,13 @@ def write_rows(run: RowRun, encoding: FeatureEncoding, found: Mapping[str, Any],
         "train_samples": found["rows"][0],
         "test_samples": found["rows"][1],
         "features": encoding.features,
-        "classes": max(classes.values()) + 1,
+        "classes": 1 if target else max(classes.values()) + 1,
         "normalize": run.request.normalize,
         "source": ", ".join(source.name for source in run.sources[:3]) + (", …" if len(run.sources) > 3 else ""),
         "bad_rows": found["bad_rows"],
         "dropped_rows": found["dropped_rows"],
-        "majority_share": max(found["class_counts"]["train"].values()) / found["rows"][0],
+        **({} if target else {"majority_share": max(found["class_counts"]["train"].values()) / found["rows"][0]}),
+        **({"label_mean": target.mean, "label_deviation": target.deviation} if target else {}),
         **({"findings": found["findings"]} if found["findings"] else {}),
     }
     more = {
@@ -240,6 +264,7 @@ def write_rows(run: RowRun, encoding: FeatureEncoding, found: Mapping[str, Any],
         "figures": figures,
         "labels": {label: classes[label] for label in sorted(classes)},
         "class_counts": found["class_counts"],
+        "target": found["target"],
         "columns": {"numeric": numbers, **found["columns"]} if len(found["columns"]["mean"]) <= 10_000 else None,
         "categories": {name: list(names) for name, names in categories},
         **({"encoding": run.request.encoding} if layout else {}),
@@ -250,7 +275,7 @@ def write_rows(run: RowRun, encoding: FeatureEncoding, found: Mapping[str, Any],
         "source_sha256": sha256_of(" ".join(found["sha256"]).encode()),
     }
     pieces = {
-        name: read_rows(run.work.folder / "rows", split, buckets, encoding.features, run.request.seed)
+        name: read_rows(run.work.folder / "rows", split, buckets, encoding.features, run.request.seed, target is None)
         for split, name in enumerate(SPLITS)
     }
     folder = write_dataset(
@@ -259,6 +284,6 @@ def write_rows(run: RowRun, encoding: FeatureEncoding, found: Mapping[str, Any],
     )  # fmt: skip
     if layout is not None:
         names = {number: label for label, number in classes.items()}
-        every = tuple(names.get(number, str(number)) for number in range(figures["classes"]))
-        write_preprocessing(folder, TablePreprocessing(layout, encoding, every))
+        every = () if target else tuple(names.get(number, str(number)) for number in range(figures["classes"]))
+        write_preprocessing(folder, TablePreprocessing(layout, encoding, every, target))
     return figures

@@ -92,7 +92,7 @@ def find_sources(data: Path, pattern: str, wanted: str, legal: Sequence[Format])
             f"{data} mixes {', '.join(formats)}; choose files with pattern, or one format with format"
         )
     if not any(source.bytes for source in sources):
-        raise InvalidArgument(f"{data}: every file is empty")
+        raise InvalidArgument(f"{data}: every file is empty; expected one with content")
     return sources
 
 
@@ -154,7 +154,10 @@ def read_line_blocks(source: SourceFile, block_bytes: int = BLOCK_BYTES) -> Iter
             try:
                 data = stream.read(block_bytes)
             except (OSError, EOFError, zlib.error) as cause:
-                raise InvalidArgument(f"{source.name}: not readable after line {line}: {cause}") from cause
+                raise InvalidArgument(
+                    f"{source.name}: not readable after line {line}: {cause}; expected an intact file, so "
+                    "compress or copy it again"
+                ) from cause
             if line == 1 and not rest and data.startswith(BYTE_ORDER_MARK):
                 data = data[len(BYTE_ORDER_MARK) :]
             if not data:

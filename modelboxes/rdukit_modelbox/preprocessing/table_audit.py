@@ -6,7 +6,10 @@ Memory is bounded: a column is followed only while it may still be one of these.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from rdukit_modelbox.preprocessing.columns import RowBlock
+import numpy as np
+from numpy.typing import NDArray
+
+from rdukit_modelbox.preprocessing.columns import ColumnFigures, RowBlock
 
 #: A category with more names than this is reported.
 MANY_NAMES: Final = 100
@@ -16,16 +19,18 @@ MAX_VALUES: Final = 200
 MIN_ID_ROWS: Final = 20
 #: Values that are remembered of a column that may be an id.
 MAX_IDS: Final = 100_000
+#: A correlation above this says that a column is the label in another unit.
+SAME: Final = 0.9999
 
 
 class TableAudit:
     """Follows the columns of a table; derived columns, such as the year of a date, are none of them."""
 
-    def __init__(self, numeric: Sequence[str], categorical: Sequence[str]) -> None:
+    def __init__(self, numeric: Sequence[str], categorical: Sequence[str], *, has_classes: bool = True) -> None:
         self._numeric, self._categorical = tuple(numeric), tuple(categorical)
         self._rows = 0
         #: Columns in which each value so far had one label only: the label of each value.
-        self._labels: dict[str, dict[object, str]] = {name: {} for name in (*numeric, *categorical)}
+        self._labels: dict[str, dict[object, str]] = {name: {} for name in (*numeric, *categorical) if has_classes}
         #: Columns whose values so far were all different, and whole numbers or names.
         self._seen: dict[str, set[object]] = {name: set() for name in (*numeric, *categorical)}
 
@@ -53,8 +58,8 @@ class TableAudit:
         found = []
         if len(labels) > MANY_NAMES:
             found.append(
-                f"the label has {len(labels)} different values: each is a class, and no number is predicted; name "
-                "another label_column, or put its values into a few ranges"
+                f"the label has {len(labels)} different values: each is a class; expected predict=number for "
+                "numbers (box mlp), another label_column, or its values put into a few ranges"
             )
         for index, name in enumerate(self._numeric):
             if figures["min"][index] is None:
@@ -103,3 +108,48 @@ class TableAudit:
             is_id = all(may_be_id) and (before >= MAX_IDS or len(seen) == before + len(values))
             if not is_id:
                 del self._seen[name]
+
+
+class NumberLabels:
+    """Figures of a label that is a number, and its correlation with each numeric column, over the training rows."""
+
+    def __init__(self) -> None:
+        self._label = ColumnFigures.of(1)
+        #: Of each column the number of rows, and the sums of x, y, x², y² and xy, each less the first row's values.
+        self._sums: NDArray[np.float64] | None = None
+        self._first: NDArray[np.float64] | None = None
+
+    def add(self, block: RowBlock, is_training_N: NDArray[np.bool_]) -> None:
+        """Count a block in."""
+        y_N1 = np.array(block.labels_N, np.float64).reshape(-1, 1)[is_training_N]
+        if not len(y_N1):
+            return
+        self._label.add(y_N1)
+        x_NC = np.asarray(block.numbers_NC, np.float64)[is_training_N]
+        if self._first is None or self._sums is None:
+            self._first = np.concatenate([np.nan_to_num(x_NC[0]), y_N1[0]])
+            self._sums = np.zeros((6, x_NC.shape[1]))
+        there = ~np.isnan(x_NC)
+        x_NC = np.where(there, x_NC - self._first[:-1], 0.0)
+        y_NC = np.where(there, y_N1 - self._first[-1], 0.0)
+        parts = (there.astype(np.float64), x_NC, y_NC, x_NC * x_NC, y_NC * y_NC, x_NC * y_NC)
+        self._sums += np.stack([part.sum(0) for part in parts])
+
+    def target(self) -> dict[str, float]:
+        """Return mean and deviation of the label."""
+        return {"mean": float(self._label.mean_C[0]), "deviation": float(self._label.deviation_C[0])}
+
+    def findings(self, numeric: Sequence[str]) -> list[str]:
+        """Return a sentence for each numeric column that says the label."""
+        if self._sums is None:
+            return []
+        count, x, y, xx, yy, xy = self._sums[:, : len(numeric)]
+        rows = np.maximum(count, 1)
+        spread = np.sqrt(np.maximum((xx - x * x / rows) * (yy - y * y / rows), 0.0))
+        together = np.divide(xy - x * y / rows, spread, out=np.zeros_like(spread), where=spread > 0)
+        return [
+            f"column {name!r} says the label: a line through both explains it ({share:.6f}); leave it out with "
+            f"exclude={name} unless it is known before the answer"
+            for name, share in zip(numeric, np.abs(together).tolist(), strict=True)
+            if share > SAME
+        ]

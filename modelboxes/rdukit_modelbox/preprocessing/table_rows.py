@@ -16,7 +16,7 @@ import pyarrow.parquet as parquet  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from rdukit.errors import InvalidArgument
-from rdukit_modelbox.preprocessing.columns import RowBlock, RowPreprocessRequest
+from rdukit_modelbox.preprocessing.columns import NUMBER_LABEL, RowBlock, RowPreprocessRequest
 from rdukit_modelbox.preprocessing.sources import LONGEST_LINE, Format, RowErrors, SourceFile, read_line_blocks
 from rdukit_serving.raw_inputs.layout import (
     CATEGORY,
@@ -27,10 +27,12 @@ from rdukit_serving.raw_inputs.layout import (
     TableRow,
     find_kind,
     read_label,
+    read_number,
 )
 from rdukit_serving.raw_inputs.legal_values import plain_numbers
 
 BLOCK_ROWS: Final = 2048
+ROWS_EXPECTED: Final = "rows of numbers and texts by column: a header with lines below it, or an object in each line"
 #: A row's line or number, and its values by column.
 NumberedRow = tuple[int, TableRow]
 
@@ -49,7 +51,7 @@ def find_layout(source: SourceFile, request: RowPreprocessRequest) -> TableLayou
     if first:
         return _layout_of(source, list(first[0]), first, request)
     why = f" that can be used; {bad.examples[0]}" if bad.examples else ""
-    raise InvalidArgument(f"{source.name} has no row{why}", file=source.name)
+    raise InvalidArgument(f"{source.name} has no row{why}; expected {ROWS_EXPECTED}", file=source.name)
 
 
 def column_names(source: SourceFile) -> tuple[str, ...]:
@@ -63,7 +65,7 @@ def column_names(source: SourceFile) -> tuple[str, ...]:
             return tuple(file.schema_arrow.names)
     for _, row in rows_of(source, RowErrors(skips=False), [0]):
         return tuple(row)
-    raise InvalidArgument(f"{source.name} has no row", file=source.name)
+    raise InvalidArgument(f"{source.name} has no row; expected {ROWS_EXPECTED}", file=source.name)
 
 
 def _layout_of(
@@ -78,7 +80,9 @@ def _layout_of(
                 file=source.name, column=name,
             )  # fmt: skip
     if not chosen:
-        raise InvalidArgument(f"{source.name} has no column besides the label {request.label_column!r}")
+        raise InvalidArgument(
+            f"{source.name} has no column besides the label {request.label_column!r}; expected one more at least"
+        )
     named = {**dict.fromkeys(request.categorical, CATEGORY), **dict.fromkeys(request.dates, DATE)}
     if request.finds_kinds:
         named |= {name: find_kind([row.get(name) for row in first]) for name in chosen if name not in named}
@@ -151,14 +155,18 @@ def _parquet_rows(source: SourceFile, consumed: list[int]) -> Iterator[NumberedR
                     yield number, values
                 consumed[0] = source.bytes * number // total
         except (arrow.ArrowException, OSError) as cause:
-            raise InvalidArgument(f"{source.name} is not readable as Parquet: {cause}") from cause
+            raise _no_parquet(source, cause) from cause
 
 
 def _open_parquet(source: SourceFile) -> Any:
     try:
         return parquet.ParquetFile(source.path)
     except (arrow.ArrowException, OSError) as cause:
-        raise InvalidArgument(f"{source.name} is not readable as Parquet: {cause}") from cause
+        raise _no_parquet(source, cause) from cause
+
+
+def _no_parquet(source: SourceFile, cause: Exception) -> InvalidArgument:
+    return InvalidArgument(f"{source.name} is not readable as Parquet: {cause}; expected an intact Parquet file")
 
 
 def _checked(
@@ -170,10 +178,10 @@ def _checked(
     consumed: int,
 ) -> RowBlock:
     numbers, names, labels = [], [], []
-    plain = _find_plain_numbers(rows, layout)
+    plain, is_number = _find_plain_numbers(rows, layout), request.predict == NUMBER_LABEL
     for index, (line, values) in enumerate(rows):
         try:
-            label = read_label(values, layout.label)
+            label = repr(read_number(values, layout.label)) if is_number else read_label(values, layout.label)
             found = layout.read(values, request.missing, None if plain is None else plain[index])
         except ColumnFault as fault:
             if fault.is_missing and request.missing == "drop":

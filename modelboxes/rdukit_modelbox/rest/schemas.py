@@ -185,11 +185,12 @@ class OperationsResponse(BaseModel):
 
 
 class Predicted(BaseModel):
-    """The likeliest class of a row by its name, and the probability of each class."""
+    """The likeliest class of a row by its name, and the probability of each class; or else a number."""
 
-    label: str
-    probability: float
-    probabilities: dict[str, float]
+    label: str | None = None
+    probability: float | None = None
+    probabilities: dict[str, float] | None = None
+    value: float | None = Field(None, description="Of a label that is a number, in its unit.")
 
 
 class RowsResponse(BaseModel):

@@ -91,10 +91,7 @@ def answer_message(answer: InferAnswer) -> pb.Answer:
             pb.Tensor(name=t.name, datatype=t.datatype, shape=t.shape, data=bytes(t.data)) for t in answer.tensors
         ],
         timing_us=answer.timing_us,
-        predictions=[
-            pb.Prediction(label=each.label, probability=each.probability, probabilities=each.probabilities)
-            for each in answer.predictions
-        ],
+        predictions=[pb.Prediction(**each.to_json()) for each in answer.predictions],
     )
 
 

@@ -10,12 +10,12 @@ from rdukit_serving.models.version import ModelVersion
 from rdukit_serving.signature import InferRequest, RawTensor
 
 if TYPE_CHECKING:
-    from rdukit_serving.raw_inputs.answers import ClassPrediction
+    from rdukit_serving.raw_inputs.answers import Prediction
 
 Rows = list[list[float]]
 RowsFunction = Callable[[Sequence[Sequence[float]], Mapping[str, str]], Awaitable[tuple[Rows, list[int]]]]
 TableRow = Mapping[str, object]
-PredictFunction = Callable[[Sequence[TableRow], Mapping[str, str]], "Awaitable[Sequence[ClassPrediction]]"]
+PredictFunction = Callable[[Sequence[TableRow], Mapping[str, str]], "Awaitable[Sequence[Prediction]]"]
 FindVersion = Callable[[Mapping[str, str]], Awaitable[ModelVersion]]
 
 
@@ -44,7 +44,7 @@ class InferAnswer:
     labels: Sequence[int] = ()
     tensors: Sequence[RawTensor] = ()
     timing_us: Mapping[str, int] = field(default_factory=dict)
-    predictions: "Sequence[ClassPrediction]" = ()
+    predictions: "Sequence[Prediction]" = ()
 
 
 class Inferencer(Protocol):

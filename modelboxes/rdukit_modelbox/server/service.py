@@ -34,7 +34,7 @@ from rdukit_serving.models.served import Answer, ServedModels
 from rdukit_serving.models.version import ModelVersion
 
 if TYPE_CHECKING:
-    from rdukit_serving.raw_inputs.answers import ClassPrediction
+    from rdukit_serving.raw_inputs.answers import Prediction
 
 logger = logging.getLogger(__name__)
 
@@ -166,9 +166,7 @@ class BoxService:
         self.metrics.count_rows(len(rows), time.perf_counter() - started)
         return answer
 
-    async def predict(
-        self, rows: Sequence[Mapping[str, object]], inputs: Mapping[str, str]
-    ) -> "Sequence[ClassPrediction]":
+    async def predict(self, rows: Sequence[Mapping[str, object]], inputs: Mapping[str, str]) -> "Sequence[Prediction]":
         """Labels with their probabilities for rows by column name, at once; ``inputs`` as of ``infer_rows``.
 
         Raises:

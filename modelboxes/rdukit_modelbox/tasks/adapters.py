@@ -5,7 +5,7 @@ Source: Hu et al., LoRA: Low-Rank Adaptation of Large Language Models (2021), ar
 Axes: I inputs, O outputs, R rank, N adapters, B texts of a call, T tokens of each.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,8 +79,31 @@ def share_adapters(model: nn.Module, adapters: int, rank: int, *outputs: int) ->
     model.register_forward_pre_hook(take_shares)
 
 
-def _layers_to_adapt(model: nn.Module, rank: int, name: str, *outputs: int) -> list[Any]:
-    layers = [m for m in model.modules() if type(m) is nn.Linear and m.out_features not in outputs]
+def _layers_to_adapt(
+    model: nn.Module, rank: int, name: str, *outputs: int, layers: Sequence[str] = ()
+) -> list[Any]:  # fmt: skip
+    named = {
+        path: module
+        for path, module in model.named_modules()
+        if type(module) is nn.Linear and module.out_features not in outputs
+    }
+    unknown = [end for end in layers if not any(_is_named(path, end) for path in named)]
+    if unknown:
+        ends = sorted({path.rpartition(".")[2] for path in named})
+        raise InvalidArgument(
+            f"the model has no linear layer {', '.join(unknown)} that could get an adapter; expected some of "
+            f"{', '.join(ends)}, or full names"
+        )
+    chosen = {path: m for path, m in named.items() if not layers or any(_is_named(path, end) for end in layers)}
+    return _checked_layers(list(chosen.values()), rank, name)
+
+
+def _is_named(path: str, end: str) -> bool:
+    """Return whether a layer is meant by a name, which is its own or its last parts, as in PEFT's target_modules."""
+    return path == end or path.endswith("." + end)
+
+
+def _checked_layers(layers: list[Any], rank: int, name: str) -> list[Any]:
     if not layers:
         raise InvalidArgument(f"the model has no linear layer that could get an adapter; legal: {name}=0")
     narrowest = min(min(layer.in_features, layer.out_features) for layer in layers)
@@ -89,19 +112,21 @@ def _layers_to_adapt(model: nn.Module, rank: int, name: str, *outputs: int) -> l
     return layers
 
 
-def add_adapters(model: nn.Module, rank: int, alpha: float, *outputs: int) -> None:
-    """Freeze the model, and give each linear layer an update, except heads, which have one of the numbers in
-    ``outputs``.
+def add_adapters(model: nn.Module, rank: int, alpha: float, *outputs: int, layers: Sequence[str] = ()) -> None:
+    """Freeze the model, and give linear layers an update.
 
     Existing names are unchanged.
 
+    Args:
+        outputs: numbers of outputs of heads, which get none.
+        layers: names of the layers, or their last parts; empty: all.
     Raises:
         InvalidArgument: there is no such layer, or the rank is as large as one.
     """
-    layers = _layers_to_adapt(model, rank, "lora_rank", *outputs)
+    adapted = _layers_to_adapt(model, rank, "lora_rank", *outputs, layers=layers)
     for parameter in model.parameters():
         parameter.requires_grad_(False)
-    for layer in layers:
+    for layer in adapted:
         layer.__class__ = AdaptedLinear
         layer.lora_A = nn.Parameter(torch.empty(rank, layer.in_features))
         nn.init.kaiming_uniform_(layer.lora_A, a=5**0.5)

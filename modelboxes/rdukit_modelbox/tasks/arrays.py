@@ -20,6 +20,7 @@ from rdukit_modelbox.preprocessing.arrays import KIND, ArrayDataset, array_forms
 from rdukit_modelbox.preprocessing.data_rules import check_sizes
 from rdukit_modelbox.preprocessing.datasets import read_manifest
 from rdukit_modelbox.tasks.base import Scores, TaskData, measured, require_samples, with_names
+from rdukit_modelbox.tasks.class_report import ClassMeter
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
 from rdukit_serving.device.parameters import Tensors, load_parameters
@@ -78,7 +79,8 @@ class ArrayTask:
             losses.add(loss, self.weight(given))
         if losses.mean is None:
             raise InvalidArgument("the PEF's graph has no loss; compile with purpose=train")
-        return Scores(loss=losses.mean, samples=data.count(split), others=meter.figures())
+        details = meter.report(data.classes) if isinstance(meter, ClassMeter) else {}
+        return Scores(loss=losses.mean, samples=data.count(split), others=meter.figures(), details=details)
 
     def infer(
         self, context: VerbContext, shape: Shape, parameters: Mapping[str, ParameterValue],

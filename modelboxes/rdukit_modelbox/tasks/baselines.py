@@ -13,6 +13,7 @@ from rdukit_modelbox.contract.box import Box, Verb
 from rdukit_modelbox.preprocessing.datasets import Samples
 from rdukit_modelbox.tasks.base import TaskData
 from rdukit_modelbox.tasks.classification import RowData
+from rdukit_modelbox.tasks.row_numbers import simple_number_models
 
 logger = logging.getLogger(__name__)
 
@@ -25,12 +26,14 @@ BOOSTING: Final = "gradient_boosting_accuracy"
 
 
 def baselines_of(box: Box, data: TaskData, split: str) -> dict[str, float]:
-    """Return the accuracies of simple models on a split, of a box that reports them; of other boxes nothing."""
+    """Return the figures of simple models on a split, of a box that reports them; of other boxes nothing."""
     declared = {metric.name for metric in box.metrics if Verb.EVALUATE in metric.verbs}
     if MAJORITY not in declared or not isinstance(data, RowData) or split == "train":
         return {}
     held = data.split(split)
     assert held is not None
+    if data.dataset.target is not None:
+        return simple_number_models(data.dataset.train, held, data.dataset.target, MAX_ROWS)
     return measure_baselines(data.dataset.train, held)
 
 

@@ -20,7 +20,9 @@ from rdukit_modelbox.contract.models import entry_of
 from rdukit_modelbox.preprocessing.data_rules import ValueLimit, check_sizes, check_values
 from rdukit_modelbox.preprocessing.datasets import SPLITS, Dataset, Samples, load_dataset
 from rdukit_modelbox.tasks.base import Batch, Scores, TaskData, require_samples, with_names
+from rdukit_modelbox.tasks.class_report import class_report
 from rdukit_modelbox.tasks.program import ModelProgram
+from rdukit_modelbox.tasks.row_numbers import judge_numbers, require_target, write_numbers
 from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
 from rdukit_serving.device.parameters import load_parameters
 from rdukit_serving.shape import Shape
@@ -57,9 +59,13 @@ def judge(logits_NC: NDArray[np.float32], labels_N: NDArray[np.int64], classes: 
     )  # fmt: skip
 
 
-def evaluate(program: ModelProgram, samples: Samples, context: VerbContext, stage: str = "evaluate") -> Evaluation:
+def run_samples(
+    program: ModelProgram, samples: Samples, context: VerbContext, stage: str = "evaluate"
+) -> NDArray[np.float32]:  # fmt: skip
     """Run forward over all samples, in evaluation mode; the last batch is padded, which changes no answer.
 
+    Returns:
+        [N, C] float32, before a softmax.
     Raises:
         InvalidArgument: padding would change answers, because rows of a batch depend on each other.
         Cancelled: between two batches.
@@ -76,8 +82,7 @@ def evaluate(program: ModelProgram, samples: Samples, context: VerbContext, stag
         context.progress(
             Progress(stage, step + 1, total, throughput=done / elapsed, eta_s=elapsed / (step + 1) * (total - step - 1))
         )
-    logits_NC = np.concatenate(parts) if parts else np.zeros((0, program.shape.classes), np.float32)
-    return judge(logits_NC, samples.labels_N, program.shape.classes)
+    return np.concatenate(parts) if parts else np.zeros((0, program.shape.classes), np.float32)
 
 
 class RowData:
@@ -122,6 +127,7 @@ class Classification:
     def open_data(self, entry: ModelEntry, shape: Shape, folder: Path) -> RowData:
         """Return a data set that preprocess made of rows with labels."""
         dataset = load_dataset(folder)
+        require_target(dataset.target, shape.classes)
         check_sizes({"num_features": dataset.features, "num_classes": dataset.classes}, shape.sizes)
         limit = ValueLimit(shape.classes, "num_classes")
         for split in SPLITS:
@@ -129,12 +135,18 @@ class Classification:
         return RowData(dataset, folder)
 
     def evaluate(self, program: ModelProgram, data: TaskData, split: str, context: VerbContext, stage: str) -> Scores:
-        """Compute cross entropy and accuracy."""
+        """Compute cross entropy and accuracy; of numbers their errors in the label's unit."""
         assert isinstance(data, RowData)
         samples = data.split(split)
         assert samples is not None
-        found = evaluate(program, samples, context, stage)
-        return Scores(loss=found.loss, samples=len(samples), accuracy=found.accuracy)
+        outputs_NC = run_samples(program, samples, context, stage)
+        if data.dataset.target is not None:
+            numbers = judge_numbers(outputs_NC[:, 0], samples.labels_N, data.dataset.target)
+            details = {"residuals": numbers.residuals()}
+            return Scores(loss=numbers.loss, samples=len(samples), others=numbers.figures(), details=details)
+        found = judge(outputs_NC, samples.labels_N, program.shape.classes)
+        details = class_report(outputs_NC, samples.labels_N, data.classes)
+        return Scores(loss=found.loss, samples=len(samples), accuracy=found.accuracy, details=details)
 
     def infer(
         self, context: VerbContext, shape: Shape, parameters: Mapping[str, ParameterValue],
@@ -163,10 +175,14 @@ class Classification:
         program.load(inputs["pef"])
         try:
             program.parameters_to_device(kept)
-            found = evaluate(program, samples, context, "infer")
+            outputs_NC = run_samples(program, samples, context, "infer")
             figures = program.report()
         finally:
             program.close()
+        if data.dataset.target is not None:
+            numbers = judge_numbers(outputs_NC[:, 0], samples.labels_N, data.dataset.target)
+            return write_numbers(context, numbers, split, step, figures, output)
+        found = judge(outputs_NC, samples.labels_N, shape.classes)
         emulated = {"seconds": figures["emulated_seconds"], "cycles": figures["emulated_cycles"]}
         host = {"seconds": figures["host_seconds"]}
         report = {
@@ -176,6 +192,7 @@ class Classification:
             "loss": found.loss,
             "accuracy": found.accuracy,
             "confusion": {"rows": "true class", "columns": "predicted class", "counts": found.confusion},
+            **class_report(outputs_NC, samples.labels_N, data.classes),
             "checkpoint_step": step,
             "emulated": {"about": "projection of the emulated RDU, not measured", **emulated},
             "host": {"about": "measured on the machine that ran it", **host},

@@ -7,9 +7,10 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from rdukit_modelbox.tasks.arrays import Arrays, ArrayTask
+from rdukit_modelbox.tasks.class_report import ClassMeter
 from rdukit_modelbox.tasks.pictures import COLOURS, draw_rows, grey_tile, middle_slice, spread
 from rdukit_modelbox.tasks.program import ModelProgram
-from rdukit_zoo.metrics import AccuracyMeter, Meter
+from rdukit_zoo.metrics import Meter
 
 
 class ImageClassification(ArrayTask):
@@ -17,7 +18,7 @@ class ImageClassification(ArrayTask):
 
     def meter(self, program: ModelProgram) -> Meter:
         """Return the meter of accuracy."""
-        return AccuracyMeter(program.array_names[-1])
+        return ClassMeter(program.array_names[-1])
 
     def draw(self, given: Arrays, output: NDArray[Any], channels: Sequence[str] = ()) -> Image.Image:
         """Return each image with its predicted class, red if it is wrong."""

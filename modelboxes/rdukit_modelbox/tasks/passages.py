@@ -13,11 +13,12 @@ from PIL import Image, ImageDraw, ImageFont
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.tasks.arrays import Arrays, ArrayTask
 from rdukit_modelbox.tasks.base import Scores, TaskData
+from rdukit_modelbox.tasks.class_report import ClassMeter
 from rdukit_modelbox.tasks.pictures import COLOURS, draw_rows, grey_tile, spread
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.verbs.context import VerbContext
 from rdukit_serving.device.parameters import Tensors
-from rdukit_zoo.metrics import AccuracyMeter, MaskedWordsMeter, Meter, ReconstructionMeter
+from rdukit_zoo.metrics import MaskedWordsMeter, Meter, ReconstructionMeter
 from rdukit_zoo.registry import IGNORED
 
 #: Characters of a text that a picture shows, and the size of one in pixels.
@@ -56,7 +57,7 @@ class SequenceClassification(ArrayTask):
 
     def meter(self, program: ModelProgram) -> Meter:
         """Return the accuracy."""
-        return AccuracyMeter(program.array_names[-1])
+        return ClassMeter(program.array_names[-1])
 
     def draw(self, given: Arrays, output: NDArray[Any], channels: Sequence[str] = ()) -> Image.Image:
         """Return texts after their answers, blue where they are right, else red."""

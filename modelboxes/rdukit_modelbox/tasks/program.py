@@ -68,7 +68,8 @@ class ModelProgram:
             _check_same_parameters(self.model, entry, shape)
         tensors = tensor_names(self.model)
         if shape.lora_rank:
-            add_adapters(self.model, shape.lora_rank, shape.lora_alpha, *head_outputs(shape.sizes))
+            heads = head_outputs(shape.sizes)
+            add_adapters(self.model, shape.lora_rank, shape.lora_alpha, *heads, layers=shape.lora_layers)
         samba.from_torch_model_(self.model)
         inputs = self._make_inputs(shape.batch_size, **shape.sizes)
         #: Names of the arrays of a data set, the target last if the task has one.
@@ -268,7 +269,8 @@ class ModelProgram:
         count, batch = len(features_NF), self.shape.batch_size
         padded = np.zeros((batch, self.shape.features), np.float32)
         padded[:count] = features_NF
-        labels = [np.zeros(batch, np.int64)] if self.shape.purpose == TRAIN else []
+        kind = np.int64 if self.is_integer(self.array_names[-1]) else np.float32
+        labels = [np.zeros(batch, kind)] if self.shape.purpose == TRAIN else []
         logits = self.forward_filled([padded, *labels], count)[-1]
         found: NDArray[np.float32] = logits.reshape(batch, -1)[:count].numpy()
         return found

@@ -21,7 +21,7 @@ from rdukit_modelbox.tasks.base import measured
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
 from rdukit_serving.device.parameters import load_parameters
-from rdukit_serving.raw_inputs.answers import ClassPrediction
+from rdukit_serving.raw_inputs.answers import NumberPrediction, Prediction
 from rdukit_serving.raw_inputs.layout import ColumnFault
 from rdukit_serving.raw_inputs.preprocessing import TablePreprocessing, open_preprocessing
 from rdukit_serving.shape import Shape
@@ -34,7 +34,7 @@ def predict_table(
     context: VerbContext, shape: Shape, parameters: Mapping[str, ParameterValue], inputs: Mapping[str, Path],
     output: Path,
 ) -> VerbResult:  # fmt: skip
-    """Write ``<output>/predictions.csv``, the rows of the input ``table`` with label and probability, and a report.
+    """Write ``<output>/predictions.csv``, the rows of the input ``table`` with their predictions, and a report.
 
     Raises:
         NotFound: the checkpoint was not trained on a table, or there is nothing at the input.
@@ -44,7 +44,9 @@ def predict_table(
     """
     table = open_preprocessing(inputs["checkpoint"], shape.features, shape.classes)
     sources = find_sources(inputs["table"], "**/*", "auto", TABLES)
-    added = (f"predicted_{table.layout.label}", f"predicted_{table.layout.label}_probability")
+    added: tuple[str, ...] = (f"predicted_{table.layout.label}",)
+    if table.target is None:
+        added += (f"predicted_{table.layout.label}_probability",)
     names = column_names(sources[0])
     for source in sources:
         _check_columns(source, names, added, table)
@@ -60,8 +62,12 @@ def predict_table(
             for rows, predictions in _predictions(context, program, table, sources, set(names)):
                 for (_, row), found in zip(rows, predictions, strict=True):
                     values = ["" if row[name] is None else row[name] for name in names]
-                    writer.writerow([*values, found.label, f"{found.probability:.6f}"])
-                    counts[found.label] += 1
+                    if isinstance(found, NumberPrediction):
+                        writer.writerow([*values, repr(found.value)])
+                        counts["numbers"] += 1
+                    else:
+                        writer.writerow([*values, found.label, f"{found.probability:.6f}"])
+                        counts[found.label] += 1
         figures = measured(program.report())
     finally:
         program.close()
@@ -89,7 +95,7 @@ def _check_columns(
 def _predictions(
     context: VerbContext, program: ModelProgram, table: TablePreprocessing, sources: tuple[SourceFile, ...],
     names: Set[str],
-) -> Iterator[tuple[list[NumberedRow], list[ClassPrediction]]]:  # fmt: skip
+) -> Iterator[tuple[list[NumberedRow], list[Prediction]]]:  # fmt: skip
     size = program.shape.batch_size
     total, before = sum(source.bytes for source in sources), 0
     for source in sources:
@@ -111,7 +117,7 @@ def _predictions(
                     f"{source.name}:{line}, column {fault.column!r}: {fault.reason}; expected {fault.legal}",
                     file=source.name, line=line, column=fault.column,
                 ) from None  # fmt: skip
-            found: list[ClassPrediction] = []
+            found: list[Prediction] = []
             for at in range(0, len(features_NF), size):
                 found += table.predictions(program.logits_of(features_NF[at : at + size]))
             yield rows, found

@@ -9,24 +9,30 @@ from rdukit.units import plain
 from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.contract.models import entry_of, read_shape
 from rdukit_modelbox.tasks import task_of
-from rdukit_modelbox.tasks.base import TaskData, evaluation_split, measured, require_samples, with_names
+from rdukit_modelbox.tasks.base import Task, TaskData, evaluation_split, measured, require_samples, with_names
 from rdukit_modelbox.tasks.baselines import baselines_of
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.verbs.context import VerbContext, VerbResult
 from rdukit_serving.device.parameters import load_parameters
 from rdukit_serving.shape import TRAIN
+from rdukit_zoo.registry import ModelEntry
 
 #: Value of ``split``: whatever split trainings are judged on.
 HELD_OUT: Final = "held_out"
 
 
 def run_evaluate(
-    context: VerbContext, parameters: Mapping[str, ParameterValue], inputs: Mapping[str, Path], output: Path
-) -> VerbResult:
-    """Write ``<output>/report.json``. Figures have the names that a training's result gives them.
+    context: VerbContext, parameters: Mapping[str, ParameterValue], inputs: Mapping[str, Path], output: Path,
+    model: tuple[Task, ModelEntry] | None = None,
+) -> VerbResult:  # fmt: skip
+    """Write ``<output>/report.json``, with a classifier's confusion matrix, F1 and AUC.
+
+    Figures have the names that a training's result gives them.
 
     Adapters in the checkpoint (LoRA) are the PEF's own, or are merged where it has none.
 
+    Args:
+        model: task and model in place of the box's, with the same parameters.
     Raises:
         InvalidArgument: data set or checkpoint are not of the PEF's model, the data set lacks the split, or the PEF was
             compiled to serve.
@@ -37,7 +43,7 @@ def run_evaluate(
     """
     shape = read_shape(context.box, inputs["pef"])
     shape.require(TRAIN, "evaluate")
-    task, entry = task_of(shape.task), entry_of(context.box)
+    task, entry = model or (task_of(shape.task), entry_of(context.box))
     data = task.open_data(entry, shape, inputs["dataset"])
     split = _split_of(data, str(parameters.get("split", HELD_OUT)))
     step, kept = load_parameters(inputs["checkpoint"], str(parameters.get("use", "newest")), with_names(shape, data))
@@ -58,7 +64,7 @@ def run_evaluate(
         "checkpoint_step": step,
         **spent,
     }
-    write_json_atomic(output / "report.json", {"box": context.box.name, **figures})
+    write_json_atomic(output / "report.json", {"box": context.box.name, **figures, **scores.details})
     words = ", ".join(f"{name} {plain(value)}" for name, value in {**scores.figures(), **simple}.items())
     context.log(f"{words} on {scores.samples} {split} samples")
     return VerbResult(figures, {"report": output / "report.json"})

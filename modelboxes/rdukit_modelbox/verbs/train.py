@@ -16,7 +16,7 @@ from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.contract.box import Verb
 from rdukit_modelbox.contract.models import entry_of, read_shape
 from rdukit_modelbox.tasks import task_of
-from rdukit_modelbox.tasks.base import Scores, TaskData, evaluation_split, with_names
+from rdukit_modelbox.tasks.base import Scores, Task, TaskData, evaluation_split, with_names
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.training.checkpoints import Checkpoint, Identity, TrainingTotals, has_checkpoint, load_checkpoint
 from rdukit_modelbox.training.journal import TrainingJournal, draw_loss_curve, read_lines
@@ -26,11 +26,13 @@ from rdukit_modelbox.training.run import TrainingRun
 from rdukit_modelbox.verbs.context import VerbContext, VerbResult
 from rdukit_serving.device.parameters import check_checkpoint, load_parameters
 from rdukit_serving.shape import TRAIN, Shape
+from rdukit_zoo.registry import ModelEntry
 
 
 def run_train(
-    context: VerbContext, parameters: Mapping[str, ParameterValue], inputs: Mapping[str, Path], output: Path
-) -> VerbResult:
+    context: VerbContext, parameters: Mapping[str, ParameterValue], inputs: Mapping[str, Path], output: Path,
+    model: tuple[Task, ModelEntry] | None = None,
+) -> VerbResult:  # fmt: skip
     """Train by the order that the seed gives and evaluate on the dev split, or where there is none on the test split.
 
     Resumes from ``<output>/checkpoint`` if an earlier attempt left one, else starts from the input ``checkpoint`` if
@@ -38,6 +40,8 @@ def run_train(
     Also writes ``<output>/metrics.jsonl`` and the picture ``<output>/report.svg``. Of several members that were
     launched together each trains on its part of a larger batch, and the first one alone writes.
 
+    Args:
+        model: task and model in place of the box's, with the same parameters.
     Raises:
         Conflict: ``<output>/checkpoint`` belongs to another training.
         InvalidArgument: the data set does not fit the PEF, is smaller than a batch, or cannot be evaluated because the
@@ -51,7 +55,7 @@ def run_train(
     shape = read_shape(context.box, inputs["pef"])
     shape.require(TRAIN, "train")
     options = options_from(parameters)
-    task, entry = task_of(shape.task), entry_of(context.box)
+    task, entry = model or (task_of(shape.task), entry_of(context.box))
     data = task.open_data(entry, shape, inputs["dataset"])
     shape = with_names(shape, data)
     assert shape.identity is not None

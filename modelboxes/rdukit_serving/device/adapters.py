@@ -8,7 +8,7 @@ Axes: r rank, I inputs and O outputs of a layer.
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,7 +31,7 @@ PEFT_FILE: Final = "adapter_model.safetensors"
 _PEFT_PREFIX: Final = "base_model.model."
 #: Further options of PEFT, each with the value that disables it.
 _PLAIN: Final[Mapping[str, Any]] = {
-    "bias": "none", "use_dora": False, "fan_in_fan_out": False, "rank_pattern": {}, "alpha_pattern": {},
+    "bias": "none", "use_dora": False, "rank_pattern": {}, "alpha_pattern": {},
     "modules_to_save": None, "layer_replication": None, "trainable_token_indices": None, "target_parameters": None,
 }  # fmt: skip
 
@@ -49,7 +49,7 @@ def read_adapter(path: Path, wanted: Shape | None = None) -> tuple[Mapping[str, 
     is_peft = path.is_dir() and (path / PEFT_CONFIG).is_file()
     _, found = load_parameters(path / PEFT_FILE) if is_peft else load_parameters(path, wanted=wanted)
     if is_peft:
-        found = _named_as_ours(found, _peft_scale(path / PEFT_CONFIG))
+        found = _named_as_ours(found, peft_scale(path / PEFT_CONFIG))
     updates, others = split_adapters(found)
     if not updates:
         raise InvalidArgument(
@@ -58,7 +58,14 @@ def read_adapter(path: Path, wanted: Shape | None = None) -> tuple[Mapping[str, 
     return updates, others
 
 
-def _peft_scale(file: Path) -> float:
+def peft_scale(file: Path, allowed: Collection[str] = ()) -> float:
+    """Return the factor of the updates of a folder of PEFT, by its ``adapter_config.json``.
+
+    Args:
+        allowed: options that the caller takes care of.
+    Raises:
+        InvalidArgument: the file is damaged, or has an option that is not supported, which the message names.
+    """
     try:
         config = json.loads(file.read_text())
         rank, alpha = int(config["r"]), float(config["lora_alpha"])
@@ -67,8 +74,8 @@ def _peft_scale(file: Path) -> float:
     if config.get("peft_type", "LORA") != "LORA":
         raise InvalidArgument(f"{file}: peft_type is {config['peft_type']!r}; legal: LORA")
     for key, plain in _PLAIN.items():
-        if config.get(key, plain) not in (plain, None, False, {}, []):
-            raise InvalidArgument(f"{file}: {key} is {config[key]!r}, which is not served; legal: {plain!r}")
+        if key not in allowed and config.get(key, plain) not in (plain, None, False, {}, []):
+            raise InvalidArgument(f"{file}: {key} is {config[key]!r}, which is not supported; expected {plain!r}")
     if rank < 1:
         raise InvalidArgument(f"{file}: r is {rank}; legal: 1 and more")
     return alpha / math.sqrt(rank) if config.get("use_rslora") else alpha / rank

@@ -22,7 +22,7 @@ from rdukit_serving.signature import InferRequest, RawTensor
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from rdukit_serving.raw_inputs.answers import ClassPrediction
+    from rdukit_serving.raw_inputs.answers import ClassPrediction, Prediction
     from rdukit_serving.router.decision import NamedRouter
 
 logger = logging.getLogger(__name__)
@@ -157,7 +157,7 @@ class ServedModels:
         logits_NC = await _run(version, rows_NF)
         return logits_NC.tolist(), logits_NC.argmax(axis=1).tolist()
 
-    async def predict(self, rows: Sequence[Mapping[str, object]], version: ModelVersion) -> "list[ClassPrediction]":
+    async def predict(self, rows: Sequence[Mapping[str, object]], version: ModelVersion) -> "Sequence[Prediction]":
         """Return the answers for rows by column name, of a model that was trained on a table.
 
         Raises:

@@ -1,4 +1,7 @@
-"""Answers of classifiers by the names of their classes. Pure. Axes: N samples, C classes."""
+"""Answers of classifiers by the names of their classes, and numbers in the label's unit. Pure.
+
+Axes: N samples, C classes.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +35,38 @@ class ClassPrediction:
         ordered = sorted(self.probabilities.items(), key=lambda pair: -pair[1])[:TOP]
         top = [{"label": name, "probability": share} for name, share in ordered]
         return {"label": self.label, "probability": self.probability, "top": top}
+
+
+@dataclass(frozen=True, slots=True)
+class NumberTarget:
+    """A label that is a number: its mean and deviation over the training rows, by which models see it."""
+
+    mean: float
+    deviation: float
+
+    def scaled(self, values_N: NDArray[Any]) -> NDArray[np.float32]:
+        """Return labels as a model is trained on them."""
+        found: NDArray[np.float32] = ((values_N - self.mean) / (self.deviation or 1.0)).astype(np.float32)
+        return found
+
+    def values(self, outputs_N: NDArray[Any]) -> NDArray[np.float64]:
+        """Return a model's outputs in the label's unit."""
+        found: NDArray[np.float64] = outputs_N.astype(np.float64) * (self.deviation or 1.0) + self.mean
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class NumberPrediction:
+    """A predicted number, in the label's unit."""
+
+    value: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the value by its name."""
+        return {"value": self.value}
+
+
+Prediction = ClassPrediction | NumberPrediction
 
 
 def predictions_of(classes: Sequence[str], logits_NC: NDArray[Any]) -> list[ClassPrediction]:

@@ -97,6 +97,21 @@ def read_label(row: TableRow, column: str) -> str:
     return label
 
 
+def read_number(row: TableRow, column: str) -> float:
+    """Return a row's label that is a number.
+
+    Raises:
+        ColumnFault: it is missing, or no finite number.
+    """
+    try:
+        label = _read(number_of, column, row)
+    except ColumnFault as fault:
+        raise ColumnFault(column, fault.reason, f"{LEGAL_RANGE}, as the label is a number (predict)") from None
+    if math.isnan(label):
+        raise ColumnFault(column, "no label", "a number")
+    return label
+
+
 def _read(read: Callable[[object], T], column: str, row: TableRow) -> T:
     try:
         return read(row.get(column))

@@ -16,7 +16,7 @@ from rdukit.errors import InvalidArgument, NotFound, PefMismatch
 from rdukit.files.atomic import write_json_atomic
 from rdukit.pef.checkpoint_files import TABLE_FILE, read_identity, table_file
 from rdukit.pef.identity import ModelIdentity
-from rdukit_serving.raw_inputs.answers import ClassPrediction, predictions_of
+from rdukit_serving.raw_inputs.answers import NumberPrediction, NumberTarget, Prediction, predictions_of
 from rdukit_serving.raw_inputs.encoding import FeatureEncoding, Floats
 from rdukit_serving.raw_inputs.layout import CATEGORY, DATE, NUMBER, UNFILLED, ColumnFault, TableLayout, TableRow
 
@@ -30,8 +30,10 @@ class TablePreprocessing:
 
     layout: TableLayout
     encoding: FeatureEncoding
-    #: Names of the classes, in the order of the model's outputs.
+    #: Names of the classes, in the order of the model's outputs; empty where it predicts a number.
     classes: tuple[str, ...]
+    #: Of a label that is a number.
+    target: NumberTarget | None = None
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -79,8 +81,10 @@ class TablePreprocessing:
                 f"column {others[0]!r} was not in the training table; expected {self._expected()}", column=others[0]
             )
 
-    def predictions(self, logits_NC: NDArray[Any]) -> list[ClassPrediction]:
-        """Return the answer for each row of a classifier's outputs [N, C], before their softmax."""
+    def predictions(self, logits_NC: NDArray[Any]) -> Sequence[Prediction]:
+        """Return the answer for each row of a model's outputs [N, C], before a classifier's softmax."""
+        if self.target is not None:
+            return [NumberPrediction(value) for value in self.target.values(logits_NC[:, 0]).tolist()]
         return predictions_of(self.classes, logits_NC)
 
     def check_model(self, features: int, classes: int, identity: ModelIdentity | None, where: str) -> None:
@@ -90,8 +94,9 @@ class TablePreprocessing:
             PefMismatch: they differ; names both values.
         """
         pairs: list[tuple[str, object, object]] = [
-            ("features", self.encoding.features, features), ("classes", len(self.classes), classes),
-        ]  # fmt: skip
+            ("features", self.encoding.features, features),
+            ("classes", 1 if self.target else len(self.classes), classes),
+        ]
         if identity is not None and identity.columns:
             pairs.append(("columns", list(self.feature_names), list(identity.columns)))
         if identity is not None and identity.classes:
@@ -114,15 +119,19 @@ class TablePreprocessing:
             may_miss = "" in known if kind == CATEGORY else is_filled
             found: dict[str, Any] = {"name": name, "kind": kind, "may_be_null": may_miss}
             columns.append(found | ({"categories": [each for each in known if each]} if kind == CATEGORY else {}))
-        return {"columns": columns, "label": self.layout.label, "classes": list(self.classes)}
+        predicts = NUMBER if self.target else "class"
+        return {
+            "columns": columns, "label": self.layout.label, "predicts": predicts, "classes": list(self.classes)
+        }  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         """Return the file's document."""
         layout = self.layout
+        scale = {"mean": self.target.mean, "deviation": self.target.deviation} if self.target else {}
         return {
             "version": VERSION, "features": self.encoding.features,
             "columns": {NUMBER: layout.numeric, CATEGORY: layout.categorical, DATE: layout.dates},
-            "others": layout.others, "label": {"column": layout.label, "classes": self.classes},
+            "others": layout.others, "label": {"column": layout.label, "classes": self.classes, **scale},
             "encoding": self.encoding.to_json(),
         }  # fmt: skip
 
@@ -144,7 +153,9 @@ class TablePreprocessing:
             numeric, categorical, dates = (tuple(map(str, columns[kind])) for kind in (NUMBER, CATEGORY, DATE))
             others = tuple(map(str, value["others"]))
             layout = TableLayout(numeric, categorical, dates, str(label["column"]), others)
-            found = cls(layout, FeatureEncoding.from_json(value["encoding"]), tuple(map(str, label["classes"])))
+            classes = tuple(map(str, label["classes"]))
+            target = NumberTarget(float(label["mean"]), float(label["deviation"])) if not classes else None
+            found = cls(layout, FeatureEncoding.from_json(value["encoding"]), classes, target)
             if found.encoding.features != value["features"] or len(found.encoding.mean_C) != len(layout.numbers):
                 raise ValueError("its figures are of other columns")
             if len(found.encoding.categories) != len(layout.categorical):

@@ -353,7 +353,10 @@ def call(
         return
     if "predictions" in answer:
         predictions = answer["predictions"]
-        show.print_table(("LABEL", "PROBABILITY"), [(p["label"], f"{p['probability']:.4f}") for p in predictions])
+        if predictions and "value" in predictions[0]:
+            show.print_table(("VALUE",), [(f"{p['value']:.6g}",) for p in predictions])
+        else:
+            show.print_table(("LABEL", "PROBABILITY"), [(p["label"], f"{p['probability']:.4f}") for p in predictions])
         return
     for output in answer["outputs"]:
         click.echo(f"{output['name']}  {output['datatype']} {output['shape']}")

@@ -154,7 +154,8 @@ class ServedEndpoint:
         Args:
             rows: values by column, as in the training table; None where one is not known.
         Returns:
-            For each row ``label``, its ``probability``, and ``probabilities`` of all labels by name.
+            For each row ``label``, its ``probability``, and ``probabilities`` of all labels by name; of a model that
+            predicts a number ``value``, in the label's unit.
         Raises:
             InvalidArgument: a row cannot be used; the message has row, column and what is expected.
         """

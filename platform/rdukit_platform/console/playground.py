@@ -289,8 +289,11 @@ def read_outputs(answer: bytes) -> list[ShownOutput]:
 
 
 def _as_outputs(predictions: Any) -> list[dict[str, object]]:
-    """Return predictions for rows of a table as outputs of an inference: labels, and their probabilities."""
+    """Return predictions for rows of a table as outputs of an inference: labels and their probabilities, or numbers."""
     try:
+        if predictions and "value" in predictions[0]:
+            values = [each["value"] for each in predictions]
+            return [{"name": "value", "datatype": "rows", "shape": [len(values), 1], "data": values}]
         rows = [(each["label"], each["probability"]) for each in predictions]
     except (LookupError, TypeError) as cause:
         raise InvalidArgument("the endpoint's answer has no predictions that can be shown") from cause

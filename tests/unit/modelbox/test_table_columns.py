@@ -172,7 +172,7 @@ def test_columns_that_carry_nothing_or_the_answer_are_told_before_the_training(t
 def test_a_label_of_many_values_is_told_to_be_none_of_classes(tmp_path: Path) -> None:
     lines = ["size,label", *(f"{n % 7},{n * 1.5}" for n in range(150))]
     (told,) = preprocess(tmp_path, lines).figures["findings"]  # type: ignore[misc]
-    assert told.startswith("the label has 150 different values: each is a class, and no number is predicted")
+    assert told.startswith("the label has 150 different values: each is a class; expected predict=number")
 
 
 @pytest.mark.parametrize(

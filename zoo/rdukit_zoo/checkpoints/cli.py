@@ -35,7 +35,7 @@ from rdukit_zoo.registry import ModelEntry, SizeValue, get_model
 Readers = Mapping[str, Callable[[], torch.Tensor]]
 
 
-@click.group(cls=ExtensibleGroup)
+@click.group(cls=ExtensibleGroup, extended_by="rdukit.checkpoint.commands")
 def checkpoint() -> None:
     """Show, compare and convert checkpoints: of boxes, safetensors files, Hugging Face folders.
 

@@ -87,14 +87,25 @@ def _choose_model(
     """Return the first model that computes a configuration, the format of its folders, and the sizes."""
     *others, (last, last_hub) = models_of(config.get("architectures") or [], source)
     for entry, hub in others:
-        with suppress(InvalidArgument, KeyError):
+        with suppress(InvalidArgument, KeyError, TypeError, ValueError):
             sizes = hub.sizes_of_config(config)
             return entry, hub.of_sizes(sizes), sizes
     try:
         sizes = last_hub.sizes_of_config(config)
     except KeyError as cause:
-        raise InvalidArgument(f"{source} lacks {cause}") from cause
+        raise InvalidArgument(f"{source} lacks {cause}; expected it, as transformers writes it") from cause
+    except (TypeError, ValueError) as cause:
+        raise InvalidArgument(
+            f"{source} has a value of another type ({cause}); expected numbers for sizes: {_odd_sizes(config)}"
+        ) from cause
     return last, last_hub.of_sizes(sizes), sizes
+
+
+def _odd_sizes(config: Mapping[str, Any]) -> str:
+    """Return the sizes of a configuration that are no numbers."""
+    ends = ("_size", "_layers", "_heads", "n_layer", "n_head", "n_embd", "n_positions", "_embeddings")
+    odd = [key for key, value in config.items() if key.endswith(ends) and not isinstance(value, int)]
+    return ", ".join(f"{key} is {config[key]!r}" for key in odd) or "none is missing"
 
 
 def models_of(architectures: Sequence[str], source: Path) -> list[tuple[ModelEntry, HubFormat]]:
@@ -248,7 +259,7 @@ def read_tensors(folder: HubFolder, model: torch.nn.Module) -> Iterator[tuple[st
             if tuple(tensor.shape) != wanted[name]:
                 raise InvalidArgument(
                     f"{folder.path}: {stored_name} has shape {tuple(tensor.shape)}; {folder.entry.name} with this "
-                    f"config.json has {wanted[name]}"
+                    f"config.json has {wanted[name]}: expected weights and config.json of one model"
                 )
             missing.discard(name)
             yield name, tensor
@@ -256,7 +267,8 @@ def read_tensors(folder: HubFolder, model: torch.nn.Module) -> Iterator[tuple[st
     missing = {name for name in missing if name not in shared or shared[name] in missing}
     if missing or left_over:
         raise InvalidArgument(
-            f"{folder.path} does not fit {folder.entry.name}: missing {_some(missing)}; left over {_some(left_over)}"
+            f"{folder.path} does not fit {folder.entry.name}: missing {_some(missing)}; left over {_some(left_over)}; "
+            "expected weights and config.json of one model"
         )
 
 
@@ -307,12 +319,17 @@ def _stored_tensors(files: Iterable[Path], stack: ExitStack) -> Iterator[tuple[s
                 for name in stream.keys():  # noqa: SIM118  (the stream is no mapping)
                     yield name, partial(stream.get_tensor, name)
             except SafetensorError as cause:
-                raise InvalidArgument(f"{file} is damaged: {cause}") from cause
+                raise InvalidArgument(
+                    f"{file} is damaged: {cause}; expected an intact file, so copy it again"
+                ) from cause
         else:
             try:
                 values = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
             except Exception as cause:  # torch's reader raises many kinds for files that are no checkpoint
-                raise InvalidArgument(f"{file} is damaged, or holds more than tensors: {cause}") from cause
+                raise InvalidArgument(
+                    f"{file} is damaged, or holds more than tensors, which is not loaded as it could run code; "
+                    "expected tensors by name, best as model.safetensors: save_pretrained(…, safe_serialization=True)"
+                ) from cause
             for name, value in values.items():
                 if isinstance(value, torch.Tensor):
                     yield name, value.detach
@@ -393,11 +410,13 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text())
     except FileNotFoundError as cause:
-        raise NotFound(f"there is no {path}") from cause
+        raise NotFound(f"there is no {path}; expected a Hugging Face folder with it") from cause
     except (OSError, ValueError) as cause:
-        raise InvalidArgument(f"{path} is damaged: {cause}") from cause
+        raise InvalidArgument(
+            f"{path} is damaged: {cause}; expected a JSON object, as transformers writes it"
+        ) from cause
     if not isinstance(value, dict):
-        raise InvalidArgument(f"{path} is damaged: it holds no JSON object")
+        raise InvalidArgument(f"{path} is damaged: it holds no JSON object; expected one, as transformers writes it")
     return value
 
 
