@@ -81,7 +81,7 @@ def test_the_documented_tree_is_there(tuned: Path) -> None:
     assert names >= {
         "snprof/summary.csv", "section_report.csv", "stage_report.csv", "analysis/summary.json", "unified.json",
         "collated_report.xlsx", "runtime_perf_info.json", "benchmark-data/measure_performance.json",
-        "run_benchmarks/raw_data/run_with_benchmark.sh",
+        "run_benchmarks/raw_data/run_with_benchmark.sh", "report.html",
     }  # fmt: skip
     (trace,) = reports.glob("*_chrome_tracing_report.json")
     assert any(event["name"] == "session.run" for event in json.loads(trace.read_text())["traceEvents"])
@@ -160,7 +160,9 @@ def test_a_sweep_has_a_folder_for_each_combination_and_a_table(tmp_path: Path) -
 
 def test_wrong_configurations_and_modes_are_refused(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("app: none.py\n")
-    assert "no program 'none.py'" in str(CliRunner().invoke(sambatune, [str(tmp_path / "c.yaml")]).exception)
+    refused = CliRunner().invoke(sambatune, ["--artifact-root", str(tmp_path / "root"), str(tmp_path / "c.yaml")])
+    assert "no program 'none.py'" in str(refused.exception)
+    assert not (tmp_path / "root").exists()
     shown = run("--modes", "benchmark", tmp_path / "c.yaml")
     assert shown.exit_code == 2
     assert "then -- before the configuration" in shown.stderr
