@@ -10,44 +10,10 @@ from click.testing import CliRunner, Result
 from rdukit_runtime.sambatune.cli import sambatune
 from rdukit_runtime.sambatune.counters import read_perf_counters
 from support import shows
+from support.linear_net import LINEAR_NET
 
 pytestmark = shows("sambatune", "read_perf_counters")
 
-PROGRAM = """
-import sys
-from torch import nn
-from sambaflow import samba
-from sambaflow.samba import utils
-from sambaflow.samba.utils.argparser import parse_app_args
-
-class LinearNet(nn.Module):
-    def __init__(self, inputs, outputs):
-        super().__init__()
-        self.linear = nn.Linear(inputs, outputs)
-        self.criterion = nn.CrossEntropyLoss()
-
-    def forward(self, x, label):
-        return self.criterion(self.linear(x), label)
-
-def add_options(parser):
-    parser.add_argument("--in-features", type=int, default=8)
-    parser.add_argument("--out-features", type=int, default=4)
-
-args = parse_app_args(argv=sys.argv[1:], common_parser_fn=add_options)
-utils.set_seed(0)
-model = LinearNet(args.in_features, args.out_features)
-samba.from_torch_model_(model)
-inputs = (
-    samba.randn(args.batch_size, args.in_features, name="x", batch_dim=0),
-    samba.randint(args.out_features, (args.batch_size,), name="label", batch_dim=0),
-)
-optim = samba.optim.SGD(model.parameters(), lr=0.1)
-if args.command == "compile":
-    samba.session.compile(model, inputs, optim, name="linear_net", config_dict=vars(args))
-else:
-    utils.trace_graph(model, inputs, optim, pef=args.pef)
-    utils.measure_performance(model, inputs, args.batch_size, n_iterations=args.num_iterations)
-"""
 CONFIG = """
 app: linear_net.py
 model-args: -b 128 -mb 64 --in-features 512 --out-features 128
@@ -68,7 +34,7 @@ def reports_in(root: Path) -> Path:
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tuned")
-    (folder / "linear_net.py").write_text(PROGRAM)
+    (folder / "linear_net.py").write_text(LINEAR_NET)
     (folder / "linear_net.yaml").write_text(CONFIG)
     shown = run("--artifact-root", folder / "root", folder / "linear_net.yaml")
     assert shown.exit_code == 0, shown.output
@@ -152,7 +118,7 @@ def test_a_sweep_has_a_folder_for_each_combination_and_a_table(tmp_path: Path) -
     shown = run("--artifact-root", tmp_path / "root", "--compile-only", tmp_path / "c.yaml")
     assert shown.exit_code == 1
     rows = json.loads((tmp_path / "root" / "sambatune_gen" / "c_sweep.json").read_text())
-    assert [row["num-tiles"] for row in rows] == ["1", "4"]
+    assert [row["num-tiles"] for row in rows] == [1, 4]
     for row in rows:
         log = (Path(row["reports"]).parent / "logs" / "run.log").read_text()
         assert f"--num-tiles {row['num-tiles']} " in log

@@ -106,9 +106,16 @@ def test_a_sweep_runs_all_combinations() -> None:
     found = list(read_config("linear_net", text, {}).combinations())
     assert len(found) == 6
     chosen, first = found[0]
-    assert chosen == {"num-tiles": "1", "--optim-level": "o0"}
+    assert chosen == {"num-tiles": 1, "--optim-level": "o0"}
     assert first.model_args[-4:] == ("--num-tiles", "1", "--optim-level", "o0")
     assert first.sweep == {}
+
+
+def test_a_sweep_turns_flags_on_and_off() -> None:
+    text = LINEAR_NET + "samba-sweep-parameters:\n  inference: [true, false, null]\n"
+    endings = [one.model_args[-1] for _, one in read_config("linear_net", text, {}).combinations()]
+    assert endings[0] == "--inference"
+    assert "--inference" not in endings[1:]
 
 
 @pytest.mark.parametrize(
