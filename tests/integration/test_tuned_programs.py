@@ -16,7 +16,7 @@ from support.linear_net import LINEAR_NET
 
 pytestmark = shows("tune")
 
-#: Writes the example PEF: what a step takes depends on batch and mode; six tiles do not compile. It counts its compiles.
+#: Writes the example PEF, whose cost depends on batch and tiles, and counts compiles. Six tiles do not compile.
 PROGRAM = """
 import argparse, sys
 from dataclasses import replace
@@ -137,7 +137,7 @@ def test_wrong_requests_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.long  # three compiles
 def test_a_program_that_never_compiles_says_why(program: Path) -> None:
-    with pytest.raises(RuntimeFault, match="no point compiles; the first: .*six tiles do not fit"):
+    with pytest.raises(RuntimeFault, match=r"no point compiles; the first: .*six tiles do not fit"):
         run(program, "--try", "batch-size=1,2", "--", "--num-tiles", 6)
 
 

@@ -1,4 +1,4 @@
-"""``rdukit tune``: its space, and how far its search comes with few measurements on machines that differ from the model."""
+"""``rdukit tune``: its space, and its search with few measurements on machines that differ from the model."""
 
 import math
 import random
