@@ -24,7 +24,7 @@ from rdukit_runtime.report.facts import ProgramFacts, SectionFacts
 from rdukit_runtime.report.flame import FlameBox
 
 #: Most rows of the sections' table, and of the lines'.
-MOST_SECTIONS: Final = 1000
+MOST_SECTIONS: Final = 500
 MOST_LINES: Final = 100
 _MOST_NAME: Final = 200
 

@@ -12,7 +12,9 @@ for (const button of document.querySelectorAll("th button")) {
     rows.sort(([a], [b]) => (a < b ? -1 : a > b ? 1 : 0) * (falls ? -1 : 1));
     for (const other of table.querySelectorAll("th[aria-sort]")) other.removeAttribute("aria-sort");
     heading.setAttribute("aria-sort", falls ? "descending" : "ascending");
+    body.remove();  // moving rows of a table that is not shown is quicker
     body.append(...rows.map(([, row]) => row));
+    table.append(body);
   });
 }
 const flame = document.querySelector(".flame");
