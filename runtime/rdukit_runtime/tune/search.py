@@ -1,7 +1,7 @@
 """The next point to measure: the cost model's prediction, corrected by what was measured so far. Pure.
 
 The logarithm of measured over predicted speed is taken as a sum of effects, one for each value of each option, with a
-normal prior (Bayesian linear regression). A point's score is its corrected prediction and one standard deviation: a
+normal prior (Bayesian linear regression). A point's score is its corrected prediction and two standard deviations: a
 value that was not measured yet has an uncertain effect, so it is tried before it is left out. The search ends when no
 other point's score is above the best measured speed.
 
@@ -22,7 +22,7 @@ _EFFECT: Final = 0.4
 _COMMON: Final = 3.0
 _REST: Final = 0.08
 #: Standard deviations that a score lies above the corrected prediction.
-_OPTIMISM: Final = 1.0
+_OPTIMISM: Final = 2.0
 #: Measurements before the search may end by itself.
 LEAST: Final = 3
 
