@@ -8,11 +8,11 @@ import pytest
 
 from rdukit_runtime.profile.recording import ProcessRecording, TimedCall
 from rdukit_runtime.profile.step import ROWS, Breakdown, BreakdownRow
-from rdukit_runtime.report.advice import Advice, BoundBy, Verdict
+from rdukit_runtime.report.advice import Advice, BoundBy, ProgramVerdict
 from rdukit_runtime.report.drawings import draw_life, draw_memory
 from rdukit_runtime.report.facts import ProgramFacts, SectionFacts
 from rdukit_runtime.report.flame import flame_boxes
-from rdukit_runtime.report.page import Picture, ReportPage, SourceLine, render_page
+from rdukit_runtime.report.page import PagePicture, ReportPage, SourceLine, render_page
 from support import shows
 from support.tiers import first_short
 
@@ -53,11 +53,12 @@ def example_page() -> ReportPage:
     facts = ProgramFacts(breakdown, 1200, sections, {}, 0, None, None, "o3", "bf16", None)
     boxes, _ = flame_boxes(recording)
     return ReportPage(
-        title=HOSTILE, process="process 1", facts=facts, verdict=Verdict(BoundBy.SECTION, "Section gemm."), notes=[],
+        title=HOSTILE, process="process 1", facts=facts,
+        verdict=ProgramVerdict(BoundBy.SECTION, "Section gemm."), notes=[],
         advice=[Advice("Slow.", "-o3", 1.5, "it fuses")], account=[("host", "rest", 300)],
         pictures=[
-            Picture("Timeline", draw_life([recording], []), "The life."),
-            Picture("Memory", draw_memory(recording), "The memory."),
+            PagePicture("Timeline", draw_life([recording], []), "The life."),
+            PagePicture("Memory", draw_memory(recording), "The memory."),
         ],
         flame=boxes, flame_left_out=0, lines=[SourceLine(stack[0], 2, 900, "samba.session.run()")],
         environment=[("rdukit", "1")], commands=["rdukit profile -- x"], missing=[HOSTILE],

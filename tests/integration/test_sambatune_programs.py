@@ -17,7 +17,7 @@ pytestmark = shows("sambatune", "read_perf_counters")
 CONFIG = """
 app: linear_net.py
 model-args: -b 128 -mb 64 --in-features 512 --out-features 128
-compile-args: compile --plot --stage-instrumentation=metapipe_stage_cycles
+compile-args: compile --plot --gen-tensorboard --stage-instrumentation=metapipe_stage_cycles
 run-args: -n 10
 """
 
@@ -55,6 +55,7 @@ def test_the_documented_tree_is_there(tuned: Path) -> None:
     assert logs == {"status_summary.log", "status_debug.log", "failures_debug.log", "run.log", "elapsed_time.log"}
     (pef,) = (tuned / "root" / "apps").glob("*/compile/*/*.pef")
     assert pef.stem == pef.parent.name
+    assert len(list((pef.parent / "tensorboard").glob("events.out.tfevents.*"))) == 1
     assert (tuned / "root" / "perf_data" / "snprof" / f"{pef.stem}.json").is_file()
 
 

@@ -43,7 +43,7 @@ class BoundBy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ProgramVerdict:
     """The verdict and a sentence that explains it."""
 
     bound: BoundBy
@@ -61,29 +61,29 @@ class Advice:
     scope: str = "runs"
 
 
-def find_verdict(facts: ProgramFacts) -> Verdict:
+def find_verdict(facts: ProgramFacts) -> ProgramVerdict:
     """Return what bounds the runs: the host if over 20 % of their time is outside the sections; else the section
     that takes half of the sections' time; else what binds the sections with most time.
     """
     if not facts.total_ns:
-        return Verdict(BoundBy.NOTHING, "The program ended no run.")
+        return ProgramVerdict(BoundBy.NOTHING, "The program ended no run.")
     host = facts.host_percent
     if host > MODERATE:
-        return Verdict(
+        return ProgramVerdict(
             BoundBy.HOST, f"{host:.1f} % of the time from the first run to the last is outside the sections."
         )
     longest = facts.longest
     if longest is not None and len(facts.sections) > 1 and facts.longest_percent >= ONE_SECTION:
         limit = f", bound by {longest.bound.value}" if longest.bound else ""
         words = f"Section {longest.name} takes {facts.longest_percent:.1f} % of the sections' time{limit}."
-        return Verdict(BoundBy.SECTION, words)
+        return ProgramVerdict(BoundBy.SECTION, words)
     shares = {bound: sum(s.host_ns for s in facts.sections if s.bound is bound) for bound in Bound}
     most = max(shares, key=lambda bound: shares[bound])
     if not shares[most]:
-        return Verdict(BoundBy.UNKNOWN, "The sections take the time; their limits are not known.")
+        return ProgramVerdict(BoundBy.UNKNOWN, "The sections take the time; their limits are not known.")
     verdict = {Bound.MEMORY: BoundBy.MEMORY, Bound.COMPUTE: BoundBy.COMPUTE, Bound.CALLS: BoundBy.CALLS}[most]
     share = 100.0 * shares[most] / facts.sections_ns
-    return Verdict(verdict, f"Sections bound by {most.value} take {share:.1f} % of the sections' time.")
+    return ProgramVerdict(verdict, f"Sections bound by {most.value} take {share:.1f} % of the sections' time.")
 
 
 def find_advice(facts: ProgramFacts) -> list[Advice]:

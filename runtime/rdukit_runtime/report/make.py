@@ -30,7 +30,7 @@ from rdukit_runtime.report.advice import FEW_RUNS, find_advice, find_verdict
 from rdukit_runtime.report.drawings import draw_life, draw_memory, draw_run, find_median_run
 from rdukit_runtime.report.facts import ProgramFacts, line_times, option_of, reading_ns, section_facts
 from rdukit_runtime.report.flame import flame_boxes
-from rdukit_runtime.report.page import MOST_LINES, Picture, ReportPage, SourceLine, render_page
+from rdukit_runtime.report.page import MOST_LINES, PagePicture, ReportPage, SourceLine, render_page
 
 #: Most runs that the roofline takes medians of.
 _MOST_RUNS: Final = 1000
@@ -143,21 +143,21 @@ def _notes(recording: ProcessRecording, straggler: tuple[int, float] | None) -> 
 
 def _pictures(
     recordings: Sequence[ProcessRecording], recording: ProcessRecording, spans: Sequence[Span], missing: list[str]
-) -> list[Picture]:
+) -> list[PagePicture]:
     life = "Phases, the program's calls and the device's runs over the program's life; the account has the figures."
-    pictures = [Picture("Timeline", draw_life(recordings, spans), life)]
+    pictures = [PagePicture("Timeline", draw_life(recordings, spans), life)]
     run = find_median_run(recording)
     if run is None:
         missing.append("A run's sections: no run was kept.")
     else:
         taken = format_seconds((run.end_ns - run.begin_ns) / 1e9)
         words = f"The sections of the run of median duration, {taken}; the sections' table has the figures."
-        pictures.append(Picture("A run", draw_run(recording, run), words))
+        pictures.append(PagePicture("A run", draw_run(recording, run), words))
     if recording.memory:
         most = format_bytes(max(size for _, size in recording.memory))
         planned = max((s["device_bytes"] for pef in recording.pefs for s in pef["sections"]), default=0)
         words = f"Resident memory, at most {most}. Device memory, planned: {format_bytes(planned)}."
-        pictures.append(Picture("Memory", draw_memory(recording), words))
+        pictures.append(PagePicture("Memory", draw_memory(recording), words))
     else:
         missing.append("Memory: no sample was taken.")
     return pictures
@@ -166,7 +166,7 @@ def _pictures(
 def _roofline(
     recording: ProcessRecording, loaded: Mapping[int, LoadedPef], works: Mapping[int, Mapping[int, SectionWork]],
     limits: MachineLimits | None,
-) -> list[Picture]:  # fmt: skip
+) -> list[PagePicture]:  # fmt: skip
     """Return the roofline of the PEF whose sections took longest; none without limits, or if it cannot be read."""
     spent: dict[int, int] = {}
     for (number, _), (_, taken) in recording.section_times().items():
@@ -188,7 +188,7 @@ def _roofline(
         outside_s=max(median(durations) - sum(row.measured_s for row in rows), 0.0), last_run=runs[-1],
     )  # fmt: skip
     words = "Sections by FLOPs per byte and GFLOP/s, under this machine's limits; the sections' table has the figures."
-    return [Picture("Roofline", draw_roofline(profile), words)]
+    return [PagePicture("Roofline", draw_roofline(profile), words)]
 
 
 def _text_of(line: tuple[str, int, str]) -> str:

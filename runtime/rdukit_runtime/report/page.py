@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from rdukit.units import format_bytes, format_count, format_seconds
 from rdukit_runtime.profile.timeline import Line
-from rdukit_runtime.report.advice import Advice, Verdict
+from rdukit_runtime.report.advice import Advice, ProgramVerdict
 from rdukit_runtime.report.facts import ProgramFacts, SectionFacts
 from rdukit_runtime.report.flame import FlameBox
 
@@ -30,7 +30,7 @@ _MOST_NAME: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class PagePicture:
     """A picture with its heading, and the text for those who do not see it."""
 
     heading: str
@@ -55,17 +55,17 @@ class SourceLine:
 
 @dataclass(frozen=True, slots=True)
 class ReportPage:
-    """What the page shows. ``missing`` lists what it should have and has not, with the reasons."""
+    """Contents of the page. ``missing`` lists what it should have and has not, with the reasons."""
 
     title: str
     process: str
     facts: ProgramFacts
-    verdict: Verdict
+    verdict: ProgramVerdict
     #: Sentences next to the verdict, such as a rank that the others wait for.
     notes: Sequence[str]
     advice: Sequence[Advice]
     account: Sequence[tuple[str, str, int]]
-    pictures: Sequence[Picture]
+    pictures: Sequence[PagePicture]
     flame: Sequence[FlameBox]
     flame_left_out: int
     lines: Sequence[SourceLine]

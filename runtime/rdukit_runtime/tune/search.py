@@ -28,7 +28,7 @@ LEAST: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class TuneCandidate:
     """A point that compiles. ``predicted``: samples/s by the cost model; ``digest``: of what runs.
 
     Points of one digest run the same sections on the same shapes: a measurement is that of all.
@@ -47,7 +47,7 @@ class Estimate:
     score: float
 
 
-def estimate(candidates: Sequence[Candidate], measured: Mapping[str, float]) -> list[Estimate]:
+def estimate(candidates: Sequence[TuneCandidate], measured: Mapping[str, float]) -> list[Estimate]:
     """Return an estimate for each candidate.
 
     Args:
@@ -72,7 +72,7 @@ def estimate(candidates: Sequence[Candidate], measured: Mapping[str, float]) -> 
     ]
 
 
-def choose_next(candidates: Sequence[Candidate], measured: Mapping[str, float]) -> Candidate | None:
+def choose_next(candidates: Sequence[TuneCandidate], measured: Mapping[str, float]) -> TuneCandidate | None:
     """Return the candidate to measure next; None if all are measured, or no other promises to be faster."""
     estimates = estimate(candidates, measured)
     rest = [(e.score, c) for e, c in zip(estimates, candidates, strict=True) if c.digest not in measured]

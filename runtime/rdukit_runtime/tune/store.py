@@ -36,7 +36,7 @@ _MOST_BYTES: Final = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class CompiledPoint:
-    """What a compile told of a point. ``error``: why it failed; then the other fields are empty.
+    """Facts of a compiled point. ``error``: why it failed; then the other fields are empty.
 
     ``predicted_s`` is a step by this machine's limits, ``projected_s`` one of the emulated chip.
     """

@@ -24,7 +24,7 @@ from rdukit_runtime.engine.machine_limits import MachineLimits
 from rdukit_runtime.engine.portable import count_operators
 from rdukit_runtime.profile.pef import SectionWork, limit_dtype, limits_of
 from rdukit_runtime.sambatune.config import TuneConfig
-from rdukit_runtime.tune.search import Candidate, choose_next, estimate
+from rdukit_runtime.tune.search import TuneCandidate, choose_next, estimate
 from rdukit_runtime.tune.space import Point, option_words, point_key
 from rdukit_runtime.tune.store import CompiledPoint, ResultFile, digest_of
 
@@ -118,7 +118,7 @@ class TuneStudy:
 
         Equal PEFs are measured once. Measurements of earlier studies count as such, and cost nothing.
         """
-        candidates = [Candidate(t.point, t.compiled.digest, t.predicted) for t in self.compiled]
+        candidates = [TuneCandidate(t.point, t.compiled.digest, t.predicted) for t in self.compiled]
         speeds: dict[str, float] = {}
         for each in self.compiled:
             seconds = self.results.find_seconds(self._measured_key(each.compiled.digest))
@@ -126,7 +126,7 @@ class TuneStudy:
                 speeds[each.compiled.digest] = each.compiled.batch / seconds
                 self.reused += 1
         begin = self.tried[point_key(first)] if first is not None else None
-        pending = [Candidate(begin.point, begin.compiled.digest, 1.0)] if begin and not begin.compiled.error else []
+        pending = [TuneCandidate(begin.point, begin.compiled.digest, 1.0)] if begin and not begin.compiled.error else []
         failed: set[str] = set()
         while self.measurements < most:
             left = [candidate for candidate in candidates if candidate.digest not in failed]
@@ -148,7 +148,7 @@ class TuneStudy:
             self.echo(f"{describe(chosen.point)}: {batch / seconds:.4g} samples/s measured")
         self._note(candidates, speeds)
 
-    def _note(self, candidates: Sequence[Candidate], speeds: Mapping[str, float]) -> None:
+    def _note(self, candidates: Sequence[TuneCandidate], speeds: Mapping[str, float]) -> None:
         for candidate, found in zip(candidates, estimate(candidates, speeds), strict=True):
             key = point_key(candidate.point)
             tried = self.tried[key]

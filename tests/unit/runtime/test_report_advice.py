@@ -8,7 +8,7 @@ import pytest
 from rdukit_runtime.engine.machine_limits import MachineLimits
 from rdukit_runtime.profile.pef import Bound
 from rdukit_runtime.profile.step import ROWS, Breakdown, BreakdownRow
-from rdukit_runtime.report.advice import Advice, BoundBy, Verdict, find_advice, find_verdict
+from rdukit_runtime.report.advice import Advice, BoundBy, ProgramVerdict, find_advice, find_verdict
 from rdukit_runtime.report.facts import ProgramFacts, SectionFacts
 from rdukit_runtime.report.flame import FlameBox
 from rdukit_runtime.report.page import MOST_SECTIONS, ReportPage, SourceLine, render_page
@@ -99,7 +99,7 @@ def make_report(sections: int = 1, name: str = HOSTILE) -> ReportPage:
     """A page on which every text from outside is ``name``."""
     found = facts(*(section(n, 1000 - n % 7, name=name, rule=name, graph=name) for n in range(sections)), total=10**6)
     return ReportPage(
-        title=name, process="process 1", facts=found, verdict=Verdict(BoundBy.HOST, name), notes=[name],
+        title=name, process="process 1", facts=found, verdict=ProgramVerdict(BoundBy.HOST, name), notes=[name],
         advice=[Advice(name, name, 2.0, name)], account=[("host", name, 1)], pictures=[],
         flame=[FlameBox(name, "python", 0, 0.0, 100.0, name)], flame_left_out=0,
         lines=[SourceLine((name, 3, name), 1, 2, name)], environment=[(name, name)], commands=[name], missing=[name],

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from rdukit.errors import InvalidArgument
-from rdukit_runtime.tune.search import Candidate, choose_next, estimate
+from rdukit_runtime.tune.search import TuneCandidate, choose_next, estimate
 from rdukit_runtime.tune.space import (
     Point,
     Value,
@@ -30,7 +30,7 @@ SPACE: Mapping[str, tuple[Value, ...]] = {
 }  # fmt: skip
 
 
-def make_machine(seed: int) -> tuple[list[Candidate], dict[str, float]]:
+def make_machine(seed: int) -> tuple[list[TuneCandidate], dict[str, float]]:
     """Return candidates with predictions, and what this machine would measure: values have effects that the cost
     model does not know, pairs of values smaller ones, and 1 % is noise.
     """
@@ -41,12 +41,12 @@ def make_machine(seed: int) -> tuple[list[Candidate], dict[str, float]]:
     for number, point in enumerate(points):
         predicted = 1000 * math.exp(draw.gauss(0, 0.4))
         known = math.fsum(effects[name, value] for name, value in point.items())
-        candidates.append(Candidate(point, str(number), predicted))
+        candidates.append(TuneCandidate(point, str(number), predicted))
         measured[str(number)] = predicted * math.exp(known + draw.gauss(0, 0.05) + draw.gauss(0, 0.01)) / 7
     return candidates, measured
 
 
-def search(candidates: list[Candidate], machine: dict[str, float], most: int) -> dict[str, float]:
+def search(candidates: list[TuneCandidate], machine: dict[str, float], most: int) -> dict[str, float]:
     found: dict[str, float] = {}
     while len(found) < most and (chosen := choose_next(candidates, found)) is not None:
         found[chosen.digest] = machine[chosen.digest]
@@ -76,7 +76,7 @@ def test_the_search_ends_before_all_is_measured_and_never_measures_twice() -> No
 
 def test_points_that_run_the_same_share_a_measurement() -> None:
     points = list_points({"num-tiles": (1, 2, 4)})
-    candidates = [Candidate(point, "same", 100.0) for point in points]
+    candidates = [TuneCandidate(point, "same", 100.0) for point in points]
     assert choose_next(candidates, {"same": 90.0}) is None
     assert [each.expected for each in estimate(candidates, {"same": 90.0})] == pytest.approx([90.0] * 3, rel=0.05)
 

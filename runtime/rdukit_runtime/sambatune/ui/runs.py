@@ -29,7 +29,7 @@ class TuneRun:
 
     @property
     def changed_s(self) -> float:
-        """When the folder changed last, in seconds since 1970."""
+        """Time of the folder's last change, in seconds since 1970."""
         return self.folder.stat().st_mtime
 
     def document(self, path: str) -> dict[str, Any]:
