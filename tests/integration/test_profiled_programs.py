@@ -1,6 +1,7 @@
 """``rdukit profile`` on real programs: from the line of Python to the kernel, and where the time went."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rdukit_runtime.profile.program import profile
+from rdukit_runtime.report.advice import BoundBy
 from support import shows
 
 pytestmark = shows("profile")
@@ -93,10 +95,22 @@ def test_the_trace_goes_from_the_line_of_python_to_the_section(profiled: Path) -
 
 def test_no_loss_is_in_the_files(profiled: Path) -> None:
     names = {path.name for path in profiled.iterdir()}
-    assert names == {"trace.json", "speedscope.json", "summary.json"}
+    assert names == {"report.html", "trace.json", "speedscope.json", "summary.json"}
     frames = load(profiled, "speedscope.json")["shared"]["frames"]
     assert any(frame["name"].startswith("small.py:") for frame in frames)
     assert any("kernel" in frame["name"] for frame in frames)
+
+
+def test_the_page_has_verdict_advice_roofline_and_source_lines_and_names_no_other_address(profiled: Path) -> None:
+    page = (profiled / "report.html").read_text()
+    (verdict,) = re.findall(r'class="verdict">([^<]+)<', page)
+    assert verdict in {BoundBy.HOST, BoundBy.SECTION, BoundBy.MEMORY, BoundBy.COMPUTE, BoundBy.CALLS}
+    for part in (">Roofline<", ">Timeline<", ">Memory<", "loss, = samba.session.run(inputs, outputs)"):
+        assert part in page
+    assert "times as fast" in page
+    assert "Not on this page" not in page
+    assert "http" not in page.replace("http-equiv", "")
+    assert "rdukit profile -- " in page
 
 
 def test_the_exit_status_is_the_programs_and_3_without_a_session(tmp_path: Path) -> None:

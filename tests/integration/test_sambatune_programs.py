@@ -10,48 +10,14 @@ from click.testing import CliRunner, Result
 from rdukit_runtime.sambatune.cli import sambatune
 from rdukit_runtime.sambatune.counters import read_perf_counters
 from support import shows
+from support.linear_net import LINEAR_NET
 
 pytestmark = shows("sambatune", "read_perf_counters")
 
-PROGRAM = """
-import sys
-from torch import nn
-from sambaflow import samba
-from sambaflow.samba import utils
-from sambaflow.samba.utils.argparser import parse_app_args
-
-class LinearNet(nn.Module):
-    def __init__(self, inputs, outputs):
-        super().__init__()
-        self.linear = nn.Linear(inputs, outputs)
-        self.criterion = nn.CrossEntropyLoss()
-
-    def forward(self, x, label):
-        return self.criterion(self.linear(x), label)
-
-def add_options(parser):
-    parser.add_argument("--in-features", type=int, default=8)
-    parser.add_argument("--out-features", type=int, default=4)
-
-args = parse_app_args(argv=sys.argv[1:], common_parser_fn=add_options)
-utils.set_seed(0)
-model = LinearNet(args.in_features, args.out_features)
-samba.from_torch_model_(model)
-inputs = (
-    samba.randn(args.batch_size, args.in_features, name="x", batch_dim=0),
-    samba.randint(args.out_features, (args.batch_size,), name="label", batch_dim=0),
-)
-optim = samba.optim.SGD(model.parameters(), lr=0.1)
-if args.command == "compile":
-    samba.session.compile(model, inputs, optim, name="linear_net", config_dict=vars(args))
-else:
-    utils.trace_graph(model, inputs, optim, pef=args.pef)
-    utils.measure_performance(model, inputs, args.batch_size, n_iterations=args.num_iterations)
-"""
 CONFIG = """
 app: linear_net.py
 model-args: -b 128 -mb 64 --in-features 512 --out-features 128
-compile-args: compile --plot --stage-instrumentation=metapipe_stage_cycles
+compile-args: compile --plot --gen-tensorboard --stage-instrumentation=metapipe_stage_cycles
 run-args: -n 10
 """
 
@@ -68,7 +34,7 @@ def reports_in(root: Path) -> Path:
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tuned")
-    (folder / "linear_net.py").write_text(PROGRAM)
+    (folder / "linear_net.py").write_text(LINEAR_NET)
     (folder / "linear_net.yaml").write_text(CONFIG)
     shown = run("--artifact-root", folder / "root", folder / "linear_net.yaml")
     assert shown.exit_code == 0, shown.output
@@ -81,7 +47,7 @@ def test_the_documented_tree_is_there(tuned: Path) -> None:
     assert names >= {
         "snprof/summary.csv", "section_report.csv", "stage_report.csv", "analysis/summary.json", "unified.json",
         "collated_report.xlsx", "runtime_perf_info.json", "benchmark-data/measure_performance.json",
-        "run_benchmarks/raw_data/run_with_benchmark.sh",
+        "run_benchmarks/raw_data/run_with_benchmark.sh", "report.html",
     }  # fmt: skip
     (trace,) = reports.glob("*_chrome_tracing_report.json")
     assert any(event["name"] == "session.run" for event in json.loads(trace.read_text())["traceEvents"])
@@ -89,6 +55,7 @@ def test_the_documented_tree_is_there(tuned: Path) -> None:
     assert logs == {"status_summary.log", "status_debug.log", "failures_debug.log", "run.log", "elapsed_time.log"}
     (pef,) = (tuned / "root" / "apps").glob("*/compile/*/*.pef")
     assert pef.stem == pef.parent.name
+    assert len(list((pef.parent / "tensorboard").glob("events.out.tfevents.*"))) == 1
     assert (tuned / "root" / "perf_data" / "snprof" / f"{pef.stem}.json").is_file()
 
 
@@ -152,7 +119,7 @@ def test_a_sweep_has_a_folder_for_each_combination_and_a_table(tmp_path: Path) -
     shown = run("--artifact-root", tmp_path / "root", "--compile-only", tmp_path / "c.yaml")
     assert shown.exit_code == 1
     rows = json.loads((tmp_path / "root" / "sambatune_gen" / "c_sweep.json").read_text())
-    assert [row["num-tiles"] for row in rows] == ["1", "4"]
+    assert [row["num-tiles"] for row in rows] == [1, 4]
     for row in rows:
         log = (Path(row["reports"]).parent / "logs" / "run.log").read_text()
         assert f"--num-tiles {row['num-tiles']} " in log
@@ -160,7 +127,9 @@ def test_a_sweep_has_a_folder_for_each_combination_and_a_table(tmp_path: Path) -
 
 def test_wrong_configurations_and_modes_are_refused(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("app: none.py\n")
-    assert "no program 'none.py'" in str(CliRunner().invoke(sambatune, [str(tmp_path / "c.yaml")]).exception)
+    refused = CliRunner().invoke(sambatune, ["--artifact-root", str(tmp_path / "root"), str(tmp_path / "c.yaml")])
+    assert "no program 'none.py'" in str(refused.exception)
+    assert not (tmp_path / "root").exists()
     shown = run("--modes", "benchmark", tmp_path / "c.yaml")
     assert shown.exit_code == 2
     assert "then -- before the configuration" in shown.stderr

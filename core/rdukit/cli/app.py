@@ -76,6 +76,7 @@ SUMMARIES = {
     "sweep": "Try a training with several values of its parameters, and show which are best.",
     "tenant": "Create tenants and API tokens.",
     "token": "List, create, rotate and revoke the API tokens of your tenant.",
+    "tune": "Search the options of PROGRAM's compile, and write those that make its steps faster.",
     "up": "Start the platform on this machine and keep it running until Ctrl-C.",
     "user": "List, invite and remove the members of your tenant, and choose their roles.",
     "webhook": "Manage webhooks, which notify URLs about job events by signed messages.",
@@ -90,7 +91,7 @@ ROLES: Final[Mapping[str, Mapping[str, str]]] = {
         "completion": "start",
     },
     "Port and train models": {
-        "profile": "profile", "debug": "debug", "finetune": "finetune", "pef": "profile",
+        "profile": "profile", "tune": "tune", "debug": "debug", "finetune": "finetune", "pef": "profile",
         "cache": "native-kernels", "checkpoint": "checkpoints", "collective": "collectives",
         "simulate": "simulate-queue", "bench": "bench",
     },

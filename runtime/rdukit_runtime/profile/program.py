@@ -52,7 +52,7 @@ class ProgramProfile:
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option(
     "-o", "--output", "folder", type=click.Path(path_type=Path), default=Path("profile"), show_default=True,
-    help="Folder for trace.json, speedscope.json and summary.json.",
+    help="Folder for report.html, trace.json, speedscope.json and summary.json.",
 )  # fmt: skip
 @click.option(
     "--limit-mb", type=click.IntRange(1, 4096), default=64, show_default=True, help="Most megabytes of each file."
@@ -79,6 +79,11 @@ def profile(
     if found.recordings or found.spans:
         files["trace.json"] = trace_text(found.recordings, found.spans, found.began_ns, limit).encode()
     if found.recordings:
+        from rdukit_runtime.report.make import make_page
+
+        command_line = shlex.join(["rdukit", "profile", "--", *command])
+        page = make_page(found.command, found.recordings, found.spans, [command_line], os.environ)
+        files["report.html"] = page
         files["speedscope.json"] = speedscope_text(found.recordings, limit).encode()
     try:
         write_reports(folder, files)

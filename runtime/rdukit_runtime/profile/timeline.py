@@ -67,6 +67,8 @@ class TimelineRecorder(Recorder):
         self._ran: Sequence[tuple[int, float]] = ()
         self._pefs: list[Pef] = []
         self._forms: list[frozenset[str]] = []
+        #: Of each PEF: its file, and the threads and the device that it runs with.
+        self._loaded: list[dict[str, Any]] = []
         #: Calls that were not kept; of their sections, by (PEF, section): runs and nanoseconds.
         self._dropped = 0
         self._dropped_sections: dict[tuple[int, int], list[int]] = {}
@@ -79,6 +81,14 @@ class TimelineRecorder(Recorder):
         self._pefs.append(application.pef)
         self._forms.append(application.native_digests)
         program = application.program
+        self._loaded.append(
+            {
+                "path": os.path.abspath(application.path),
+                "threads": application.threads,
+                "device": str(program.device),
+                "kernels": application.kernels_told,
+            }
+        )
         run = program.run
 
         def run_measured(graph: Any, sections: tuple[int, ...], scalars: Mapping[str, float]) -> None:
@@ -167,7 +177,10 @@ class TimelineRecorder(Recorder):
             "stacks": [[_line_of(self._codes[code], line) for code, line in stack] for stack in self._stacks],
             "calls": calls,
             "sections": [[number for number, _ in sections], [round(seconds * 1e9) for _, seconds in sections]],
-            "pefs": [pef_to_dict(pef, native) for pef, native in zip(self._pefs, self._forms, strict=True)],
+            "pefs": [
+                {**pef_to_dict(pef, native), **loaded}
+                for pef, native, loaded in zip(self._pefs, self._forms, self._loaded, strict=True)
+            ],
             "memory": self._memory.tolist(),
             "dropped": self._dropped,
             "dropped_sections": [[*key, *total] for key, total in self._dropped_sections.items()],

@@ -109,8 +109,8 @@ def _tune(
     from rdukit_runtime.sambatune.tune import Tuning, choose_paths, copy_config
 
     paths = choose_paths(root, config, datetime.now())
-    copy_config(path, paths)
     tuning = Tuning(config, paths, modes, path.parent.absolute(), click.echo, is_compile_only)
+    copy_config(path, paths)
     tuning.run()
     click.echo(f"reports are in {paths.reports}")
     row = {"throughput_samples_s": tuning.throughput, "reports": str(paths.reports)}

@@ -27,6 +27,10 @@ _NOT_IMPLEMENTED: Final = "parameter-sweep-batch"
 _VARIABLE: Final = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 
 
+#: A value of an option in a sweep. True and False: the flag alone, or not at all; None: the option is left out.
+SweepValue = str | int | float | bool | None
+
+
 @dataclass(frozen=True, slots=True)
 class TuneConfig:
     """A program to compile and run, with its arguments."""
@@ -40,7 +44,7 @@ class TuneConfig:
     run_args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     #: Option of the program → values to try; all combinations are run.
-    sweep: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    sweep: Mapping[str, tuple[SweepValue, ...]] = field(default_factory=dict)
     #: Folder of an earlier compile, with its PEF; empty: compile. Ours.
     existing: str = ""
 
@@ -50,16 +54,19 @@ class TuneConfig:
         found = [value for flag, value in pairwise(words) if flag in flags]
         return found[-1] if found else ""
 
-    def combinations(self) -> Iterator[tuple[dict[str, str], "TuneConfig"]]:
+    def combinations(self) -> Iterator[tuple[dict[str, SweepValue], "TuneConfig"]]:
         """Yield each combination of the sweep with the configuration that runs it; without a sweep, itself."""
         for values in product(*self.sweep.values()):
             chosen = dict(zip(self.sweep, values, strict=True))
-            options = [word for name, value in chosen.items() for word in (_flag(name), value)]
+            options = [word for name, value in chosen.items() for word in _option(name, value)]
             yield chosen, replace(self, model_args=(*self.model_args, *options), sweep={})
 
 
-def _flag(name: str) -> str:
-    return name if name.startswith("-") else f"--{name}"
+def _option(name: str, value: SweepValue) -> list[str]:
+    if value is None or value is False:
+        return []
+    flag = name if name.startswith("-") else f"--{name}"
+    return [flag] if value is True else [flag, str(value)]
 
 
 def read_config(name: str, text: str, environ: Mapping[str, str]) -> TuneConfig:
@@ -139,12 +146,13 @@ def _mapping(values: Mapping[str, object], key: str) -> dict[str, object]:
     return value
 
 
-def _sweep(values: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
+def _sweep(values: Mapping[str, object]) -> dict[str, tuple[SweepValue, ...]]:
     found = {}
     for name, listed in _mapping(values, "samba-sweep-parameters").items():
-        if not isinstance(listed, list) or not listed or any(isinstance(v, dict | list) for v in listed):
+        is_plain = isinstance(listed, list) and all(isinstance(v, str | int | float | None) for v in listed)
+        if not isinstance(listed, list) or not listed or not is_plain:
             raise InvalidArgument(f"samba-sweep-parameters: {name!r} is {listed!r}; expected a list of values")
-        found[name] = tuple(map(str, listed))
+        found[name] = tuple(listed)
     return found
 
 

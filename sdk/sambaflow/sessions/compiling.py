@@ -143,6 +143,10 @@ def compile_traced(
     write_json_atomic(folder / f"{pef_name}.configs", {k: jsonable(v) for k, v in sorted(config.items())})
     if config.get("plot"):
         write_atomic(folder / f"{pef_name}.svg", draw_pef(read_pef(path).pef).encode())
+    if config.get("gen_tensorboard"):
+        from sambaflow.sessions.tensorboard_files import FOLDER, write_event_file
+
+        write_event_file(read_pef(path), folder / FOLDER)
     return str(path)
 
 

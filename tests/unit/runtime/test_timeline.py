@@ -49,6 +49,7 @@ class Program:
 
     def __init__(self, hand: Hand) -> None:
         self.hand = hand
+        self.device = "cpu"
         self.section_seconds: list[tuple[int, float]] | None = None
 
     def run(self, graph: Any, sections: tuple[int, ...], scalars: Any) -> None:
@@ -62,7 +63,10 @@ def recorded(runs: int = 2, most: int = 1000, pef: Pef | None = None) -> dict[st
     """Runs of 5 + 23 ns, 100 ns apart, of which the section takes 20."""
     hand = Hand()
     recorder, program = TimelineRecorder(most, hand), Program(hand)
-    application = SimpleNamespace(pef=pef or example_pef(), native_digests=frozenset(), program=program)
+    application = SimpleNamespace(
+        pef=pef or example_pef(), native_digests=frozenset(), program=program, path="model.pef", threads=1,
+        kernels_told="0 native",
+    )  # fmt: skip
     recorder.follow(application)  # type: ignore[arg-type]
     compute = recorder.timed(BreakdownRow.RUN_HW, program.run)
 

@@ -154,6 +154,8 @@ _COMPILER_OPTIONS: Final[tuple[tuple[tuple[str, ...], dict[str, Any]], ...]] = (
                                          "help": "families of operators that compute in f32: gemm, softmax, norm …"}),
     (("--grad-accumulation-steps",), {"type": int, "default": 1,
                                       "help": "above 1, backward adds to the gradients until the optimizer runs"}),
+    (("--gen-tensorboard",), {"action": "store_true",
+                              "help": "write graph and figures of the sections for TensorBoard"}),
     (("--plot",), {"action": "store_true", "default": None, "help": "draw the sections into the artifact folder"}),
     (("--mac-human-decision",), {"default": None, "metavar": "JSON", "help": "sections that a human cuts"}),
     (("--compiler-configs-file",), {"default": "", "metavar": "JSON", "help": "expert knobs: read and recorded"}),
@@ -177,7 +179,7 @@ _COMPILER_OPTIONS: Final[tuple[tuple[tuple[str, ...], dict[str, Any]], ...]] = (
         "--disable-strict-conversion", "--enable-multi-input-broadcast", "--enable-pcu-scaling", "--skip-pnr-aware",
         "--loop-conversion", "--optimize-concat-split", "--enable-coe", "--run-early-tp", "--early-tp",
         "--enable-distribution-pass", "--all-regions-hbm", "--use-air-ce", "--include-read-stall-cycles",
-        "--gen-tensorboard", "--squeeze-bs-dim",
+        "--squeeze-bs-dim",
     )),
 )  # fmt: skip
 

@@ -1,0 +1,1 @@
+"""The page of a profiled program: verdict, advice, sections, pictures and source lines, in one HTML file."""

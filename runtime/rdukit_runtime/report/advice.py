@@ -1,0 +1,210 @@
+"""The verdict on a profiled program, and advice with the exact change and its predicted gain, best first. Pure.
+
+A gain is a factor of speed, predicted from the recorded times: the time of the runs by what is left of it after the
+change. Each piece of advice says what its prediction assumes. Nothing here was measured after the change.
+
+Source: ours. The limits of host bound are those of ``sambatune``.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from rdukit.units import format_seconds
+from rdukit_runtime.profile.pef import Bound
+from rdukit_runtime.profile.step import BreakdownRow
+from rdukit_runtime.profile.timeline_files import line_text
+from rdukit_runtime.report.facts import ProgramFacts, SectionFacts
+from rdukit_runtime.sambatune.reports import MODERATE
+
+#: Percentage of the sections' time from which one section is the verdict.
+ONE_SECTION: Final = 50.0
+#: Gains below are not worth a change.
+_LEAST_GAIN: Final = 1.02
+#: Factor of the batch size that is advised.
+_BATCH_FACTOR: Final = 4
+#: Runs between two readings of an output that are advised.
+_READ_EVERY: Final = 10
+#: Runs below which figures are those of a beginning. Source: sambatune reference 1.6.
+FEW_RUNS: Final = 10
+
+
+class BoundBy(StrEnum):
+    """Verdicts on a program."""
+
+    HOST = "host bound"
+    SECTION = "section bound"
+    MEMORY = "memory bound"
+    COMPUTE = "compute bound"
+    CALLS = "bound by operator calls"
+    NOTHING = "nothing ran"
+    UNKNOWN = "bound by its sections"
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramVerdict:
+    """The verdict and a sentence that explains it."""
+
+    bound: BoundBy
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """Advice. ``change`` is what to type or write; ``gain`` a factor of speed; ``scope`` what becomes faster."""
+
+    diagnosis: str
+    change: str
+    gain: float
+    assumes: str
+    scope: str = "runs"
+
+
+def find_verdict(facts: ProgramFacts) -> ProgramVerdict:
+    """Return what bounds the runs: the host if over 20 % of their time is outside the sections; else the section
+    that takes half of the sections' time; else what binds the sections with most time.
+    """
+    if not facts.total_ns:
+        return ProgramVerdict(BoundBy.NOTHING, "The program ended no run.")
+    host = facts.host_percent
+    if host > MODERATE:
+        return ProgramVerdict(
+            BoundBy.HOST, f"{host:.1f} % of the time from the first run to the last is outside the sections."
+        )
+    longest = facts.longest
+    if longest is not None and len(facts.sections) > 1 and facts.longest_percent >= ONE_SECTION:
+        limit = f", bound by {longest.bound.value}" if longest.bound else ""
+        words = f"Section {longest.name} takes {facts.longest_percent:.1f} % of the sections' time{limit}."
+        return ProgramVerdict(BoundBy.SECTION, words)
+    shares = {bound: sum(s.host_ns for s in facts.sections if s.bound is bound) for bound in Bound}
+    most = max(shares, key=lambda bound: shares[bound])
+    if not shares[most]:
+        return ProgramVerdict(BoundBy.UNKNOWN, "The sections take the time; their limits are not known.")
+    verdict = {Bound.MEMORY: BoundBy.MEMORY, Bound.COMPUTE: BoundBy.COMPUTE, Bound.CALLS: BoundBy.CALLS}[most]
+    share = 100.0 * shares[most] / facts.sections_ns
+    return ProgramVerdict(verdict, f"Sections bound by {most.value} take {share:.1f} % of the sections' time.")
+
+
+def find_advice(facts: ProgramFacts) -> list[Advice]:
+    """Return advice, the largest gain first; empty where no change is known to help by 2 %."""
+    found = [each for each in _candidates(facts) if each.gain >= _LEAST_GAIN] if facts.total_ns else []
+    return sorted(found, key=lambda each: -each.gain)
+
+
+def _candidates(facts: ProgramFacts) -> Iterator[Advice]:
+    yield from _host(facts)
+    yield from _mode(facts)
+    yield from _precision(facts)
+    yield from _longest(facts)
+    compiling = facts.phases.get("compile", 0)
+    if compiling:
+        yield Advice(
+            f"The program compiles before it runs: {format_seconds(compiling / 1e9)}.",
+            "python PROGRAM compile …   # once, then: python PROGRAM run --pef=FILE.pef …",
+            facts.wall_ns / max(facts.wall_ns - compiling, 1),
+            "the PEF is kept, and the program has the commands compile and run",
+            "whole program",
+        )
+
+
+def _without(facts: ProgramFacts, saved_ns: float) -> float:
+    """Return the factor of speed of the runs when ``saved_ns`` of their time is gone."""
+    return facts.total_ns / max(facts.total_ns - saved_ns, facts.total_ns * 0.01)
+
+
+def _host(facts: ProgramFacts) -> Iterator[Advice]:
+    spent = facts.breakdown.nanoseconds
+    around = max(spent[BreakdownRow.RUN_HW] - facts.sections_ns, 0)
+    fixed = spent[BreakdownRow.PYTHON_TO_C] + spent[BreakdownRow.RUN_SETUP] + spent[BreakdownRow.ARGINS] + around
+    calls = 0.0
+    if facts.limits is not None:
+        per_call = facts.limits.operator_s * 1e9
+        calls = sum(min(per_call * _calls(s) * s.runs, s.host_ns) for s in facts.sections)
+    batch = facts.batch
+    new = f"--batch-size {batch * _BATCH_FACTOR}" if batch else f"--batch-size, {_BATCH_FACTOR} times as large"
+    yield Advice(
+        f"Starting runs and operators takes {format_seconds((fixed + calls) / 1e9)}, whatever the batch.",
+        f"{new}   # for compile and run",
+        _without(facts, (fixed + calls) * (1 - 1 / _BATCH_FACTOR)),
+        "samples a second; all other time grows with the batch; training may need another learning rate",
+    )
+    python = spent[BreakdownRow.SAMBA]
+    at = f" around {line_text(facts.line)}" if facts.line else ""
+    yield Advice(
+        f"Python of the loop and the session{at} takes {format_seconds(python / 1e9)}, data loading included.",
+        "DataLoader(…, num_workers=2, prefetch_factor=2)   # or prepare inputs before the loop",
+        facts.total_ns / max(facts.total_ns - python, python, 1),
+        "loading overlaps with the runs, on a processor core that is free",
+    )
+    yield Advice(
+        f"Reading outputs takes {format_seconds(facts.reads_ns / 1e9)}.",
+        f"if step % {_READ_EVERY} == 0: samba.to_torch(loss)",
+        _without(facts, facts.reads_ns * (1 - 1 / _READ_EVERY)),
+        f"outputs are read at each run now, and at every {_READ_EVERY}th then",
+    )
+    yield Advice(
+        f"Converting dtypes takes {format_seconds(spent[BreakdownRow.CONV_FUNC] / 1e9)}.",
+        f"inputs.to({'torch.float32' if facts.precision == 'f32' else 'torch.bfloat16'})   # once, in the data set",
+        _without(facts, spent[BreakdownRow.CONV_FUNC]),
+        "all conversions are of inputs that can have the PEF's dtype",
+    )
+
+
+def _calls(section: SectionFacts) -> int:
+    return section.operators if section.form == "portable" else 1
+
+
+def _mode(facts: ProgramFacts) -> Iterator[Advice]:
+    """Yield advice for portable sections: a native section is one call, and fuses what is inside."""
+    portable = [section for section in facts.sections if section.form == "portable" and section.operators > 1]
+    if not portable or facts.limits is None:
+        return
+    per_call = facts.limits.operator_s * 1e9
+    saved = 0.0
+    for section in portable:
+        calls = per_call * (section.operators - 1) * section.runs
+        saved += min(calls, max(section.host_ns - (section.limit_ns or 0), 0))
+    spent = sum(section.host_ns for section in portable)
+    change = (
+        "-o3   # for compile" if facts.mode == "o0" else "RDUKIT_KERNELS=native   # for compile: fails with the reason"
+    )
+    yield Advice(
+        f"{len(portable)} sections run operator by operator: {format_seconds(spent / 1e9)}.",
+        change,
+        _without(facts, saved),
+        "only the calls of operators are saved, by this machine's time of a call; fusion may save more",
+    )
+
+
+def _precision(facts: ProgramFacts) -> Iterator[Advice]:
+    limits = facts.limits
+    if limits is None or not limits.gemm.get("f32") or not limits.gemm.get("bf16"):
+        return
+    is_exact = facts.precision == "f32"
+    own, other = ("f32", "bf16") if is_exact else ("bf16", "f32")
+    ratio = limits.gemm[other] / limits.gemm[own]
+    spent = sum(s.host_ns for s in facts.sections if s.bound is Bound.COMPUTE and s.dtype == own)
+    if ratio > 1:
+        yield Advice(
+            f"Matrix products in {own} take {format_seconds(spent / 1e9)}; in {other} this machine is "
+            f"{ratio:.1f} times as fast.",
+            f"--precision {other}   # for compile",
+            _without(facts, spent * (1 - 1 / ratio)),
+            "these sections are as far from their limit as now; results round otherwise",
+        )
+
+
+def _longest(facts: ProgramFacts) -> Iterator[Advice]:
+    section = facts.longest
+    if section is None or section.limit_ns is None or section.bound is None:
+        return
+    share = 100.0 * section.limit_ns / section.host_ns if section.host_ns else 100.0
+    if share >= 50 or section.bound is Bound.CALLS:
+        return
+    yield Advice(
+        f"Section {section.name} is at {share:.0f} % of its limit ({section.bound.value}).",
+        "rdukit pef profile --operators FILE.pef   # names the operator; then a rule: --optimization-rules my.yaml -o1",
+        _without(facts, section.host_ns - section.limit_ns),
+        "at most: the section reaches the machine's limit",
+    )

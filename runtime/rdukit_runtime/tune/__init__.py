@@ -1,0 +1,1 @@
+"""``rdukit tune``: search options of a program's compile; the cost model prunes, and measurements decide."""

@@ -1,0 +1,300 @@
+"""A study of ``rdukit tune``: compile points, predict, measure the promising ones, compare the best with what is now.
+
+Points are compiled without native kernels to be predicted, and with them to be measured. What is known of earlier
+studies is not done again.
+
+Source: ours.
+"""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from rdukit.errors import NotFound, RdukitError, RuntimeFault
+from rdukit.pef.file import LoadedPef, read_pef
+from rdukit_runtime.engine.machine_limits import MachineLimits
+from rdukit_runtime.engine.portable import count_operators
+from rdukit_runtime.profile.pef import SectionWork, limit_dtype, limits_of
+from rdukit_runtime.sambatune.config import TuneConfig
+from rdukit_runtime.tune.search import TuneCandidate, choose_next, estimate
+from rdukit_runtime.tune.space import Point, option_words, point_key
+from rdukit_runtime.tune.store import CompiledPoint, ResultFile, digest_of
+
+_NAME: Final = "tuned"
+#: Variables that decide how fast a PEF runs.
+_VARIABLES: Final = (
+    "OMP_NUM_THREADS",
+    "RDUKIT_DEVICE",
+    "RDUKIT_ENGINE_THREADS",
+    "RDUKIT_ENGINE_TF32",
+    "RDUKIT_KERNELS",
+)
+#: Variables of a compile that only predicts.
+_PORTABLE: Final[Mapping[str, str]] = {"RDUKIT_KERNELS": "portable"}
+#: Projected seconds of two equal PEFs differ by less.
+_SAME_S: Final = 1e-12
+#: Steps of a round when two PEFs are compared.
+_RUNS: Final = 5
+_MOST_WORDS: Final = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A point with what is known of it. Speeds are samples/s; None: not measured."""
+
+    point: Point
+    compiled: CompiledPoint
+    measured: float | None = None
+    expected: float | None = None
+
+    @property
+    def predicted(self) -> float:
+        """Samples/s on this machine, by the cost model's work and the machine's limits."""
+        return self.compiled.batch / self.compiled.predicted_s if not self.compiled.error else 0.0
+
+    @property
+    def projected(self) -> float:
+        """Samples/s on the emulated chip, by the cost model."""
+        return self.compiled.batch / self.compiled.projected_s if not self.compiled.error else 0.0
+
+
+@dataclass(slots=True)
+class TuneStudy:
+    """A study of one program.
+
+    Args:
+        config: the program; ``app`` is the path of its file. limits: of this machine. points, results: kept results.
+        echo: prints a line for the user.
+    """
+
+    config: TuneConfig
+    limits: MachineLimits
+    points: ResultFile
+    results: ResultFile
+    echo: Callable[[str], None]
+    #: Compiles, measurements, and results that were reused.
+    compiles: int = 0
+    measurements: int = 0
+    reused: int = 0
+    tried: dict[str, Tried] = field(default_factory=dict)
+
+    def compile_all(self, points: Sequence[Point]) -> None:
+        """Compile all points that are not known, to predict them.
+
+        Raises:
+            RuntimeFault: none compiles; carries the reason of the first.
+        """
+        for number, point in enumerate(points, 1):
+            key = point_key(point)
+            found = self.points.find_point(key)
+            if found is not None:
+                self.reused += 1
+            else:
+                found = self._compile_point(point)
+                if not found.error:
+                    self.points.put_point(key, found)
+            self.tried[key] = Tried(point, found)
+            words = found.error or f"{self.tried[key].predicted:.4g} samples/s predicted"
+            self.echo(f"{number}/{len(points)} {describe(point)}: {words}")
+        if not self.compiled:
+            reason = next(each.compiled.error for each in self.tried.values())
+            raise RuntimeFault(f"no point compiles; the first: {reason}")
+
+    @property
+    def compiled(self) -> list[Tried]:
+        """Points that compile."""
+        return [each for each in self.tried.values() if not each.compiled.error]
+
+    def search(self, most: int, first: Point | None) -> None:
+        """Measure points until no other promises to be faster, or ``most`` were measured; ``first`` in any case.
+
+        Equal PEFs are measured once. Measurements of earlier studies count as such, and cost nothing.
+        """
+        candidates = [TuneCandidate(t.point, t.compiled.digest, t.predicted) for t in self.compiled]
+        speeds: dict[str, float] = {}
+        for each in self.compiled:
+            seconds = self.results.find_seconds(self._measured_key(each.compiled.digest))
+            if seconds is not None and each.compiled.digest not in speeds:
+                speeds[each.compiled.digest] = each.compiled.batch / seconds
+                self.reused += 1
+        begin = self.tried[point_key(first)] if first is not None else None
+        pending = [TuneCandidate(begin.point, begin.compiled.digest, 1.0)] if begin and not begin.compiled.error else []
+        failed: set[str] = set()
+        while self.measurements < most:
+            left = [candidate for candidate in candidates if candidate.digest not in failed]
+            chosen = pending.pop() if pending else choose_next(left, speeds)
+            if chosen is None:
+                break
+            if chosen.digest in speeds:
+                continue
+            try:
+                seconds = self._measure(chosen.point, chosen.digest)
+            except RdukitError as error:
+                failed.add(chosen.digest)
+                self.echo(f"{describe(chosen.point)}: {error.message}")
+                continue
+            finally:
+                self.measurements += 1
+            batch = self.tried[point_key(chosen.point)].compiled.batch
+            speeds[chosen.digest] = batch / seconds
+            self.echo(f"{describe(chosen.point)}: {batch / seconds:.4g} samples/s measured")
+        self._note(candidates, speeds)
+
+    def _note(self, candidates: Sequence[TuneCandidate], speeds: Mapping[str, float]) -> None:
+        for candidate, found in zip(candidates, estimate(candidates, speeds), strict=True):
+            key = point_key(candidate.point)
+            tried = self.tried[key]
+            expected = found.expected if speeds else None
+            self.tried[key] = Tried(tried.point, tried.compiled, speeds.get(candidate.digest), expected)
+
+    def best(self, objective: str) -> Tried:
+        """Return the best point; of equally fast ones that which the cost model projects to be faster on the chip.
+
+        Raises:
+            NotFound: none was measured.
+        """
+        if objective == "projected":
+            return max(self.compiled, key=lambda each: (each.projected, point_key(each.point)))
+        measured = [each for each in self.compiled if each.measured is not None]
+        if not measured:
+            raise NotFound("no point was measured; allow more with --measurements, or look at the reasons above")
+        return max(measured, key=lambda each: (each.measured or 0.0, each.projected, point_key(each.point)))
+
+    def compare(self, before: Point, after: Point, rounds: int) -> dict[str, Any]:
+        """Compare two points in turns; returns the step's entry of ``rdukit pef compare --json``.
+
+        Raises:
+            RuntimeFault: a compile or the measurement failed.
+        """
+        sides = [self._measured_key(self.tried[point_key(point)].compiled.digest) for point in (before, after)]
+        key = f"{' against '.join(sides)}, {rounds} rounds"
+        kept = self.results.find_ratio(key)
+        if kept is not None:
+            self.reused += 1
+            return kept
+        with tempfile.TemporaryDirectory(prefix="rdukit-tune-") as scratch:
+            folders = [Path(scratch) / name for name in ("before", "after")]
+            paths = [self.compile(point, folder) for point, folder in zip((before, after), folders, strict=True)]
+            found: dict[str, Any] = self._run_measure(paths, rounds)["step"]
+        self.results.put(key, {**found, "at": time.time(), "load": os.getloadavg()[0]})
+        return found
+
+    def accepts(self, outcome: Path, best: Tried) -> bool:
+        """Return whether the program's compile takes the file: what it compiles then runs as the best point does."""
+        key = f"takes {point_key(best.point)} as a file"
+        if self.points.results.get(key) == {"takes": True}:
+            self.reused += 1
+            return True
+        with tempfile.TemporaryDirectory(prefix="rdukit-tune-") as scratch:
+            options = ["--yaml-config", str(outcome)]
+            pef = read_pef(self._compile_words(options, Path(scratch), _PORTABLE)).pef
+        seconds = sum(section.cost.seconds for section in pef.sections)
+        takes = digest_of(pef) == best.compiled.digest and abs(seconds - best.compiled.projected_s) < _SAME_S
+        if takes:
+            self.points.put(key, {"takes": True})
+        return takes
+
+    # -- one point ---------------------------------------------------------------------------------------------------
+
+    def _compile_point(self, point: Point) -> CompiledPoint:
+        with tempfile.TemporaryDirectory(prefix="rdukit-tune-") as scratch:
+            try:
+                path = self.compile(point, Path(scratch), _PORTABLE)
+                loaded = read_pef(path)
+                batch = loaded.pef.metadata.get("batch_size") or point.get("batch-size")
+                if not isinstance(batch, int) or batch < 1:
+                    raise NotFound("the PEF names no batch size; compile with config_dict=vars(args)")
+                return CompiledPoint(
+                    digest_of(loaded.pef), batch, predict_step(loaded, self.limits),
+                    sum(section.cost.seconds for section in loaded.pef.sections),
+                )  # fmt: skip
+            except RdukitError as error:
+                return CompiledPoint(error=error.message[:_MOST_WORDS])
+
+    def compile(self, point: Point, folder: Path, variables: Mapping[str, str] | None = None) -> Path:
+        """Compile a point into ``folder``; returns its PEF.
+
+        Raises:
+            RuntimeFault: the program failed. NotFound: it made no PEF there.
+        """
+        return self._compile_words(option_words(point), folder, variables or {})
+
+    def _compile_words(self, options: Sequence[str], folder: Path, variables: Mapping[str, str]) -> Path:
+        config = self.config
+        command = [
+            sys.executable, config.app, *config.compile_args, *config.model_args, *options,
+            "--output-folder", str(folder), "--pef-name", _NAME,
+        ]  # fmt: skip
+        self.compiles += 1
+        self._call(command, variables)
+        path = folder / _NAME / f"{_NAME}.pef"
+        if not path.is_file():
+            raise NotFound(f"{shlex.join(command)} made no {path}; the program should compile with its options")
+        return path
+
+    def _measure(self, point: Point, digest: str) -> float:
+        with tempfile.TemporaryDirectory(prefix="rdukit-tune-") as scratch:
+            path = self.compile(point, Path(scratch))
+            if digest_of(read_pef(path).pef) != digest:
+                raise RuntimeFault(
+                    "a second compile runs something else; the program should not depend on time or chance"
+                )
+            seconds = float(self._run_measure([path], 1)["step_s"])
+        result = {"step_s": seconds, "at": time.time(), "load": os.getloadavg()[0]}
+        self.results.put(self._measured_key(digest), result)
+        return seconds
+
+    def _run_measure(self, paths: Sequence[Path], rounds: int) -> dict[str, Any]:
+        words = [str(rounds), str(_RUNS), *map(str, paths)]
+        printed = self._call([sys.executable, "-m", "rdukit_runtime.tune.measure", *words], {})
+        found: dict[str, Any] = json.loads(printed.splitlines()[-1])
+        return found
+
+    def _measured_key(self, digest: str) -> str:
+        environment = {**os.environ, **self.config.env}
+        return " ".join([digest, *(f"{name}={environment[name]}" for name in _VARIABLES if name in environment)])
+
+    def _call(self, command: Sequence[str], variables: Mapping[str, str]) -> str:
+        """Run a command; returns its stdout.
+
+        Raises:
+            RuntimeFault: it failed; carries the end of what it printed.
+        """
+        environment = {**os.environ, **self.config.env, **variables}
+        try:
+            done = subprocess.run(
+                command, env=environment, capture_output=True, text=True, errors="replace", check=False
+            )
+        except OSError as cause:
+            raise RuntimeFault(f"{command[0]} cannot be started: {cause.strerror}") from cause
+        if done.returncode:
+            lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+            last = lines[-1][:_MOST_WORDS] if lines else "it printed nothing"
+            raise RuntimeFault(f"{Path(command[1]).name} ended with status {done.returncode}: {last}")
+        return done.stdout
+
+
+def predict_step(loaded: LoadedPef, limits: MachineLimits) -> float:
+    """Return the seconds of a step by this machine's limits: each section as a native kernel takes, at the least."""
+    seconds = 0.0
+    for graph in loaded.pef.main_graphs():
+        for number in graph.schedule:
+            section = loaded.pef.sections[number]
+            kernel = loaded.kernels[section.kernel]
+            operators = count_operators(kernel)
+            _, limit_s, _ = limits_of(SectionWork(section, "native", limit_dtype(kernel), operators), limits)
+            seconds += max(limit_s, limits.operator_s) + limits.operator_s
+    return seconds
+
+
+def describe(point: Point) -> str:
+    """Return a point for people."""
+    return " ".join(option_words(point)) or "as it is"

@@ -1,0 +1,156 @@
+"""``rdukit tune`` on programs: points are compiled once, the outcome is taken by compile, and results are reused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from rdukit.errors import InvalidArgument, RuntimeFault
+from rdukit.settings import home_folder
+from rdukit_runtime.tune.command import tune
+from support import shows
+from support.linear_net import LINEAR_NET
+
+pytestmark = shows("tune")
+
+#: Writes the example PEF, whose cost depends on batch and tiles, and counts compiles. Six tiles do not compile.
+PROGRAM = """
+import argparse, sys
+from dataclasses import replace
+from pathlib import Path
+import yaml
+from rdukit.pef.file import write_pef
+from support.pefs.examples import example_kernels, example_pef
+
+parser = argparse.ArgumentParser()
+parser.add_argument("command")
+parser.add_argument("-b", "--batch-size", type=int, default=1)
+parser.add_argument("--num-tiles", type=int, default=1)
+parser.add_argument("--optim-level", default="o0")
+parser.add_argument("--output-folder")
+parser.add_argument("--pef-name")
+parser.add_argument("--yaml-config")
+args = parser.parse_args()
+with open(Path(__file__).with_name("compiles"), "a") as stream:
+    stream.write("x")
+if args.yaml_config and TAKES_FILES:
+    vars(args).update(yaml.safe_load(open(args.yaml_config)))
+if args.num_tiles == 6:
+    sys.exit("six tiles do not fit")
+seconds = (0.001 if args.optim_level == "o0" else 0.0005) + 0.0001 * args.batch_size / args.num_tiles
+pef = example_pef()
+section = replace(pef.sections[0], cost=replace(pef.sections[0].cost, seconds=seconds))
+pef = replace(pef, sections=(section, *pef.sections[1:]), metadata={**pef.metadata, "batch_size": args.batch_size})
+folder = Path(args.output_folder) / args.pef_name
+folder.mkdir(parents=True)
+write_pef(folder / f"{args.pef_name}.pef", pef, example_kernels(), {})
+"""
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(tune, [str(argument) for argument in arguments], catch_exceptions=False)
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    path = tmp_path / "app.py"
+    path.write_text(PROGRAM.replace("TAKES_FILES", "True"))
+    return path
+
+
+def compiles(program: Path) -> int:
+    return len(program.with_name("compiles").read_text())
+
+
+def found(shown: Result) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(shown.stdout)
+    return value
+
+
+def test_the_best_projected_point_is_written_for_compile_and_a_second_study_compiles_nothing(
+    program: Path, tmp_path: Path
+) -> None:
+    words = ("--try", "num-tiles=1,4,6", "--objective", "projected", "--json", "-o", tmp_path / "best.yaml")
+    shown = found(run(program, *words, "--", "-b", 8))
+    assert yaml.safe_load((tmp_path / "best.yaml").read_text()) == {"num_tiles": 4}
+    assert "times as fast on the emulated chip, projected" in (tmp_path / "best.yaml").read_text()
+    (failed,) = (point for point in shown["points"] if point["error"])
+    assert failed["options"] == {"num-tiles": 6}
+    assert "six tiles do not fit" in failed["error"]
+    assert compiles(program) == 1 + 3 + 1, "the program as it is, the points, and the file"
+    again = found(run(program, *words, "--", "-b", 8))
+    assert again["best"] == shown["best"]
+    assert compiles(program) == 5 + 1, "only what failed is tried again"
+
+
+@pytest.mark.long  # six compiles
+def test_a_changed_program_is_compiled_anew(program: Path, tmp_path: Path) -> None:
+    words = ("--try", "num-tiles=1,4", "--objective", "projected", "-o", tmp_path / "best.yaml", "--", "-b", 8)
+    run(program, *words)
+    before = compiles(program)
+    program.write_text(program.read_text() + "# changed")
+    run(program, *words)
+    assert compiles(program) == 2 * before
+
+
+@pytest.mark.long  # four compiles
+def test_a_program_that_ignores_the_file_gets_options_instead(program: Path, tmp_path: Path) -> None:
+    program.write_text(PROGRAM.replace("TAKES_FILES", "False"))
+    words = ("--try", "num-tiles=1,4", "--objective", "projected", "-o", tmp_path / "best.yaml")
+    shown = run(program, *words, "--", "-b", 8)
+    assert "takes no --yaml-config; give it these options: --num-tiles 4" in shown.stdout
+    assert not (tmp_path / "best.yaml").exists()
+
+
+@pytest.mark.long  # three compiles
+def test_a_configuration_of_sambatune_is_the_space_and_a_best_that_is_now_writes_nothing(
+    program: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "app.yaml"
+    config.write_text("app: app.py\nmodel-args: -b 8 --num-tiles 4\nsamba-sweep-parameters: {--num-tiles: [1, 2]}\n")
+    shown = run(config, "--objective", "projected", "-o", tmp_path / "best.yaml")
+    assert "the program stays as it is" in shown.stdout
+    assert not (tmp_path / "best.yaml").exists()
+
+
+@pytest.mark.long  # twenty compiles
+def test_damaged_results_of_earlier_studies_are_not_used(program: Path, tmp_path: Path) -> None:
+    words = ("--try", "num-tiles=1,4", "--objective", "projected", "-o", tmp_path / "best.yaml")
+    run(program, *words, "--", "-b", 8)
+    files = list((home_folder() / "tune").glob("points-*.json"))
+    for text in ("{", "[]", '{"schema": 1, "results": 3}', '{"schema": 1, "results": {"{}": {"digest": 1}}}'):
+        for file in files:
+            file.write_text(text)
+        before = compiles(program)
+        run(program, *words, "--", "-b", 8)
+        assert compiles(program) == before + 4
+
+
+def test_wrong_requests_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="no program"):
+        run(tmp_path / "none.py")
+
+
+@pytest.mark.long  # three compiles
+def test_a_program_that_never_compiles_says_why(program: Path) -> None:
+    with pytest.raises(RuntimeFault, match=r"no point compiles; the first: .*six tiles do not fit"):
+        run(program, "--try", "batch-size=1,2", "--", "--num-tiles", 6)
+
+
+@pytest.mark.long  # compiles and measures a real program several times
+def test_a_real_program_gets_faster_options_by_measurements(tmp_path: Path) -> None:
+    program = tmp_path / "linear_net.py"
+    program.write_text(LINEAR_NET)
+    words = ("--try", "batch-size=8,512", "--rounds", "9", "-o", tmp_path / "best.yaml", "--json")
+    arguments = ("--", "-b", 8, "--in-features", 64)
+    first = found(run(program, *words, *arguments))
+    assert first["best"] == {"batch-size": 512}
+    assert first["gain"]["low"] > 1.0
+    assert yaml.safe_load((tmp_path / "best.yaml").read_text()) == {"batch_size": 512}
+    second = run(program, *words, *arguments)
+    assert found(second)["gain"] == first["gain"]
+    assert found(second)["elapsed_s"] < first["elapsed_s"]
