@@ -132,7 +132,7 @@ class Elastic:
         if verdict.members[0] == self._rank:
             verb = "was" if len(verdict.lost) == 1 else "were"
             logger.warning(
-                "event=rank-lost step=%d: %s %s lost at step %d; %s on without", step, name_ranks(verdict.lost), verb,
+                "event=rank-lost step=%d: %s %s lost at step %d; %s on", step, name_ranks(verdict.lost), verb,
                 step, f"{count_ranks(len(verdict.members))} {'goes' if len(verdict.members) == 1 else 'go'}",
             )  # fmt: skip
 
@@ -242,15 +242,11 @@ def open_elastic(collectives: Collectives) -> Elastic | None:
         )
     if choice != CONTINUE:
         return None
-    launch = read_launch(os.environ)
-    if launch.name == "torchrun" and collectives.rank == 0:
-        logger.warning(
-            "event=launcher-ends-ranks: torchrun ends all ranks of a machine when one of them fails, whatever %s "
-            "says; only the loss of a whole machine can be survived", DISTRIBUTED_ON_LOSS.name,
-        )  # fmt: skip
     store = TCPStore("localhost", 0, None, True, timeout=timedelta(seconds=_CONNECT_S), wait_for_workers=False)
     addresses: dict[int, Address] = {}
-    for member, text in enumerate(collectives.exchange(f"{find_own_address(launch.address)} {store.port}")):
+    for member, text in enumerate(
+        collectives.exchange(f"{find_own_address(read_launch(os.environ).address)} {store.port}")
+    ):
         host, port = text.split()
         addresses[member] = host, int(port)
     return Elastic(collectives, collectives.rank, tuple(addresses), store, addresses, fewest)
