@@ -196,7 +196,8 @@ class GradientExchange:
             try:
                 attempt()
                 is_averaged = True
-                elastic.commit()
+                with peer_errors("finishing a step"):
+                    elastic.commit()
                 return former
             except PeerLost as error:
                 loss = error
