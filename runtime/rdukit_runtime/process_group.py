@@ -14,7 +14,7 @@ import os
 import time
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch.distributed as dist
 
@@ -64,22 +64,36 @@ def join_process_group(timeout: timedelta | None = None) -> Launch:
                 f"say, check MASTER_ADDR and MASTER_PORT if they are set, or raise ${RENDEZVOUS_TIMEOUT_S.variable}",
                 rank=launch.rank,
             ) from cause
-    atexit.register(_leave)
+    atexit.register(leave_process_group)
     logger.info("event=joined rank=%d ranks=%d launcher=%s", launch.rank, launch.world_size, launch.name)
     return launch
+
+
+def renew_process_group(backend: str, store: Any, rank: int, size: int, timeout: timedelta) -> None:
+    """Make torch's default process group anew, of the ranks that meet at ``store``.
+
+    Raises:
+        RuntimeError: torch's; not all ranks came within ``distributed.rendezvous_timeout_s``.
+    """
+    store.set(f"rdukit/here/{rank}", "1")
+    expected = [f"rdukit/here/{peer}" for peer in range(size)]
+    store.wait(expected, timedelta(seconds=resolve(RENDEZVOUS_TIMEOUT_S)))
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
 
 
 def _bind_defaults() -> None:
     """Keep torch from holding the group for ever.
 
     Functions of this module have the default group of the moment of its import among their default arguments, and
-    tracing imports it. Imported while the group is up, they keep it, so that its threads outlive ``_leave`` and can
-    meet the C++ library's clean-up, which ends the process with SIGABRT. Imported before, the default is None.
+    tracing imports it. Imported while the group is up, they keep it, so that its threads outlive
+    ``leave_process_group`` and can meet the C++ library's clean-up, which ends the process with SIGABRT. Imported
+    before, the default is None.
     """
     importlib.import_module("torch.distributed.nn.functional")
 
 
-def _leave() -> None:
+def leave_process_group() -> None:
+    """Destroy torch's default process group, if there is one."""
     if dist.is_initialized():
         dist.destroy_process_group()
 

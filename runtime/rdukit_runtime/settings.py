@@ -40,6 +40,27 @@ DISTRIBUTED_GROUP_BYTES: Final = Setting(
     "distributed.group_bytes", 0, "Bytes from which gradients leave as a group; rank 0's counts. 0: those from which "
     "the latency that the ranks measure takes a tenth of a group's time.", int,
 )  # fmt: skip
+FAIL, CONTINUE = "fail", "continue"
+DISTRIBUTED_ON_LOSS: Final = Setting(
+    "distributed.on_loss", FAIL, "What the loss of a rank does to a training: fail (all ranks end) or continue (the "
+    "ranks that are left go on).", str, (FAIL, CONTINUE),
+)  # fmt: skip
+
+
+def read_count(text: str) -> int:
+    """Parse a number of ranks.
+
+    Raises:
+        ValueError: it is not a whole number above 0.
+    """
+    if (count := int(text)) < 1:
+        raise ValueError(f"{count} is no number of ranks; expected 1 or more")
+    return count
+
+
+DISTRIBUTED_FEWEST_RANKS: Final = Setting(
+    "distributed.fewest_ranks", 1, "Ranks that must be left for a training to go on after a loss.", read_count
+)
 RENDEZVOUS_TIMEOUT_S: Final = Setting(
     "distributed.rendezvous_timeout_s", 300.0, "Seconds that a rank waits for the others to start.", float
 )

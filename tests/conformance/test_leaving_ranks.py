@@ -27,7 +27,7 @@ process_group.join_process_group()
 make_fx(lambda x: x * 2, tracing_mode="fake")(torch.ones(3))
 dist.all_reduce(torch.ones(4))
 during = threads()
-process_group._leave()
+process_group.leave_process_group()
 print(json.dumps({"during": during, "after": threads()}))
 """
 

@@ -39,9 +39,10 @@ else:
 )
 
 
-def test_each_rank_has_a_chip_of_its_own_and_a_killed_one_leaves_nothing_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("on_loss", ["fail", "continue"])
+def test_each_rank_has_a_chip_of_its_own_and_a_killed_one_leaves_nothing_behind(on_loss: str, tmp_path: Path) -> None:
     with running_daemon("SN10-8") as daemon:
-        plain = environment(daemon.home, RDUKIT_KERNELS="portable")
+        plain = environment(daemon.home, RDUKIT_KERNELS="portable", RDUKIT_DISTRIBUTED_ON_LOSS=on_loss)
         command = [sys.executable, "-c", PROGRAM]
         options = ["--data-parallel", "-ws", "2", "-b", "8", "--arch", "sn10", "--log-level", "error"]
         place = ["--output-folder", str(tmp_path), "--pef-name", "replica"]
@@ -65,6 +66,17 @@ def test_each_rank_has_a_chip_of_its_own_and_a_killed_one_leaves_nothing_behind(
                 assert len(set(by_chip.values())) == len(by_chip) == 2
                 assert len({lease["launch"] for lease in status["leases"]}) == 1
                 os.kill(ranks[1].pid, signal.SIGKILL)
+                if on_loss == "continue":
+                    assert ranks[0].stderr is not None and ranks[0].stdout is not None
+                    while "rank 1 was lost at step" not in ranks[0].stderr.readline():
+                        assert ranks[0].poll() is None
+                    for _ in range(5):
+                        assert ranks[0].stdout.readline() == "step\n"
+                    wait_until(lambda: len(client.call("status")["leases"]) == 1)
+                    assert [len(lease["tiles"]) for lease in client.call("status")["leases"]] == [4]
+                    ranks[0].kill()
+                    wait_until(lambda: not client.call("status")["leases"])
+                    return
                 _, words = ranks[0].communicate(timeout=60)
                 assert ranks[0].returncode == 1
                 assert "PeerLost: rank 0 of 2" in words

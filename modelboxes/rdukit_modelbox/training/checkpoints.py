@@ -7,9 +7,10 @@ resumed. The best one by evaluation is kept too, as ``best-<step>.safetensors``,
 
 import contextlib
 import json
+import math
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -117,6 +118,36 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, is_best: bool = False)
         if old != path:
             old.unlink(missing_ok=True)
     return path
+
+
+def with_rows_a_step(found: Checkpoint, rows: int, samples: int) -> Checkpoint:
+    """Return a checkpoint as one of a training with ``rows`` rows a step, at the same row of the same epoch (pure).
+
+    The optimizer's state is as it was. The best evaluation is forgotten: its checkpoint is in another folder.
+
+    Args:
+        samples: training samples of the data set.
+    Raises:
+        InvalidArgument: no step of that training begins at this row.
+    """
+    former = found.identity.batch_size
+    epoch, steps = divmod(found.step, max(1, samples // former))
+    row = steps * former
+    if row % rows:
+        raise InvalidArgument(
+            f"the input checkpoint is at row {row} of epoch {epoch}, and steps of {rows} rows begin at multiples of "
+            f"{rows}; use one after a multiple of {math.lcm(former, rows) // former} steps of an epoch, or pass "
+            "continue_as=weights to take only its parameters"
+        )
+    done, totals = row // rows, found.totals
+    share = done / totals.epoch_steps if totals.epoch_steps else 0.0
+    return replace(
+        found, step=epoch * (samples // rows) + done, identity=replace(found.identity, batch_size=rows),
+        totals=replace(
+            totals, epoch_loss=totals.epoch_loss * share, epoch_steps=done if totals.epoch_steps else 0,
+            judged=Judged(),
+        ),
+    )  # fmt: skip
 
 
 def has_checkpoint(folder: Path) -> bool:

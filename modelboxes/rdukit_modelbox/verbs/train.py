@@ -18,7 +18,14 @@ from rdukit_modelbox.contract.models import entry_of, read_shape
 from rdukit_modelbox.tasks import task_of
 from rdukit_modelbox.tasks.base import Scores, Task, TaskData, evaluation_split, with_names
 from rdukit_modelbox.tasks.program import ModelProgram
-from rdukit_modelbox.training.checkpoints import Checkpoint, Identity, TrainingTotals, has_checkpoint, load_checkpoint
+from rdukit_modelbox.training.checkpoints import (
+    Checkpoint,
+    Identity,
+    TrainingTotals,
+    has_checkpoint,
+    load_checkpoint,
+    with_rows_a_step,
+)
 from rdukit_modelbox.training.journal import TrainingJournal, draw_loss_curve, read_lines
 from rdukit_modelbox.training.members import Members
 from rdukit_modelbox.training.options import TrainingOptions, options_from
@@ -84,7 +91,9 @@ def run_train(
     try:
         if split is not None:
             program.check_evaluation(next(data.batches(shape.batch_size, options.seed, 0, 0)), data.count(split))
-        start = _starting_point(context, program, folder, inputs.get("checkpoint"), identity, options, shape)
+        start = _starting_point(
+            context, program, folder, inputs.get("checkpoint"), identity, options, shape, data.count("train")
+        )
         start = replace(start, step=members.begin_at(start.step))
         if start.step:
             context.log(f"resumed from step {start.step} of {total}")
@@ -167,7 +176,7 @@ def _in_words(figures: Mapping[str, object], scores: Scores | None) -> str:
 
 def _starting_point(
     context: VerbContext, program: ModelProgram, folder: Path, given: Path | None, identity: Identity,
-    options: TrainingOptions, shape: Shape,
+    options: TrainingOptions, shape: Shape, samples: int,
 ) -> Checkpoint:  # fmt: skip
     """Put the device where the training continues, and say where that is."""
     if has_checkpoint(folder):
@@ -190,11 +199,18 @@ def _starting_point(
         program.parameters_to_device(load_parameters(given, wanted=shape)[1])
         return _at_the_beginning(identity)
     found = load_checkpoint(given)
+    if options.continue_as == "rows":
+        found = with_rows_a_step(found, identity.batch_size, samples)
     difference = identity.find_difference(found.identity)
     if difference is not None:
+        advice = "pass continue_as=weights to take only its parameters"
+        if identity.find_difference(replace(found.identity, batch_size=identity.batch_size)) is None:
+            advice = (
+                f"a step here takes {identity.batch_size} rows, those of all members together; pass continue_as=rows "
+                f"to go on at its row, or continue_as=weights to take only its parameters"
+            )
         raise InvalidArgument(
-            f"the input checkpoint is of another training ({difference}); its position means nothing here: "
-            f"pass continue_as=weights to take only its parameters"
+            f"the input checkpoint is of another training ({difference}); its position means nothing here: {advice}"
         )
     return _resume(program, found)
 

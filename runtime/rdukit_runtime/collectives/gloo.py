@@ -10,7 +10,7 @@ from typing import Final
 import torch
 import torch.distributed as dist
 
-from rdukit.errors import InvalidArgument
+from rdukit.errors import InvalidArgument, PeerLost
 from rdukit_runtime.collectives.group import TEXT_BYTES, Collectives, bytes_of, compare_calls, text_of
 from rdukit_runtime.collectives.sums import Adder, Flat, Reduction, slice_of
 
@@ -23,8 +23,18 @@ class Gloo(Collectives):
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         super().__init__(group.rank(), group.size())
-        self._group = group
+        self._held: dist.ProcessGroup | None = group
         self._adder = Adder()
+
+    @property
+    def _group(self) -> dist.ProcessGroup:
+        if self._held is None:
+            raise PeerLost("this rank has left the group; start all ranks again", rank=self.rank)
+        return self._held
+
+    def close(self) -> None:
+        """Leave the group. Its connections end with torch's last reference to it, which the others notice."""
+        self._held = None
 
     def barrier(self) -> None:
         """Wait until every rank is here."""

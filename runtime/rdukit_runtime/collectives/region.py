@@ -215,7 +215,9 @@ class RankRegion:
         while (held := words[word]) < target:
             self._check_peers(target, missing)
             if time.monotonic() > end:
-                self._lose(missing(target), f"did not answer in time, within {self.timeout_s:g} s")
+                late = missing(target)
+                silent = ", ".join(map(str, late))
+                self._lose(late, f"did not answer in time, within {self.timeout_s:g} s", silent=silent)
             if _SYSTEM_CALL is None:
                 time.sleep(1e-4)
             else:
@@ -230,16 +232,18 @@ class RankRegion:
             self._poll.unregister(descriptor)
             self._gone.add(self._lives[descriptor])
         late = missing(target)
-        if gone := [peer for peer in late if peer in self._gone]:
-            self._lose(gone, "died or ended")
-        if left := [peer for peer in late if self._words[peer * _PAGE // 8 + _STATE] == _LEFT]:
-            self._lose(left, "gave up or left the group")
+        left = [peer for peer in late if self._words[peer * _PAGE // 8 + _STATE] == _LEFT]
+        if gone := [peer for peer in late if peer in self._gone and peer not in left]:
+            self._lose(gone, "died or ended", left=", ".join(map(str, left)))
+        if left:
+            self._lose(left, "gave up or left the group", left=", ".join(map(str, left)))
 
-    def _lose(self, peers: list[int], reason: str) -> NoReturn:
+    def _lose(self, peers: list[int], reason: str, **detail: str) -> NoReturn:
         doing = "; ".join(self.describe(peer) for peer in (*peers, self.rank))
         raise PeerLost(
-            f"{_name(peers)} of {self.size} {reason} ({doing})", rank=self.rank, missing=", ".join(map(str, peers))
-        )
+            f"{_name(peers)} of {self.size} {reason} ({doing})", rank=self.rank,
+            missing=", ".join(map(str, peers)), **detail,
+        )  # fmt: skip
 
     def describe(self, peer: int) -> str:
         """Return what a rank is doing, as it announced it."""

@@ -7,7 +7,7 @@ gradients in groups, f32 reduction); averaging: SDK reference 18.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
@@ -15,6 +15,9 @@ import torch.distributed as dist
 from rdukit.errors import PeerLost
 from rdukit_runtime.collectives.group import Collectives, collectives_of
 from rdukit_runtime.collectives.sums import Reduction
+
+#: Details of a loss that say how sure it is.
+_KEPT: Final = frozenset({"silent", "left"})
 
 
 def world_size() -> int:
@@ -81,10 +84,11 @@ def peer_errors(doing: str) -> Iterator[None]:
     except (RuntimeError, PeerLost) as cause:
         reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
         rank = dist.get_rank() if dist.is_initialized() else 0
+        more = {k: v for k, v in cause.detail.items() if k in _KEPT} if isinstance(cause, PeerLost) else {}
         if not isinstance(cause, PeerLost):
             reason = f"that one died, ended before this one, or did not answer in time ({reason})"
         raise PeerLost(
             f"rank {rank} of {world_size()} lost another rank while {doing}: {reason}. Its own output says "
             "why; parameters here are those of the last whole step. Start all ranks again",
-            rank=rank,
-        ) from cause
+            rank=rank, **more,
+        ) from cause  # fmt: skip

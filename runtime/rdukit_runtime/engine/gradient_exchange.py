@@ -7,19 +7,21 @@ way is ours.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 
+from rdukit.errors import PeerLost
 from rdukit.pef.model import Pef
 from rdukit.settings import resolve
+from rdukit_runtime.collectives.elastic import open_elastic
 from rdukit_runtime.collectives.group import Collectives
 from rdukit_runtime.collectives.grouping import GradientGroup, choose_group_bytes, find_ready, group_gradients
 from rdukit_runtime.collectives.sums import Reduction
-from rdukit_runtime.engine.collectives import peer_errors
+from rdukit_runtime.engine.collectives import all_reduce_mean, peer_errors
 from rdukit_runtime.settings import DISTRIBUTED_GROUP_BYTES, DISTRIBUTED_OVERLAP
 
 #: Bytes at whose multiples gradients begin.
@@ -36,7 +38,10 @@ class PlacedGroup:
     label: str
     section: int
     slots: tuple[int, ...]
-    rows: tuple[torch.Tensor, ...]
+    #: Replaced where a rank was lost: the others get new memory.
+    rows: list[torch.Tensor]
+    #: Copies of the rank's own gradients, while a lost rank must not end the others; else empty.
+    saved: tuple[torch.Tensor, ...]
 
 
 @dataclass(slots=True)
@@ -73,6 +78,8 @@ class GradientExchange:
         #: Whether a group of this run could not be averaged; the following ones are dropped.
         self._has_failed = False
         self.times = ExchangeTimes()
+        #: What makes a new group after a loss; None if a lost rank ends the others.
+        self._elastic = open_elastic(collectives)
         self.group_bytes = self._agree_on_size()
         #: Slot of a gradient → its place.
         self.homes: dict[int, torch.Tensor] = {}
@@ -82,8 +89,10 @@ class GradientExchange:
             name: group_gradients(find_ready(pef, graph), self.group_bytes) for name, graph in pef.graphs.items()
         }
         total = sum(_padded(g.bytes) for groups in grouped.values() for group in groups for g in group.gradients)
+        self._total = total
         memory = collectives.allocate(max(total, 1))
         self.addresses = range(memory.data_ptr(), memory.data_ptr() + total)
+        self._saved = torch.empty(total if self._elastic else 0, dtype=torch.uint8)
         at = 0
         for name, groups in grouped.items():
             placed = []
@@ -106,7 +115,7 @@ class GradientExchange:
         by_type: dict[torch.dtype, list[str]] = {}
         for gradient in group.gradients:
             by_type.setdefault(getattr(torch, pef.symbols[gradient.name].dtype), []).append(gradient.name)
-        rows = []
+        rows, saved = [], []
         for dtype, names in by_type.items():
             first = at
             for name in names:
@@ -114,8 +123,10 @@ class GradientExchange:
                 self.homes[slots[name]] = memory[at : at + symbol.bytes].view(dtype).view(symbol.shape)
                 at += _padded(symbol.bytes)
             rows.append(memory[first:at].view(dtype))
+            saved.append(self._saved[first:at].view(dtype))
         found = tuple(slots[gradient.name] for gradient in group.gradients)
-        return PlacedGroup(group.label, group.section, found, tuple(rows)), at
+        copies = tuple(saved) if self._elastic else ()
+        return PlacedGroup(group.label, group.section, found, rows, copies), at
 
     def note(self, doing: str) -> None:
         """Say what this rank does now, for errors of ranks that wait for it."""
@@ -130,9 +141,11 @@ class GradientExchange:
                 slots[slot] = home.copy_(held)
         self._begun[group] = self._thread.submit(self._average, group)
 
-    def finish(self, groups: Sequence[PlacedGroup], slots: list[torch.Tensor | None]) -> None:
+    def finish(self, groups: Sequence[PlacedGroup], slots: list[torch.Tensor | None]) -> dict[int, torch.Tensor]:
         """Begin what has not begun, and wait until all groups are averaged in their places.
 
+        Returns:
+            The former places by slot, if a rank was lost and the others go on: their gradients have new ones.
         Raises:
             PeerLost: a rank died or does not answer. InvalidArgument: the ranks have other gradients.
         """
@@ -140,11 +153,81 @@ class GradientExchange:
         for group in groups:
             if group not in self._begun:
                 self.begin(group, slots)
-        for future in self._begun.values():
-            future.result()
+
+        def average() -> None:
+            for future in self._begun.values():
+                future.result()
+
+        def average_again() -> None:
+            self._has_failed = False
+            for group in groups:
+                for row, saved in zip(group.rows, group.saved, strict=True):
+                    row.copy_(saved)
+                self._reduce(group)
+
+        former = self._until_averaged(average, average_again)
         self._begun.clear()
         self.times.waited_seconds += time.perf_counter() - began
         self.times.runs += 1
+        return former
+
+    def average(self, gradients: list[torch.Tensor]) -> tuple[list[torch.Tensor], dict[int, torch.Tensor]]:
+        """Average gradients that have no places: those that are summed over several backwards.
+
+        Returns:
+            Their means, and what ``finish`` returns.
+        """
+        means: list[torch.Tensor] = []
+
+        def average() -> None:
+            means[:] = all_reduce_mean(gradients)
+
+        former = self._until_averaged(average, average)
+        return means, former
+
+    def _until_averaged(self, average: Callable[[], None], again: Callable[[], None]) -> dict[int, torch.Tensor]:
+        """Call ``average``, and ``again`` for each loss after which the ranks that are left average this step again."""
+        elastic, former, is_averaged = self._elastic, dict[int, torch.Tensor](), False
+        if elastic is None:
+            average()
+            return former
+        attempt = average
+        while True:
+            try:
+                attempt()
+                is_averaged = True
+                with peer_errors("finishing a step"):
+                    elastic.commit()
+                return former
+            except PeerLost as error:
+                loss = error
+            wait(self._begun.values())
+            is_over = not elastic.regroup(loss, is_averaged)
+            self._collectives, is_averaged = elastic.collectives, is_over
+            held = dict(self.homes)
+            self._move(elastic.collectives)
+            former = former or held
+            if is_over:
+                return former
+            attempt = again
+
+    def _move(self, collectives: Collectives) -> None:
+        """Give all gradients places in memory of the ranks that are left, with the values of the former ones.
+
+        A collective. No lost rank that still runs can write there.
+        """
+        memory = collectives.allocate(max(self._total, 1))
+        first = self.addresses.start
+        self.addresses = range(memory.data_ptr(), memory.data_ptr() + self._total)
+
+        def moved(tensor: torch.Tensor) -> torch.Tensor:
+            at = tensor.data_ptr() - first
+            return memory[at : at + tensor.nbytes].view(tensor.dtype).view(tensor.shape).copy_(tensor)
+
+        self.homes.update({slot: moved(home) for slot, home in self.homes.items()})
+        for groups in self.groups.values():
+            for group in groups:
+                group.rows[:] = [moved(row) for row in group.rows]
 
     def abandon(self) -> None:
         """Drop the groups whose turn has not come, and wait for the one that is under way: the run has failed."""
@@ -155,17 +238,22 @@ class GradientExchange:
         self._has_failed = False
 
     def _average(self, group: PlacedGroup) -> None:
+        for row, saved in zip(group.rows, group.saved, strict=False):  # no copies where a loss ends all ranks
+            saved.copy_(row)
         if self._has_failed:
             return  # the others drop it, too
         began = time.perf_counter()
         try:
-            with peer_errors("averaging gradients"):
-                for row in group.rows:
-                    self._collectives.all_reduce([row], [row], Reduction.MEAN, group.label)
+            self._reduce(group)
         except BaseException:
             self._has_failed = True
             raise
         self.times.seconds += time.perf_counter() - began
+
+    def _reduce(self, group: PlacedGroup) -> None:
+        with peer_errors("averaging gradients"):
+            for row in group.rows:
+                self._collectives.all_reduce([row], [row], Reduction.MEAN, group.label)
 
     def figures(self) -> dict[str, Any]:
         """Return what ``session.report()`` says of the exchange."""
@@ -173,6 +261,7 @@ class GradientExchange:
             "group_bytes": self.group_bytes, "groups": sum(map(len, self.groups.values())), "runs": self.times.runs,
             "seconds": self.times.seconds, "waited_seconds": self.times.waited_seconds,
             "hidden_share": self.times.hidden_share, "ranks": self._collectives.stragglers.table(),
+            "losses": self._elastic.losses if self._elastic else [],
         }  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Consecutive native steps of a plan as one call: slots of tensors in, slots of tensors out."""
 
 import ctypes
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import torch
@@ -95,7 +95,7 @@ class HandleTable:
         #: The table's own handles, by slot; ``replace`` may put others in their place.
         self._kept: dict[int, int] = {}
 
-    def keep(self, slots: Set[int], tensors: Sequence[torch.Tensor | None]) -> None:
+    def keep(self, slots: Set[int], tensors: Sequence[torch.Tensor | None] | Mapping[int, torch.Tensor]) -> None:
         """Make the handles of persistent slots that have none yet."""
         new = [slot for slot in sorted(slots) if not self.handles[slot]]
         fill_handles(self.handles, new, [tensors[slot] for slot in new])  # type: ignore[misc]
@@ -106,6 +106,14 @@ class HandleTable:
         handles, kept = self.handles, self._kept
         for slot, handle in zip(slots, others, strict=True):
             handles[slot] = handle or kept.get(slot)
+
+    def renew(self, tensors: Mapping[int, torch.Tensor]) -> None:
+        """Make the table's handles of persistent slots anew, since their tensors lie elsewhere now."""
+        held = [slot for slot in tensors if slot in self._kept]
+        take_handles(self.handles, held)
+        for slot in held:
+            del self._kept[slot]
+        self.keep(set(held), {slot: tensors[slot] for slot in held})
 
     def __del__(self) -> None:
         for slot, handle in self._kept.items():

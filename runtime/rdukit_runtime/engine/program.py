@@ -16,6 +16,7 @@ from rdukit.pef.model import Graph, Pef, Section
 from rdukit.settings import CHECK, resolve
 from rdukit.units import format_bytes
 from rdukit_node.status_page import EXECUTE, HOST, StatusPage
+from rdukit_runtime.collectives.elastic import check_device
 from rdukit_runtime.collectives.group import Collectives
 from rdukit_runtime.collectives.grouping import find_reduce
 from rdukit_runtime.engine.device import CPU, device_numbers, out_of_memory, synchronise
@@ -112,7 +113,11 @@ class LoadedProgram(DeviceTensors):
         """Average gradients over the ranks of ``collectives`` from now on, as backward makes them; a collective.
 
         Does nothing on a GPU: its gradients are averaged when backward has ended.
+
+        Raises:
+            InvalidArgument: the ranks are to go on after a loss, and compute on a GPU.
         """
+        check_device(self.device.type)
         if self.device.type == "cpu":
             self.exchange = GradientExchange(self.pef, self._slot_of, collectives)
             self._placed_addresses = self.exchange.addresses
@@ -377,10 +382,9 @@ class LoadedProgram(DeviceTensors):
 
     def _ready(self, graph: Graph, sections: tuple[int, ...]) -> ReadyPlan:
         key = (graph.name, sections)
-        ready = self._plans.get(key)
-        if ready is None:
-            ready = self._plans[key] = self._plan(graph, sections)
-        return ready
+        if key not in self._plans:
+            self._plans[key] = self._plan(graph, sections)
+        return self._plans[key]
 
     def _plan(self, graph: Graph, sections: tuple[int, ...]) -> ReadyPlan:
         homes = {} if self.exchange is None else self.exchange.homes
@@ -402,22 +406,42 @@ class LoadedProgram(DeviceTensors):
         exchange, reduce = self.exchange, find_reduce(self.pef, graph)
         ran = [step.section.id for step in plan.steps]
         groups = exchange.groups[graph.name] if exchange is not None and reduce in ran else ()
-        if exchange is None or not groups:
+        if exchange is None or reduce not in ran:
             return group_steps(plan.steps, persistent)
+        if not groups:
+            steps = [s._replace(kernel=self._average) if s.section.id == reduce else s for s in plan.steps]
+            return group_steps(steps, persistent)
 
         def finish(inputs: Sequence[torch.Tensor], scalars: Mapping[str, float]) -> list[torch.Tensor]:
-            exchange.finish(groups, self._slots)
+            self._follow(exchange.finish(groups, self._slots))
             return [exchange.homes[slot] for slot in means]
 
         means = next(step.outputs for step in plan.steps if step.section.id == reduce)
         parts: list[PlanStep | NativeRun | PlacedGroup] = []
-        steps: list[PlanStep] = []
+        steps = []
         for step in plan.steps:
             steps.append(step._replace(kernel=finish) if step.section.id == reduce else step)
             if leaving := [group for group in groups if exchange.overlaps and group.section == step.section.id]:
                 parts += [*group_steps(steps, persistent), *leaving]
                 steps = []
         return (*parts, *group_steps(steps, persistent))
+
+    def _average(self, inputs: Sequence[torch.Tensor], scalars: Mapping[str, float]) -> list[torch.Tensor]:
+        """Run ``reduce`` of gradients that have no places."""
+        assert self.exchange is not None, "it is a step of plans with an exchange"
+        means, former = self.exchange.average(list(inputs))
+        self._follow(former)
+        return means
+
+    def _follow(self, former: Mapping[int, torch.Tensor]) -> None:
+        """Use the new places of gradients from now on; ``former`` are those before a rank was lost."""
+        if self.exchange is None or not former:
+            return
+        self._placed_addresses = self.exchange.addresses
+        self._handles.renew(self.exchange.homes)
+        for slot, home in former.items():
+            if self._slots[slot] is home:
+                self._slots[slot] = self.exchange.homes[slot]
 
     def _drop_placed(self, placed: Iterable[int]) -> None:
         """Forget gradients of a run that failed, after the group that is under way."""

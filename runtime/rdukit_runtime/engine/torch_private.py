@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import torch
 from torch._C._distributed_c10d import HashStore as HashStore
+from torch._C._distributed_c10d import PrefixStore as PrefixStore
 from torch._C._distributed_c10d import ProcessGroup, ProcessGroupGloo
 from torch._C._distributed_c10d import Store as Store
 from torch._C._distributed_c10d import TCPStore as TCPStore

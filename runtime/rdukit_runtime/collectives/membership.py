@@ -1,0 +1,93 @@
+"""Decisions of a group of ranks that lost some of its members: who goes on, and what they do again. Pure.
+
+Two parts of a group that cannot reach each other must not both go on. So more than half of the members that are not
+proven dead have to be there; of exactly half, those with the lowest one. Source: ours.
+"""
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Members that go on, by the ranks that their launch gave them, and those that are lost.
+
+    ``refusal``: why none goes on; empty: they do.
+    """
+
+    name: str
+    members: tuple[int, ...]
+    lost: tuple[int, ...]
+    refusal: str = ""
+
+    @property
+    def text(self) -> str:
+        """Return the form in which the members send it to each other."""
+        return json.dumps(asdict(self))
+
+
+def read_verdict(text: str) -> Verdict:
+    """Return the verdict that ``Verdict.text`` made a text of."""
+    held = json.loads(text)
+    return Verdict(held["name"], tuple(held["members"]), tuple(held["lost"]), held["refusal"])
+
+
+def decide(name: str, former: Collection[int], here: Collection[int], dead: Collection[int], fewest: int) -> Verdict:
+    """Decide who goes on.
+
+    Args:
+        former: members of the group that broke. here: those that have come. dead: those whose process has ended.
+        fewest: smallest number of ranks that may go on.
+    """
+    members, lost = tuple(sorted(here)), tuple(sorted(set(former) - set(here)))
+    alive = sorted(set(former) - (set(dead) - set(here)))
+    is_half_with_lowest = 2 * len(members) == len(alive) and alive[0] in here
+    refusal = ""
+    if len(members) < fewest:
+        refusal = f"{count_ranks(len(members))} left, and distributed.fewest_ranks is {fewest}"
+    elif 2 * len(members) <= len(alive) and not is_half_with_lowest:
+        away = name_ranks([rank for rank in alive if rank not in here])
+        refusal = f"{away} may run, unreachable, and {count_ranks(len(members))} are no majority"
+    return Verdict(name, members, lost, refusal)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A member's progress: steps that it has finished, and whether the means of the next one are complete."""
+
+    steps: int
+    is_averaged: bool
+
+    @property
+    def text(self) -> str:
+        """Return the form in which the members send it to each other."""
+        return f"{self.steps} {int(self.is_averaged)}"
+
+
+def read_progress(text: str) -> Progress:
+    """Return the progress that ``Progress.text`` made a text of."""
+    steps, is_averaged = text.split()
+    return Progress(int(steps), is_averaged == "1")
+
+
+def must_average_again(progress: Sequence[Progress], mine: Progress) -> bool:
+    """Return whether a member averages its step again with those that are left.
+
+    A member goes on to the next step only after all have the means of this one. So a member that is behind another
+    has them, and if one of the foremost lacks them, none of these has used its own.
+    """
+    foremost = max(each.steps for each in progress)
+    if mine.steps < foremost:
+        return False
+    return not all(each.is_averaged for each in progress if each.steps == foremost)
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """Return ranks for people."""
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+
+
+def count_ranks(count: int) -> str:
+    """Return a number of ranks for people."""
+    return "1 rank" if count == 1 else f"{count} ranks"

@@ -1,0 +1,327 @@
+"""Ranks that go on after one is killed: with the bits of a training that has fewer ranks from that step on."""
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rdukit.errors import InvalidArgument
+from rdukit_runtime.collectives.elastic import check_device, find_own_address, has_ended, open_elastic
+from rdukit_runtime.collectives.group import Collectives
+from rdukit_runtime.collectives.membership import Progress, decide, must_average_again, read_progress, read_verdict
+from sambaflow import samba
+from sambaflow.samba import utils
+from support import FIND_SUPPORT, shows
+from support.forked import fork_python
+from support.programs import ResFFNLogReg, compile_model
+
+pytestmark = shows("collectives", "settings")
+
+BATCH, HIDDEN = 8, 128
+
+#: Trains on its ``--rows`` of each step, and saves ``<out>/<name><launch rank>.pt``. One rank ends in a given step.
+PROGRAM = (
+    FIND_SUPPORT
+    + """
+import os, signal, sys, time, warnings
+import torch
+from rdukit_runtime.collectives.elastic import Elastic
+from rdukit_runtime.collectives.sums import Adder
+from sambaflow import samba
+from sambaflow.samba import utils
+from sambaflow.samba.utils.argparser import parse_app_args
+from support.programs import ResFFNLogReg
+
+def options(parser):
+    parser.add_argument("--out")
+    parser.add_argument("--name")
+    parser.add_argument("--rows", type=int, nargs="+")
+    parser.add_argument("--steps", type=int, nargs=2)
+    parser.add_argument("--begin", default="")
+    parser.add_argument("--ends", nargs="*", default=[])
+    parser.add_argument("--split", action="store_true")
+
+def adamw(model):
+    return samba.optim.AdamW(model.parameters(), lr=0.01, betas=(0.9, 0.99), weight_decay=0.01, max_grad_norm=0.5)
+
+def inputs_of(image, label):
+    return samba.from_torch_tensor(image, name="image"), samba.from_torch_tensor(label, name="label")
+
+def data_of(step, row):
+    torch.manual_seed(1000 * step + row)
+    return torch.randn(8, 16), torch.randint(4, (8,))
+
+def end():
+    if "wake" in how:
+        while not os.path.exists(os.environ["WAKES"]):
+            time.sleep(0.05)
+        Adder.combine = combine
+    elif "hang" in how:
+        signal.pause()
+    else:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def end_within(self, *arguments):
+    combine(self, *arguments)
+    end()
+
+warnings.simplefilter("error")
+args = parse_app_args(sys.argv[1:], common_parser_fn=options)
+rank = utils.get_rank()
+row = args.rows[rank]
+ends = {int(text.split(":")[0]): text.split(":")[1:] for text in args.ends}
+last, how = ends.get(rank, ("-1", ""))
+combine = Adder.combine
+torch.manual_seed(1)
+model = ResFFNLogReg(hidden_size=128)
+samba.from_torch_model_(model)
+optimizer = adamw(model)
+outputs = utils.trace_graph(model, inputs_of(*data_of(0, row)), optimizer, pef=args.pef)
+if args.begin:
+    held = torch.load(args.begin)
+    model.load_state_dict(held["state"])
+    optimizer.load_state_dict(held["optimizer"])
+    samba.session.to_rdu(model, optimizer)
+losses = {}
+for step in range(*args.steps):
+    if step == int(last):
+        if how.startswith("after"):
+            Elastic.commit = lambda self: end()
+        elif how.startswith("within"):
+            Adder.combine = end_within
+        else:
+            end()
+    inputs = inputs_of(*data_of(step, row))
+    if args.split:
+        for sections in (["fwd"], ["bckwd"]):
+            samba.session.run(inputs, outputs, section_types=sections, data_parallel=True)
+        loss = float(outputs[0].data)
+        samba.session.run(inputs, outputs, section_types=["gradnorm", "opt"], data_parallel=True)
+        losses[step] = loss
+    else:
+        losses[step] = float(samba.session.run(inputs, outputs, data_parallel=True)[0].data)
+samba.session.to_cpu(model, optimizer)
+report = samba.session.report().get("gradients", {})
+torch.save(
+    {"losses": losses, "state": {k: v.data.clone() for k, v in model.state_dict().items()},
+     "optimizer": optimizer.state_dict(), "gradient": model.gemm2.weight.sn_grad.clone(),
+     "reported": report.get("losses", []), "ranks": (utils.get_rank(), utils.get_world_size())},
+    f"{args.out}/{args.name}{row}.pt",
+)
+samba.session.reset()
+"""
+)
+
+
+def adamw(model: ResFFNLogReg) -> Any:
+    return samba.optim.AdamW(model.parameters(), lr=0.01, betas=(0.9, 0.99), weight_decay=0.01, max_grad_norm=0.5)
+
+
+@pytest.fixture(scope="module")
+def pef(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A section for each operator, so that gradients leave in several groups."""
+    utils.set_seed(1)
+    model = ResFFNLogReg(hidden_size=HIDDEN)
+    samba.from_torch_model_(model)
+    inputs = (
+        samba.from_torch_tensor(torch.randn(BATCH, 16), name="image"),
+        samba.from_torch_tensor(torch.randint(4, (BATCH,)), name="label"),
+    )
+    made = compile_model(
+        model, inputs, adamw(model),
+        tmp_path_factory.mktemp("pef"), precision="f32", pef_name="elastic", data_parallel=True, world_size=2,
+        optim_level="o1",
+    )  # fmt: skip
+    samba.session.reset()
+    return made
+
+
+def train(
+    folder: Path, pef: str, name: str, rows: Sequence[int], steps: tuple[int, int], *more: str,
+    variables: Mapping[str, str] | None = None, lost: Sequence[int] = (),
+) -> list[str]:  # fmt: skip
+    """Train with a rank for each of ``rows``; returns what each printed. All but the ``lost`` ones must succeed."""
+    words = ["-c", PROGRAM, "run", "--data-parallel", "-b", str(BATCH), "--pef", pef, "--out", str(folder)]
+    words += ["--name", name, "--rows", *map(str, rows), "--steps", *map(str, steps), *more]
+    with ExitStack() as stack:
+        ranks = []
+        for number in range(len(rows)):
+            told = folder / f"{name}-told{number}"
+            file = stack.enter_context(told.open("wb"))
+            environment = {
+                **os.environ, "PMI_RANK": str(number), "PMI_SIZE": str(len(rows)), "OMP_NUM_THREADS": "1",
+                "RDUKIT_DISTRIBUTED_GROUP_BYTES": "1", **(variables or {}),
+            }  # fmt: skip
+            program = fork_python(words, environment, stdout=file.fileno(), stderr=file.fileno(), kind="sambaflow")
+            stack.callback(program.wait, 60)
+            stack.callback(program.kill)
+            ranks.append((program, told))
+        for number, (program, told) in sorted(enumerate(ranks), key=lambda each: each[0] in lost):
+            if number in lost and any("hang" in word for word in more):
+                program.kill()
+            status = program.wait(120)
+            assert (status == 0) == (number not in lost), told.read_text()
+        return [told.read_text() for _, told in ranks]
+
+
+def check_equal(folder: Path, rows: Sequence[int], parts: Sequence[tuple[str, Sequence[int]]]) -> None:
+    """Compare what ``elastic`` computed on the rows with the trainings that ``parts`` name, one after the other."""
+    for row in rows:
+        found = torch.load(folder / f"elastic{row}.pt")
+        expected: dict[int, float] = {}
+        for name, having in parts:
+            if row in having:
+                expected |= torch.load(folder / f"{name}{row}.pt")["losses"]
+        assert found["losses"] == expected, row
+        last = torch.load(folder / f"{parts[-1][0]}{row}.pt")
+        assert torch.equal(found["gradient"], last["gradient"]), row
+        for name, value in found["state"].items():
+            assert torch.equal(value, last["state"][name]), (row, name)
+
+
+ELASTIC = {"RDUKIT_DISTRIBUTED_ON_LOSS": "continue"}
+
+
+@pytest.mark.parametrize(
+    ("how", "more", "variables"),
+    [
+        ("within", (), {}),
+        pytest.param("before", (), {}, marks=pytest.mark.long),
+        pytest.param("within", (), {"RDUKIT_DISTRIBUTED_TRANSPORT": "gloo"}, marks=pytest.mark.long),
+        pytest.param("after", (), {}, marks=pytest.mark.long),
+        pytest.param("after", (), {"RDUKIT_DISTRIBUTED_TRANSPORT": "gloo"}, marks=pytest.mark.long),
+        pytest.param("within", ("--split",), {}, marks=pytest.mark.long),
+        pytest.param("within-hang", (), {"RDUKIT_DISTRIBUTED_TIMEOUT_S": "3"}, marks=pytest.mark.long),
+    ],
+)
+def test_three_ranks_go_on_as_if_they_had_begun_the_step_alone(
+    how: str, more: tuple[str, ...], variables: dict[str, str], pef: str, tmp_path: Path
+) -> None:
+    told = train(
+        tmp_path, pef, "elastic", [0, 1, 2, 3], (0, 6), "--ends", f"2:3:{how}", *more, lost=[2],
+        variables={**ELASTIC, **variables},
+    )  # fmt: skip
+    assert "rank 2 was lost at step 4; 3 ranks go on\n" in told[0]
+    assert all("rank-lost" not in text for text in (told[1], told[3]))
+    alone = 4 if how == "after" else 3  # all had the mean with the lost rank's gradients
+    train(tmp_path, pef, "first", [0, 1, 2, 3], (0, alone))
+    train(tmp_path, pef, "then", [0, 1, 3], (alone, 6), "--begin", str(tmp_path / "first0.pt"))
+    check_equal(tmp_path, [0, 1, 3], [("first", [0, 1, 3]), ("then", [0, 1, 3])])
+    found = torch.load(tmp_path / "elastic3.pt")
+    assert found["ranks"] == (2, 3)
+    assert [(loss["step"], loss["lost"], loss["ranks"]) for loss in found["reported"]] == [(4, [2], [0, 1, 3])]
+    assert not [path for path in Path("/dev/shm").iterdir() if "rdukit" in path.name]
+
+
+@pytest.mark.long
+def test_the_rank_that_the_others_met_at_may_be_lost_and_further_ones_after_it(pef: str, tmp_path: Path) -> None:
+    ends = ("--ends", "0:2:before", "3:4:within", "2:5:before")
+    train(tmp_path, pef, "elastic", [0, 1, 2, 3], (0, 7), *ends, lost=[0, 2, 3], variables=ELASTIC)
+    parts: list[tuple[str, list[int]]] = []
+    begin: tuple[str, ...] = ()
+    for name, rows, first, last in (
+        ("a", [0, 1, 2, 3], 0, 2), ("b", [1, 2, 3], 2, 4), ("c", [1, 2], 4, 5), ("d", [1], 5, 7)
+    ):  # fmt: skip
+        train(tmp_path, pef, name, rows, (first, last), *begin)
+        begin = ("--begin", str(tmp_path / f"{name}{rows[0]}.pt"))
+        parts.append((name, rows))
+    check_equal(tmp_path, [1], parts)
+    reported = torch.load(tmp_path / "elastic1.pt")["reported"]
+    assert [(loss["step"], loss["lost"]) for loss in reported] == [(3, [0]), (5, [3]), (6, [2])]
+
+
+@pytest.mark.long
+def test_a_rank_that_was_given_up_ends_with_an_error_when_it_wakes(pef: str, tmp_path: Path) -> None:
+    train(
+        tmp_path, pef, "elastic", [0, 1, 2], (0, 5), "--ends", "0:2:within-wake", lost=[0],
+        variables={**ELASTIC, "RDUKIT_DISTRIBUTED_TIMEOUT_S": "3", "WAKES": str(tmp_path / "elastic1.pt")},
+    )  # fmt: skip
+    text = (tmp_path / "elastic-told0").read_text()
+    assert "PeerLost" in text and not (tmp_path / "elastic0.pt").exists()
+    train(tmp_path, pef, "first", [0, 1, 2], (0, 2))
+    train(tmp_path, pef, "then", [1, 2], (2, 5), "--begin", str(tmp_path / "first0.pt"))
+    check_equal(tmp_path, [1, 2], [("first", [1, 2]), ("then", [1, 2])])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("variables", "lost", "said"),
+    [
+        ({"RDUKIT_DISTRIBUTED_FEWEST_RANKS": "3"}, "2:1:before", "2 ranks left, and distributed.fewest_ranks is 3"),
+        ({"RDUKIT_DISTRIBUTED_ON_LOSS": "fail"}, "2:1:before", "Start all ranks again"),
+    ],
+)
+def test_too_few_ranks_and_those_that_are_not_to_go_on_end_by_name(
+    variables: dict[str, str], lost: str, said: str, pef: str, tmp_path: Path
+) -> None:
+    told = train(
+        tmp_path, pef, "elastic", [0, 1, 2], (0, 3), "--ends", lost, lost=[0, 1, 2],
+        variables={**ELASTIC, **variables},
+    )  # fmt: skip
+    for text in told[:2]:
+        assert "PeerLost: rank" in text and said in text
+
+
+class Differing(Collectives):
+    """Two ranks of which the other one says something else."""
+
+    def exchange(self, text: str) -> list[str]:
+        return [text, "continue 2"]
+
+    def barrier(self) -> None: ...
+
+    _all_reduce = _reduce_scatter = _all_gather = _broadcast = _send = _recv = lambda *given: None  # type: ignore[assignment]
+
+
+def test_ranks_that_choose_differently_and_a_gpu_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidArgument, match=r"rank 0 fail 1, rank 1 continue 2.*set distributed.on_loss and"):
+        open_elastic(Differing(0, 2))
+    check_device("cuda")
+    monkeypatch.setenv("RDUKIT_DISTRIBUTED_ON_LOSS", "continue")
+    check_device("cpu")
+    with pytest.raises(InvalidArgument, match=r"distributed\.on_loss is continue, and the device cuda"):
+        check_device("cuda")
+
+
+def test_a_port_that_nobody_listens_at_proves_that_a_process_has_ended() -> None:
+    address = find_own_address(None)
+    with socket.create_server((address, 0)) as server:
+        port = server.getsockname()[1]
+        assert not has_ended((address, port))
+    assert has_ended((address, port))
+
+
+@pytest.mark.parametrize(
+    ("former", "here", "dead", "goes_on"),
+    [
+        ((0, 1, 2, 3), (0, 1, 3), (2,), True),
+        ((0, 1, 2, 3), (3,), (0, 1, 2), True),
+        ((0, 1, 2, 3), (1, 3), (0,), True),  # 2 may run
+        ((0, 1, 2, 3), (0, 1), (), True),
+        ((0, 1, 2, 3), (2, 3), (), False),
+        ((0, 1, 2), (2,), (0,), False),
+    ],
+)
+def test_two_parts_of_a_group_never_both_go_on(
+    former: tuple[int, ...], here: tuple[int, ...], dead: tuple[int, ...], goes_on: bool
+) -> None:
+    verdict = decide("n", former, here, dead, 1)
+    assert read_verdict(verdict.text) == verdict
+    assert (verdict.members, bool(verdict.refusal)) == (here, not goes_on)
+    rest = [rank for rank in former if rank not in (*here, *dead)]
+    if rest and goes_on:
+        assert decide("n", former, rest, dead, 1).refusal
+
+
+def test_a_step_is_averaged_again_only_if_no_rank_has_used_its_means() -> None:
+    behind, done, ahead = Progress(3, True), Progress(4, True), Progress(4, False)
+    assert read_progress(ahead.text) == ahead
+    assert must_average_again([done, ahead], done)
+    assert must_average_again([behind, ahead], ahead)
+    assert not must_average_again([behind, ahead], behind)
+    assert not must_average_again([done, done], done)
