@@ -31,7 +31,7 @@ from support import shows, wait_until
 from support.platform.gateway import Example, GatewayUnderTest, gateway_under_test
 from support.platform.processes import short_folder
 
-pytestmark = shows("endpoints", "endpoint calls")
+pytestmark = shows("endpoints", "endpoint calls", "endpoint-calls")
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 USAGE = b'data: {"usage":{"prompt_tokens":3,"completion_tokens":2}}\n\n'

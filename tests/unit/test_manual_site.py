@@ -19,7 +19,7 @@ from rdukit_node.cli.snfadm import snfadm
 from support import shows
 from support.pages import code_blocks
 
-pytestmark = shows("docs", "start", "upgrade", "troubleshooting", "project")
+pytestmark = shows("docs", "start", "upgrade", "troubleshooting", "project", "grpc", "metrics")
 
 GROUPS = contents.read_groups((contents.TREE / contents.INDEX).read_text())
 SITE_ONLY = {"cli", "rest", "sdk", "client"}
