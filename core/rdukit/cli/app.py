@@ -105,14 +105,20 @@ ROLES: Final[Mapping[str, Mapping[str, str]]] = {
     "Log in": {"login": "identity", "logout": "identity", "whoami": "identity", "context": "identity"},
     "Run a node or a platform": {
         "node": "node", "tenant": "tokens", "user": "identity", "org": "identity", "token": "tokens",
-        "audit": "tokens", "backup": "backup", "restore": "backup",
+        "audit": "audit-log", "backup": "backup", "restore": "backup",
     },
+}  # fmt: skip
+
+
+#: Pages of the administration tools that have one of their own; the others are in ``tools``.
+TOOLS: Final[Mapping[str, str]] = {
+    "snfadm": "snfadm", "sntilestat": "node-watch", "snddrstat": "node-watch", "snpciestat": "node-watch",
 }  # fmt: skip
 
 
 def manual_line(command: str) -> str:
     """Return the last line of a command's help, which names its page; what is no command of ``rdukit`` is a tool."""
-    page = next((pages[command] for pages in ROLES.values() if command in pages), "tools")
+    page = next((pages[command] for pages in (*ROLES.values(), TOOLS) if command in pages), "tools")
     return f"Manual: rdukit docs {page}"
 
 

@@ -84,10 +84,10 @@ def find_page(name: str, pages: list[str]) -> tuple[str, str]:
     Raises:
         NotFound: no page, command or error has the name; the message has the nearest ones.
     """
-    from rdukit.cli.app import ROLES
+    from rdukit.cli.app import ROLES, TOOLS
 
     name = name.removesuffix(".md").removesuffix(".html")
-    commands = {command: page for of_role in ROLES.values() for command, page in of_role.items()}
+    commands = {command: page for of_role in (*ROLES.values(), TOOLS) for command, page in of_role.items()}
     if name in pages:
         return name, ""
     if name in commands:
