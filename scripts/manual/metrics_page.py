@@ -21,8 +21,9 @@ INTRODUCTION: Final = """Everything that Prometheus can scrape. [observability.m
 how, and [alerts.md](alerts.md) has alerts and dashboards that use these metrics. A histogram `NAME` has the series
 `NAME_bucket`, `NAME_sum` and `NAME_count`.
 """
-GATEWAY: Final = """`GET /metrics` of the gateway needs a token. The scope `metrics` shows this whole table. A tenant's
-token with `jobs:read` gets the tenant's own `rdukit_jobs`, one with `endpoints:read` its own `rdukit_endpoint_…`.
+GATEWAY: Final = """`GET /metrics` of the gateway needs a token. The scope `metrics` shows this whole table. A
+tenant's token with `jobs:read` gets the tenant's own `rdukit_jobs`, one with `endpoints:read` its own
+`rdukit_endpoint_…`.
 
 - `rdukit_part_up`: the parts are `gateway`, `database`, `broker`, `node`, `scheduler` and `worker`; with a bucket of S3
   also `artifacts`.
@@ -32,13 +33,14 @@ token with `jobs:read` gets the tenant's own `rdukit_jobs`, one with `endpoints:
   without a token, are counted together. `seconds` counts until the answer begins.
 - `rdukit_store_…` exists where artifacts are in a bucket. The status 0 means that the bucket did not answer.
 """
-NODE: Final = """`sambanova_exporter` ([tools.md](tools.md#sambanova_exporter-figures-for-prometheus)) serves these at
-port 9101. Names that begin with `sambanova_` are the vendor's, `rdukit_` is ours. A name with `emulated` is a figure of the
-cost model. Each component has a series for each type of error that it can have, from the first scrape on. Percentages
-cover the time since the previous scrape, if that was 1 s to 5 min ago; otherwise about a quarter of a second.
+NODE: Final = """`sambanova_exporter` ([tools.md](tools.md#sambanova_exporter-figures-for-prometheus)) serves these
+at port 9101. Names that begin with `sambanova_` are the vendor's, `rdukit_` is ours. A name with `emulated` is a
+figure of the cost model. Each component has a series for each type of error that it can have, from the first scrape
+on. Percentages cover the time since the previous scrape, if that was 1 s to 5 min ago; otherwise about a quarter of a
+second.
 """
-BOX: Final = """Each ModelBox that serves has `/metrics` on its REST port. Names that begin with `nv_` are Triton's. A text
-or an embedding counts as one inference. For a [bundle](bundles.md) the label `model` is the expert.
+BOX: Final = """Each ModelBox that serves has `/metrics` on its REST port. Names that begin with `nv_` are Triton's.
+A text or an embedding counts as one inference. For a [bundle](bundles.md) the label `model` is the expert.
 """
 
 
