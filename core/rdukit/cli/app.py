@@ -133,6 +133,8 @@ def cli(log_level: str | None) -> None:
     rdukit is independent of SambaNova Systems; the accelerator is emulated.
 
     Example: rdukit demo
+
+    Example: rdukit demo --port 8080 --json
     """
     configure_logging(log_level)
     mend_home()
@@ -147,6 +149,8 @@ def completion(shell: str) -> None:
     fish write it to ~/.config/fish/completions/rdukit.fish.
 
     Example: rdukit completion bash
+
+    Example: rdukit completion zsh
     """
     from click.shell_completion import get_completion_class
 

@@ -63,6 +63,8 @@ def docs(page: str, is_printed: bool) -> None:
     checkout, and a wheel that is built afterwards carries it; without a site the path is that of the Markdown.
 
     Example: rdukit docs port
+
+    Example: rdukit docs no-resources
     """
     manual = Manual()
     found, anchor = find_page(page, manual.list_pages())
