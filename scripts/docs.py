@@ -18,6 +18,8 @@ from typing import Any
 
 from click.testing import CliRunner
 
+from manual.grpc_page import grpc_page
+from manual.metrics_page import metrics_page
 from rdukit.errors import RdukitError
 from rdukit.settings import CORE_SETTINGS, Setting
 from rdukit_modelbox.contract.box import Verb, box_names, find_box_file, load_box
@@ -470,6 +472,7 @@ PAGES = {
     "pipelines.md": pipelines_page,
     "permissions.md": permissions_page, "settings.md": settings_page, "errors.md": errors_page,
     "faults.md": faults_page, "zoo.md": zoo_page, "cards.md": cards_page,
+    "metrics.md": lambda: metrics_page(HEAD), "grpc.md": lambda: grpc_page(HEAD),
     "bundle.schema.json": bundle_file_schema,
     "job.schema.json": job_schema, "pipeline.schema.json": pipeline_file_schema, "design/tests.md": tests_page,
 }  # fmt: skip

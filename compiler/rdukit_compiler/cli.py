@@ -59,6 +59,8 @@ def cache() -> None:
     files have their own copies and are not concerned.
 
     Example: rdukit cache show
+
+    Example: rdukit cache show --json
     """
 
 
@@ -68,6 +70,8 @@ def show(as_json: bool) -> None:
     """Show what is kept, by torch version and processor.
 
     Example: rdukit cache show
+
+    Example: rdukit cache show --json
     """
     rows = _rows()
     bounds = {"kernels": resolve(KERNEL_CACHE) << 20, "sections": resolve(SECTION_CACHE) << 20}
@@ -95,6 +99,8 @@ def trim(max_bytes: int | None, as_json: bool) -> None:
     ago. Kernels for other processors stay as long as there is room: the home folder may be shared with other machines.
 
     Example: rdukit cache trim --bytes 500000000
+
+    Example: rdukit cache trim
     """
     kernels, sections = kernels_folder(), list_sections(sections_folder())
     foreign = [file for file in sections if file.path.parent.name != compiler_digest()]
@@ -115,6 +121,8 @@ def clear(as_json: bool) -> None:
     The installation's key stays, so that PEF files that were compiled here are still trusted.
 
     Example: rdukit cache clear
+
+    Example: rdukit cache clear --json
     """
     freed = remove_cached(list_sections(sections_folder()))
     _tell(freed + trim_kernels(kernels_folder(), 0, time.time(), lambda _: True), as_json)
@@ -191,6 +199,8 @@ def build(source: Path, output: Path) -> None:
     fit. Its kernels' graphs are in it, too.
 
     Example: rdukit pef build /models/mlp.pef -o /var/lib/rdukit/mlp.pef
+
+    Example: rdukit pef build mlp.pef --output mlp-native.pef
     """
     built, wanted = build_pef(source, output)
     click.echo(f"{output}: {built} of {wanted} kernels are native", err=True)

@@ -65,6 +65,8 @@ def serve(
     process stops it.
 
     Example: rdukit serve mlp.pef --checkpoint mlp.safetensors
+
+    Example: rdukit serve --bundle bundle.yaml --rest-port 8000
     """
     from rdukit_serving import server
     from rdukit_serving.device.client import draft_files

@@ -156,7 +156,7 @@ def _of_store(home: Home) -> Iterator[Finding]:
     try:
         yield bucket_finding(store.where, store.probe())
     except RdukitError as error:
-        yield Finding(BUCKET, FindingLevel.BAD, error.message, "see docs/artifacts.md, In a bucket of S3")
+        yield Finding(BUCKET, FindingLevel.BAD, error.message, "see docs/artifact-store.md, In a bucket of S3")
 
 
 def bucket_finding(where: str, offset_s: float) -> Finding:
@@ -298,7 +298,7 @@ def workers_findings(walls: Mapping[str, str], tenants: int, install: str) -> It
     where = ", ".join(f"{worker} ({kind})" for worker, kind in kinds.items())
     if open_ones:
         what = "; ".join(f"{worker} cannot fence programs of tenants: {why}" for worker, why in open_ones.items())
-        yield Finding("fence", FindingLevel.WARN, what, "see docs/job-boxes.md", supersedes="fence")
+        yield Finding("fence", FindingLevel.WARN, what, "see docs/box-fence.md", supersedes="fence")
     else:
         yield Finding("fence", FindingLevel.GOOD, f"programs of tenants are kept apart by {where}", supersedes="fence")
     yield boxes_finding("process", not open_ones, tenants, install)

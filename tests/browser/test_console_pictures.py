@@ -249,15 +249,16 @@ def test_an_expert_of_a_bundle_and_another_beside_it_are_chosen(visit: Visit, ex
     visit.open(f"/console/endpoints/{name}/playground", "playground-bundle")
     visit.page.get_by_label("Message").fill("Hello")
     visit.page.get_by_label("Expert").select_option("clerk")
-    visit.page.get_by_label("Beside it").select_option(f"{name}/coder")
+    visit.page.get_by_label("Compare with").select_option(f"{name}/coder")
     visit.page.get_by_role("button", name="Send").click()
+    playwright.expect(visit.page.locator("section.assistant .error")).to_have_count(2)
     told = visit.page.locator("section.assistant")
     assert told.all_inner_texts() == [
         f"{name}/{model}\n\nendpoint '{name}' has no replicas; start some with: rdukit endpoint update {name} "
         "--replicas 1" for model in ("clerk", "coder")
     ]  # fmt: skip
     assert visit.page.get_by_label("Expert").input_value() == "clerk"
-    assert visit.page.get_by_label("Beside it").input_value() == f"{name}/coder"
+    assert visit.page.get_by_label("Compare with").input_value() == f"{name}/coder"
 
 
 def test_a_box_is_run_by_the_keyboard_and_a_wrong_value_is_told_at_its_field(visit: Visit) -> None:

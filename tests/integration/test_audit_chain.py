@@ -19,7 +19,7 @@ from support.platform.database import migrated_database
 from support.platform.processes import fresh_database
 from support.postgres import postgres_server
 
-pytestmark = shows("audit", "security")
+pytestmark = shows("audit", "security", "audit-log")
 
 
 @pytest.fixture(scope="module")

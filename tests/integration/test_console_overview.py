@@ -5,9 +5,13 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+from sqlalchemy import select
 
 from rdukit_platform.api.context import Platform
 from rdukit_platform.console.navigation import GROUPS
+from rdukit_platform.console.utilisation import HOUR_S, read_node_utilisation
+from rdukit_platform.db.attempts import AttemptPartRow
+from rdukit_platform.db.models import AttemptRow, EndpointReplicaRow, JobRow
 from rdukit_platform.tenants.scopes import READ
 from support import shows
 from support.platform.console import browser, check_page, console_platform, example_of, first_token, log_in, other_token
@@ -92,3 +96,36 @@ def test_every_page_of_the_navigation_is_current_on_itself_and_names_its_page_of
         assert f'href="{entry.path}" aria-current="page">{entry.name}</a>' in text, entry
         assert f"docs/{entry.manual}.md" in text, entry
         assert all(f'role="group" aria-label="{group.title}"' in text for group in GROUPS)
+
+
+def test_tiles_in_use_on_a_node_are_those_of_attempts_parts_and_replicas(
+    platform: Platform, jobs: dict[str, str]
+) -> None:
+    now = 2e9
+    with platform.database.write() as session:
+        job = session.get_one(JobRow, jobs["succeeded"])
+        times = {"started_at": now - HOUR_S, "ended_at": now - HOUR_S / 2, "published_at": now - HOUR_S}
+        attempt = AttemptRow(
+            id="att-util", job_id=job.id, number=90, token="t", node="blade-1", tiles=["a", "b"], **times
+        )
+        session.add(attempt)
+        session.flush()
+        session.add(AttemptPartRow(
+            id="atp-util", attempt_id="att-util", number=1, members=1, token="t", node="blade-2", tiles=["c"],
+            published_at=now,
+        ))  # fmt: skip
+        replica = session.scalars(select(EndpointReplicaRow)).first()
+        assert replica is not None
+        replica.node, replica.tiles, replica.claimed_at, replica.ended_at = "blade-2", ["d"] * 4, now - HOUR_S, None
+    with platform.database.read() as session:
+        first, second, third = (read_node_utilisation(session, f"blade-{number}", now) for number in (1, 2, 3))
+    assert (first.most, first.mean) == (2, pytest.approx(2 / 48))
+    assert (second.most, second.mean) == (5, pytest.approx((4 + 0.5) / 24))
+    assert third.curve is None and first.curve is not None
+
+
+def test_the_page_of_nodes_draws_the_last_day(client: httpx.Client, platform: Platform, jobs: dict[str, str]) -> None:
+    log_in(client, first_token(platform))
+    text = client.get("/console/nodes").text
+    check_page(text)
+    assert "Tiles in use on " in text

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from support import shows
 
-pytestmark = shows("doctor", "security")
+pytestmark = shows("doctor", "security", "security-check")
 
 RDUKIT = Path(sys.executable).with_name("rdukit")
 

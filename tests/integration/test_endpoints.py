@@ -15,7 +15,7 @@ from rdukit.errors import Conflict, IllegalValue, InvalidArgument, NotFound
 from support import shows
 from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
 
-pytestmark = shows("endpoints", "endpoint calls", "console", "experts", "logreg")
+pytestmark = shows("endpoints", "endpoint calls", "console", "experts", "logreg", "endpoint-updates", "endpoint-calls")
 
 #: Native kernels are `test_box_road`'s: here they would only be built once more.
 FAST = {

@@ -14,7 +14,7 @@ from rdukit_platform.worker.patience import MIN_FREE_BYTES, NO_ROOM
 from support import shows
 from support.platform.processes import PlatformUnderTest, platform_under_test, short_folder
 
-pytestmark = shows("artifacts", "jobs", "health")
+pytestmark = shows("artifacts", "jobs", "health", "artifact-store")
 
 BOX = Path(__file__).with_name("platform_box.py")
 DISK_MIB = 48

@@ -14,7 +14,7 @@ from rdukit_platform.backends.contract import BoxLimits, BoxOwner, BoxSpec, Clai
 from rdukit_platform.backends.pods import PodRules, make_pod, make_template, make_trying_pod
 from support import shows
 
-pytestmark = shows("kubernetes", "job-boxes")
+pytestmark = shows("kubernetes", "job-boxes", "kubernetes-tried")
 
 FOLDERS = [ClaimedFolder(Path("/data"), "data"), ClaimedFolder(Path("/data/cold"), "cold")]
 BOX_RULES = PodRules("boxes", "rdukit/modelbox:1", FOLDERS)

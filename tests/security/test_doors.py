@@ -14,7 +14,7 @@ from support.helpers import RawCaller, answer_of
 from support.platform.processes import platform_under_test, short_folder
 from support.tiers import first_short
 
-pytestmark = shows("security")
+pytestmark = shows("security", "network-limits")
 
 BOX = Path(__file__).parents[1] / "integration" / "platform_box.py"
 SILENCE_S = 2

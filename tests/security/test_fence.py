@@ -13,7 +13,7 @@ from support import shows
 from support.fences import Run
 
 pytestmark = [
-    shows("security", "job-boxes"),
+    shows("security", "job-boxes", "box-fence"),
     shows("security", "job-boxes"),
     pytest.mark.skipif(not what_holds().holds, reason=f"no fence holds here: {what_holds().why}"),
 ]

@@ -19,7 +19,7 @@ from rdukit_node.cli.snfadm import snfadm
 from support import shows
 from support.pages import code_blocks
 
-pytestmark = shows("docs", "start", "upgrade", "troubleshooting", "project")
+pytestmark = shows("docs", "start", "upgrade", "troubleshooting", "project", "grpc", "metrics")
 
 GROUPS = contents.read_groups((contents.TREE / contents.INDEX).read_text())
 SITE_ONLY = {"cli", "rest", "sdk", "client"}
@@ -132,7 +132,7 @@ def test_the_help_of_an_administration_tool_ends_with_its_page(
     monkeypatch.setattr(sys, "argv", ["snfadm", "--help"])
     with pytest.raises(SystemExit):
         run_command(snfadm)
-    assert capsys.readouterr().out.rstrip().endswith("Manual: rdukit docs tools")
+    assert capsys.readouterr().out.rstrip().endswith("Manual: rdukit docs snfadm")
 
 
 def test_help_lists_commands_by_role() -> None:
@@ -146,6 +146,7 @@ def test_help_lists_commands_by_role() -> None:
         ("port", ("port", "")),
         ("port.md", ("port", "")),
         ("job", ("jobs", "")),
+        ("sntilestat", ("node-watch", "")),
         ("no-resources", ("errors", "no-resources")),
     ],
 )

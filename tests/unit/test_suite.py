@@ -8,7 +8,7 @@ import run_tests as script
 from suite import changed, features, plan, records, running
 from support import shows, tiers
 
-pytestmark = shows("project")
+pytestmark = shows("project", "engine-tests")
 ROOT = Path(__file__).parents[2]
 
 

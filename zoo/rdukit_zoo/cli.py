@@ -20,6 +20,8 @@ def zoo() -> None:
     """List models, print their programs' paths, and plan published sizes.
 
     Example: rdukit zoo list
+
+    Example: rdukit zoo list --json
     """
 
 
@@ -32,6 +34,8 @@ def list_models(as_json: bool) -> None:
     """List the models and how to run them.
 
     Example: rdukit zoo list
+
+    Example: rdukit zoo list --json
     """
     entries = [get_model(name) for name in model_names()]
     if as_json:
@@ -48,6 +52,8 @@ def show_model(name: str, as_json: bool) -> None:
     """Show one model: what it is, where it comes from, and the path of its program.
 
     Example: rdukit zoo show logreg
+
+    Example: rdukit zoo show llama --json
     """
     entry = get_model(name)
     described = _describe(entry)
@@ -82,6 +88,8 @@ def new_model(name: str, title: str | None, family: str, as_json: bool) -> None:
     scripts/zoo_model.py NAME. A model of your own outside of rdukit begins with rdukit box new NAME --module.
 
     Example: rdukit zoo new turbines --title "Power of wind turbines"
+
+    Example: rdukit zoo new turbines --title "Power of wind turbines" --family science
     """
     tree = Path(__file__).resolve().parents[2]
     if not (tree / "scripts" / "zoo_model.py").exists():

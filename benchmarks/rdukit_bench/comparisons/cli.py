@@ -48,6 +48,8 @@ def bench(
     names all comparisons run. Ctrl-C prints what is done.
 
     Example: rdukit bench training_step --quick -o bench
+
+    Example: rdukit bench llama --threads 2
     """
     if as_list:
         _print_list(as_json)

@@ -106,14 +106,20 @@ ROLES: Final[Mapping[str, Mapping[str, str]]] = {
     "Log in": {"login": "identity", "logout": "identity", "whoami": "identity", "context": "identity"},
     "Run a node or a platform": {
         "node": "node", "tenant": "tokens", "user": "identity", "org": "identity", "token": "tokens",
-        "audit": "tokens", "backup": "backup", "restore": "backup",
+        "audit": "audit-log", "backup": "backup", "restore": "backup",
     },
+}  # fmt: skip
+
+
+#: Pages of the administration tools that have one of their own; the others are in ``tools``.
+TOOLS: Final[Mapping[str, str]] = {
+    "snfadm": "snfadm", "sntilestat": "node-watch", "snddrstat": "node-watch", "snpciestat": "node-watch",
 }  # fmt: skip
 
 
 def manual_line(command: str) -> str:
     """Return the last line of a command's help, which names its page; what is no command of ``rdukit`` is a tool."""
-    page = next((pages[command] for pages in ROLES.values() if command in pages), "tools")
+    page = next((pages[command] for pages in (*ROLES.values(), TOOLS) if command in pages), "tools")
     return f"Manual: rdukit docs {page}"
 
 
@@ -128,6 +134,8 @@ def cli(log_level: str | None) -> None:
     rdukit is independent of SambaNova Systems; the accelerator is emulated.
 
     Example: rdukit demo
+
+    Example: rdukit demo --port 8080 --json
     """
     configure_logging(log_level)
     mend_home()
@@ -142,6 +150,8 @@ def completion(shell: str) -> None:
     fish write it to ~/.config/fish/completions/rdukit.fish.
 
     Example: rdukit completion bash
+
+    Example: rdukit completion zsh
     """
     from click.shell_completion import get_completion_class
 

@@ -63,6 +63,8 @@ def docs(page: str, is_printed: bool) -> None:
     checkout, and a wheel that is built afterwards carries it; without a site the path is that of the Markdown.
 
     Example: rdukit docs port
+
+    Example: rdukit docs no-resources
     """
     manual = Manual()
     found, anchor = find_page(page, manual.list_pages())
@@ -84,10 +86,10 @@ def find_page(name: str, pages: list[str]) -> tuple[str, str]:
     Raises:
         NotFound: no page, command or error has the name; the message has the nearest ones.
     """
-    from rdukit.cli.app import ROLES
+    from rdukit.cli.app import ROLES, TOOLS
 
     name = name.removesuffix(".md").removesuffix(".html")
-    commands = {command: page for of_role in ROLES.values() for command, page in of_role.items()}
+    commands = {command: page for of_role in (*ROLES.values(), TOOLS) for command, page in of_role.items()}
     if name in pages:
         return name, ""
     if name in commands:

@@ -49,6 +49,8 @@ def status(parts: tuple[str, ...], as_json: bool) -> None:
     box) does not run.
 
     Example: rdukit status platform --json
+
+    Example: rdukit status
     """
     home = home_folder()
     found = [PartStatus("home", "running" if home.is_dir() else "stopped", _describe_home(home)), *read_status()]

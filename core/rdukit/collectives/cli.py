@@ -57,6 +57,8 @@ def collective() -> None:
     """Plan collectives between RDUs, nodes and racks, and measure those of this machine.
 
     Example: rdukit collective plan --ranks 1024 --topology 128xSN30-8 --bytes 1G
+
+    Example: rdukit collective plan --ranks 8 --topology SN30-8 --bytes 1M --json
     """
 
 
@@ -87,6 +89,8 @@ def plan(
     All times are projected from assumed link figures; --topology FILE.yaml takes your own. Nothing is run.
 
     Example: rdukit collective plan --ranks 64 --topology 8xSN30-8 --bytes 25M --broken node0/xrdu0-xrdu1
+
+    Example: rdukit collective plan --ranks 8 --topology SN30-8 --bytes 1M --json
     """
     machine = break_links(make_machine(topology, tiles or 0), broken)
     found = plan_collective(Op(op), machine, ranks, size, None if algorithm is None else CollectiveAlgorithm(algorithm))

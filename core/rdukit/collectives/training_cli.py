@@ -80,6 +80,8 @@ def training(
     The batch of a rank stays the same, and the reduce overlaps with nothing.
 
     Example: rdukit simulate training out/logreg/logreg.pef --topology 128xSN30-8 --ranks 1,8,64,1024
+
+    Example: rdukit simulate training gpt.pef --topology 8xSN30-8 --ranks 8,64 --plot scaling.svg
     """
     if plot is not None and plot.suffix != ".svg":
         raise InvalidArgument(f"a plot is SVG, and {plot.name!r} is not; expected a name that ends in .svg")

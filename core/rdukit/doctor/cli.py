@@ -96,6 +96,8 @@ def doctor(security: bool, strict: bool, bundle: Path | None, as_json: bool) -> 
     Exits with 1 where a boundary does not hold.
 
     Example: rdukit doctor --security
+
+    Example: rdukit doctor --bundle bundle.tar.gz
     """
     if bundle is not None:
         if security or strict:

@@ -37,6 +37,8 @@ def pef() -> None:
     """Explain PEF files.
 
     Example: rdukit pef show out/logreg/logreg.pef
+
+    Example: rdukit pef show mlp.pef --sections --memory
     """
 
 
@@ -52,6 +54,8 @@ def show(file: Path, as_json: bool, sections: bool, symbols: bool, memory: bool)
     Cycles and seconds are the cost model's projection for the emulated chip, not measurements.
 
     Example: rdukit pef show out/logreg/logreg.pef --symbols
+
+    Example: rdukit pef show mlp.pef --sections --memory
     """
     loaded = read_pef(file)
     if as_json:
@@ -78,6 +82,8 @@ def diff(context: click.Context, before: Path, after: Path, as_json: bool) -> No
     Exit status 0: equal, 1: different; native libraries count by presence, not by bytes.
 
     Example: rdukit pef diff out/o1/model.pef out/o3/model.pef
+
+    Example: rdukit pef diff base.pef new.pef --json
     """
     old, new = read_pef(before), read_pef(after)
     changes = diff_pefs(old, new)
@@ -107,6 +113,8 @@ def explain(
     Without --section and --operator: one line a section. Times are projected for the emulated chip.
 
     Example: rdukit pef explain out/logreg/logreg.pef --operator linear
+
+    Example: rdukit pef explain out/logreg/logreg.pef --ranks 8 --json
     """
     loaded = read_pef(file)
     found = find_sections(loaded.pef, section, operator)
@@ -133,6 +141,8 @@ def graph(file: Path, output: Path) -> None:
     Boxes are sections in schedule order, a column a type; lines carry the bytes that pass through device memory.
 
     Example: rdukit pef graph out/logreg/logreg.pef -o logreg.svg
+
+    Example: rdukit pef graph out/gpt/gpt.pef -o gpt.svg
     """
     write_atomic(output, draw_pef(read_pef(file).pef).encode())
     click.echo(f"Picture {output} created", err=True)

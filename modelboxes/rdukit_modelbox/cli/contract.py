@@ -33,6 +33,8 @@ def list_boxes(as_json: bool) -> None:
     """List the boxes that come with rdukit. Your own on a platform: rdukit box installed.
 
     Example: rdukit box list
+
+    Example: rdukit box list --json
     """
     boxes = [load_box(find_box_file(name)) for name in box_names()]
     if as_json:
@@ -63,6 +65,8 @@ def describe(box_name: str, as_yaml: bool, as_json: bool) -> None:
     BOX is a name, a modelbox.yaml, or its folder.
 
     Example: rdukit box describe ffn
+
+    Example: rdukit box describe mine/modelbox.yaml --yaml
     """
     file = find_box_file(box_name)
     description = _with_card(load_box(file))
@@ -93,6 +97,8 @@ def validate(file: Path, import_module: bool, reported: Sequence[str], as_json: 
     FILE is a modelbox.yaml or its folder. A box also logs metrics of a run that it does not declare.
 
     Example: rdukit box validate my/modelbox.yaml
+
+    Example: rdukit box validate my/modelbox.yaml --import-module
     """
     path = file / FILE_NAME if file.is_dir() else file
     found = load_box(path)
@@ -134,6 +140,8 @@ def new(name: str, folder: Path | None, like: str, has_module: bool, as_json: bo
     """Create a new box: a commented, valid modelbox.yaml, and its JSON schema for editors.
 
     Example: rdukit box new mine --module
+
+    Example: rdukit box new forecast --like mlp
     """
     target = folder or Path(name)
     template = find_box_file(like)
@@ -165,6 +173,8 @@ def inspect(where: str, as_json: bool) -> None:
     """Show a box that is installed, in a folder, running, or an image in an OCI layout.
 
     Example: rdukit box inspect http://127.0.0.1:9000
+
+    Example: rdukit box inspect logreg
     """
     from rdukit_modelbox.cli.show import inspect_file, inspect_image, inspect_running
 
@@ -197,6 +207,8 @@ def convert(file: Path, output: Path, as_json: bool) -> None:
     """Convert a pickled checkpoint to safetensors. No code in the .pt file FILE is run.
 
     Example: rdukit box convert model.pt -o model.safetensors
+
+    Example: rdukit box convert old.ckpt --output new.safetensors
     """
     from rdukit_modelbox.artifacts.convert_checkpoint import convert_checkpoint
 
@@ -213,6 +225,8 @@ def schema(output: Path | None) -> None:
     """Print the JSON schema of modelbox.yaml, for editors and checkers.
 
     Example: rdukit box schema -o modelbox.schema.json
+
+    Example: rdukit box schema
     """
     if output is None:
         click.echo(SCHEMA_FILE.read_text(encoding="utf-8"), nl=False)

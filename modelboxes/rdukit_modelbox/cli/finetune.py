@@ -55,6 +55,8 @@ def finetune(
     Ctrl-C stops; the same command goes on.
 
     Example: rdukit finetune ~/models/my-llama talks.jsonl --lora 8 --output ~/models/my-llama-talks
+
+    Example: rdukit finetune ~/models/my-bert reviews.csv --epochs 2 --output ~/models/reviews
     """
     from rdukit_modelbox.cli.call import ProgressBars
     from rdukit_modelbox.contract.box import load_box

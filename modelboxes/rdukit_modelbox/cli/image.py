@@ -32,6 +32,8 @@ def build(box_name: str, output: Path | None, tag: str | None, engine: str, base
     BOX is a name, a modelbox.yaml, or its folder.
 
     Example: rdukit box build logreg -o images
+
+    Example: rdukit box build fraud/modelbox.yaml --tag boxes/fraud:4
     """
     from rdukit_modelbox.image.contents import read_contents
 
@@ -72,6 +74,8 @@ def push(layout: Path, tag: str | None, to: str, plain_http: bool, as_json: bool
     LAYOUT is the folder that build wrote, TARGET docker://HOST[:PORT]/REPOSITORY[:TAG] or oci:FOLDER[:NAME].
 
     Example: rdukit box push images --tag logreg docker://registry.example:5000/boxes/logreg:1
+
+    Example: rdukit box push images registry.example/boxes/fraud:4 --plain-http
     """
     from rdukit_modelbox.image.push import push_image
 

@@ -27,6 +27,8 @@ def box() -> None:
     """Describe, run and call ModelBoxes.
 
     Example: rdukit box describe logreg
+
+    Example: rdukit box describe mine/modelbox.yaml --yaml
     """
 
 
@@ -85,6 +87,8 @@ def run(
     there needs to be no PEF, as in "rdukit box run --checkpoint ~/models/gpt2": it is compiled at the first start.
 
     Example: rdukit box run logreg --state /tmp/logreg
+
+    Example: rdukit box run --checkpoint ~/models/my-llama --rest-port 9000
     """
     if checkpoint is not None and is_hub_folder(Path(checkpoint)):
         made = prepare_folder(checkpoint, context, precision)

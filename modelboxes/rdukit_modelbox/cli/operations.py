@@ -61,6 +61,8 @@ def call(
     Relative paths are those of this folder; the box must see them (its --mount).
 
     Example: rdukit box call train --set epochs=2 --input pef=logreg/logreg.pef --input dataset=/tmp/data
+
+    Example: rdukit box call infer --input dataset=/tmp/data --detach
     """
     from rdukit_modelbox.cli.call import Asked, call_verb
 
@@ -81,6 +83,8 @@ def operations(url: str, state: str | None, verb: str | None, limit: int, as_jso
     """List a running box's operations since its start, newest first.
 
     Example: rdukit box operations --state failed
+
+    Example: rdukit box operations --verb train --limit 5
     """
     from rdukit_modelbox.cli.call import connect
 
@@ -107,6 +111,8 @@ def watch(url: str, operation_id: str, as_json: bool) -> None:
     """Follow an operation to its end, from its first event. Ctrl-C leaves it running.
 
     Example: rdukit box watch op-0123456789abcdef
+
+    Example: rdukit box watch op-0123456789abcdef --json
     """
     from rdukit_modelbox.cli.call import watch_operation
 
@@ -122,6 +128,8 @@ def cancel(url: str, operation_id: str, as_json: bool) -> None:
     """Cancel an operation, queued or running. Waits until it has ended.
 
     Example: rdukit box cancel op-0123456789abcdef
+
+    Example: rdukit box cancel op-0123456789abcdef --json
     """
     from rdukit_modelbox.cli.call import connect, show_operation
 

@@ -34,6 +34,8 @@ def recipe() -> None:
     """Show and run recipes: train, fine-tune, lora, evaluate, infer.
 
     Example: rdukit box recipe run uno fine-tune
+
+    Example: rdukit box recipe run logreg train --quick
     """
 
 
@@ -46,6 +48,8 @@ def list_recipes(box_name: str | None, as_json: bool) -> None:
     BOX is a name, a modelbox.yaml, or its folder; all boxes that come with rdukit without it.
 
     Example: rdukit box recipe list uno
+
+    Example: rdukit box recipe list --json
     """
     names = [box_name] if box_name else [n for n in box_names() if find_box_file(n).with_name(RECIPES_FILE).is_file()]
     found = {name: load_recipes(name) for name in names}
@@ -68,6 +72,8 @@ def show(box_name: str, kinds: Sequence[str], quick: bool, as_pipeline: bool, as
     """Show the steps of recipes: verbs with parameters and inputs. The default is all kinds of a box.
 
     Example: rdukit box recipe show uno fine-tune --as-pipeline > uno.yaml
+
+    Example: rdukit box recipe show uno
     """
     from rdukit_modelbox.recipes.run import prepare
 
@@ -97,6 +103,8 @@ def run(box_name: str, kinds: Sequence[str], quick: bool, folder: Path | None, a
     Finished steps are not run again. The results are also in FOLDER/KIND.json.
 
     Example: rdukit box recipe run uno fine-tune
+
+    Example: rdukit box recipe run logreg train --quick
     """
     from rdukit_modelbox.cli.call import ProgressBars
     from rdukit_modelbox.recipes.run import prepare, run_plan, summarise

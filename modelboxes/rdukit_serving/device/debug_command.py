@@ -42,6 +42,8 @@ def debug(
     status is 1 if one is wrong.
 
     Example: rdukit debug mlp.pef --checkpoint mlp.safetensors --inputs batch.safetensors
+
+    Example: rdukit debug mlp.pef --dump logits --output found
     """
     from rdukit.pef.file import read_pef
     from rdukit_runtime.application import open_application

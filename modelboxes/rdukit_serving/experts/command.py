@@ -17,6 +17,8 @@ def bundle() -> None:
     """Check bundles of experts, which rdukit serve --bundle serves.
 
     Example: rdukit bundle check bundle.yaml
+
+    Example: rdukit bundle check bundle.yaml --mount /srv/models
     """
 
 
@@ -31,6 +33,8 @@ def check(context: click.Context, file: Path, mounts: Sequence[Path], as_json: b
     Sizes are read from the PEFs and checkpoints; nothing is loaded. Exit status 1: something does not fit.
 
     Example: rdukit bundle check bundle.yaml --json
+
+    Example: rdukit bundle check bundle.yaml --mount /srv/models
     """
     from rdukit_serving.experts.bundle import load_bundle
     from rdukit_serving.experts.legalizer import describe_fit, fit_tables
@@ -54,6 +58,8 @@ def schema(output: Path | None) -> None:
     """Print the JSON schema of bundles, for editors.
 
     Example: rdukit bundle schema -o bundle.schema.json
+
+    Example: rdukit bundle schema
     """
     from rdukit.files.atomic import write_atomic
     from rdukit_serving.experts.bundle import bundle_schema

@@ -34,6 +34,8 @@ def router() -> None:
     """Train and serve routers, which choose an expert for each prompt.
 
     Example: rdukit router train prompts.jsonl --to router.safetensors
+
+    Example: rdukit router train prompts.jsonl --to router.safetensors --hold-out 0.2
     """
 
 
@@ -61,6 +63,8 @@ def train(
     learned from, too.
 
     Example: rdukit router train prompts.jsonl --to router.safetensors
+
+    Example: rdukit router train prompts.jsonl --to router.safetensors --hold-out 0.2
     """
     if bool(embeddings) != bool(model):
         raise InvalidArgument("--embeddings and --model are legal only together")
@@ -89,6 +93,8 @@ def test(file: Path, examples: Path, embeddings: str | None, token: str | None, 
     EXAMPLES has lines of {"prompt", "expert"} that it has not learned from.
 
     Example: rdukit router test router.safetensors others.jsonl
+
+    Example: rdukit router test router.safetensors others.jsonl --json
     """
     found, (judged, version) = read_examples(examples), load_router(file)
     vectors = _vectors([each.prompt for each in found], len(judged.scale), embeddings or "", judged.model, token)
@@ -106,6 +112,8 @@ def choose(file: Path, text: str, embeddings: str | None, token: str | None, as_
     """Print which expert ROUTER chooses for TEXT.
 
     Example: rdukit router choose router.safetensors "Why does my loop never end?"
+
+    Example: rdukit router choose router.safetensors "Write a sonnet." --json
     """
     found, _ = load_router(file)
     (vector,) = _vectors([text], len(found.scale), embeddings or "", found.model, token)
@@ -137,6 +145,8 @@ def serve(
     It has OpenAI's and Anthropic's routes; Ctrl-C stops it.
 
     Example: rdukit router serve router.safetensors --expert code=http://127.0.0.1:9000/v1 --expert talk=http://127.0.0.1:9002/v1
+
+    Example: rdukit router serve router.safetensors --expert code=http://127.0.0.1:9000/v1#coder --port 9003
     """
     from rdukit_serving.router.proxy import RouterDoor, ServedExpert
     from rdukit_serving.router.server import serve_router

@@ -32,6 +32,7 @@ from rdukit_platform.api.dependencies import EndpointsCaller, platform_of
 from rdukit_platform.api.replica_connection import HANG_S, ReplicaConnection
 from rdukit_platform.api.replica_timing import tell_timing
 from rdukit_platform.db.models import EndpointReplicaRow, EndpointRevisionRow
+from rdukit_platform.endpoints.history import CallHistory
 from rdukit_platform.endpoints.replicas import keep_busy, touch
 from rdukit_platform.endpoints.routing import (
     PASSED,
@@ -111,6 +112,7 @@ class EndpointCalls:
         #: Open requests at each replica.
         self.under_way: Counter[str] = Counter()
         self.usage = UsageCounter(platform.database, platform.clock)
+        self.history = CallHistory()
         #: Numbers of calls so far, per endpoint and revision.
         self._turns = Counter[tuple[str, int]]()
         #: For endpoints that may idle: open requests, and endpoints called since the last tick.
@@ -147,7 +149,7 @@ class EndpointCalls:
             Unavailable: no replica is ready in time, or all ready ones failed.
             DeadlineExceeded: a replica took the request and gave no answer in time.
         """
-        clock = asyncio.get_running_loop().time
+        clock, began = asyncio.get_running_loop().time, self._platform.clock.now()
         target = await to_thread.run_sync(self._find, tenant_id, name)
         path_at_box(request.method, request.path, name, name)  # refused before any wait
         deadline, tried, last = clock() + resolve(ENDPOINT_WAIT_S), set[str](), None
@@ -169,6 +171,7 @@ class EndpointCalls:
             if replica is None:
                 if target.wanted == 0 or clock() > deadline:
                     self._count(request, target, 0, Use(1, 1))
+                    self._record(request, target, began, failed=True)
                     raise last or _none_ready(name, target)
                 if target.may_idle:
                     self._called.add(target.endpoint_id)
@@ -186,6 +189,9 @@ class EndpointCalls:
             sent_at = clock()
             try:
                 answer = await self._send(target, replica, at_box, replace(request, body=body))
+            except (DeadlineExceeded, OutputRefused):
+                self._record(request, target, began, failed=True)
+                raise
             except Unavailable as failed:
                 last = failed
                 if failed.detail.get("is_silent"):  # other replicas of its node may hang, too; probe them together
@@ -196,6 +202,7 @@ class EndpointCalls:
                     tried.discard(replica.id)  # it may have closed an idle connection
                 logger.info("replica failed a call endpoint=%s replica=%s error=%s", name, replica.id, failed.message)
             else:
+                self._record(request, target, began, failed=answer.status_code >= 500)
                 if expert[1]:
                     self._hold(expert, replica.id)
                 is_list = answer.status_code == 200 and at_box.startswith("/v1/models")
@@ -205,6 +212,11 @@ class EndpointCalls:
         """Count a call; requests for metadata, such as readiness, do not count."""
         if is_inference(request.method, request.path):
             self.usage.count(target.endpoint_id, revision, use, model)
+
+    def _record(self, request: PassedRequest, target: Target, began: float, *, failed: bool) -> None:
+        """Record the latency of a call that counts."""
+        if is_inference(request.method, request.path):
+            self.history.record(target.endpoint_id, began, self._platform.clock.now(), failed=failed)
 
     def _hold(self, expert: tuple[str, str], replica_id: str) -> None:
         """Remember the replica that answered for an expert; the least recently used entry is dropped."""
@@ -295,6 +307,7 @@ class EndpointCalls:
     ) -> AsyncGenerator[bytes]:  # fmt: skip
         is_events = answer.headers.get("content-type", "").startswith(EVENT_STREAM)
         head, tail = bytearray(first[:MAX_READ]), first[-TAIL:] if is_events else b""
+        began = self._platform.clock.now()
         try:
             yield first
             async for block in stream:
@@ -313,6 +326,8 @@ class EndpointCalls:
                 )
                 self._counting.add(task)
                 task.add_done_callback(self._counting.discard)
+            if is_inference(request.method, request.path):
+                self.history.occupy(target.endpoint_id, began, self._platform.clock.now())
             tell_timing(forwarded, answer.headers.get("server-timing", ""))
             await self._done(target, replica, answer, forwarded)
 

@@ -18,6 +18,8 @@ def artifact() -> None:
     """List, show, fetch, add, pin and delete artifacts of the platform.
 
     Example: rdukit artifact list --kind checkpoint
+
+    Example: rdukit artifact list --job job-7k2m9x41abcd --limit 10
     """
 
 
@@ -32,6 +34,8 @@ def list_(kind: str | None, job: str | None, limit: int, cursor: str | None, as_
     """List artifacts, newest first.
 
     Example: rdukit artifact list --kind pef
+
+    Example: rdukit artifact list --job job-7k2m9x41abcd --limit 10
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient
@@ -61,6 +65,8 @@ def show_(artifact_id: str, as_json: bool) -> None:
     """Show one artifact, its files and its lineage.
 
     Example: rdukit artifact show art-7k2m9x41abcd
+
+    Example: rdukit artifact show art-7k2m9x41abcd --json
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient
@@ -91,6 +97,8 @@ def get(artifact_id: str, output: Path) -> None:
     """Fetch an artifact's content. The same command continues an interrupted download.
 
     Example: rdukit artifact get art-7k2m9x41abcd -o checkpoint/
+
+    Example: rdukit artifact get art-7k2m9x41abcd --output model.pef
     """
     from rdukit_platform.client.artifacts import fetch_artifact
     from rdukit_platform.client.http import ApiClient
@@ -113,6 +121,8 @@ def add(path: Path, kind: str, name: str | None, as_json: bool) -> None:
     interrupted upload of a folder or a large file.
 
     Example: rdukit artifact add digits/ --kind data
+
+    Example: rdukit artifact add talks.jsonl --kind data --name talks
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.artifacts import add_artifact
@@ -140,6 +150,8 @@ def delete(artifact_id: str, as_json: bool) -> None:
     """Delete an artifact. Refused while it is pinned, or a job that has not ended, an expert or a box needs it.
 
     Example: rdukit artifact delete art-7k2m9x41abcd
+
+    Example: rdukit artifact delete art-7k2m9x41abcd --context lab
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient
@@ -161,6 +173,8 @@ def pin(artifact_id: str, as_json: bool) -> None:
     """Pin an artifact, so that it neither expires nor can be deleted.
 
     Example: rdukit artifact pin art-7k2m9x41abcd
+
+    Example: rdukit artifact pin art-7k2m9x41abcd --context lab
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient
@@ -178,6 +192,8 @@ def unpin(artifact_id: str, as_json: bool) -> None:
     """Remove the pin of an artifact.
 
     Example: rdukit artifact unpin art-7k2m9x41abcd
+
+    Example: rdukit artifact unpin art-7k2m9x41abcd --context lab
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient
@@ -196,6 +212,8 @@ def verify(artifact_id: str | None, is_all: bool, as_json: bool) -> None:
     """Verify an artifact: read its content in the store and compare the digests. Fails if any differs.
 
     Example: rdukit artifact verify --all
+
+    Example: rdukit artifact verify art-7k2m9x41abcd
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient
@@ -231,6 +249,8 @@ def lineage(artifact_id: str, output: Path | None, as_json: bool) -> None:
     """Show what an artifact was made from and what was made from it, as lines or as a picture with links.
 
     Example: rdukit artifact lineage art-7k2m9x41abcd -o lineage.svg
+
+    Example: rdukit artifact lineage art-7k2m9x41abcd --json
     """
     from rdukit_platform.artifacts.picture import draw_lineage, graph_of
     from rdukit_platform.cli import show
@@ -263,6 +283,8 @@ def gc(dry_run: bool, as_json: bool) -> None:
     The scheduler does this every hour. Content younger than artifacts.grace_s stays.
 
     Example: rdukit artifact gc --dry-run
+
+    Example: rdukit artifact gc
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient

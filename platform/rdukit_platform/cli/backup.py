@@ -29,6 +29,8 @@ def backup(place: Path, verify: bool, as_json: bool) -> None:
     new content, and continues an interrupted one. Run the command on the machine of the home folder, as its user.
 
     Example: rdukit backup /backups/monday --verify
+
+    Example: rdukit backup monday.tar
     """
     from rdukit_platform.backup.write import verify_backup, write_backup
 
@@ -58,6 +60,8 @@ def restore(place: Path, force: bool, database: str, verify: bool, as_json: bool
     command continues an interrupted restore; until then nothing starts in the home folder.
 
     Example: rdukit restore /backups/monday
+
+    Example: rdukit restore /backups/monday --verify
     """
     from rdukit_platform.backup.restore import restore_backup
     from rdukit_platform.backup.write import verify_backup

@@ -21,6 +21,8 @@ def install(source: str, as_json: bool) -> None:
     An IMAGE must exist in the container engine of job boxes.
 
     Example: rdukit box install mine
+
+    Example: rdukit box install boxes/fraud:4
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient
@@ -50,6 +52,8 @@ def installed(box: str | None, limit: int, cursor: str | None, as_json: bool) ->
     """List your own boxes on the platform, a line per version, newest first. With NAME: show that box.
 
     Example: rdukit box installed
+
+    Example: rdukit box installed mine --json
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient
@@ -83,6 +87,8 @@ def uninstall(box: str, as_json: bool) -> None:
     """Uninstall a version of your box, or all of them. Refused while open jobs use it.
 
     Example: rdukit box uninstall mine:1
+
+    Example: rdukit box uninstall mine
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient

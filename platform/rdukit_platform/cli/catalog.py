@@ -18,6 +18,8 @@ def catalog() -> None:
     """Search and compare boxes, models, experts, checkpoints, PEFs and data sets.
 
     Example: rdukit catalog search digits --task classification
+
+    Example: rdukit catalog search --task segmentation --sort newest
     """
 
 
@@ -54,6 +56,8 @@ def search(
     """List entries with all WORDS in name, description, task or licence. Without WORDS: all entries.
 
     Example: rdukit catalog search crystal --kind box --json
+
+    Example: rdukit catalog search --task segmentation --sort newest
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient
@@ -86,6 +90,8 @@ def show_(entry: str, as_json: bool) -> None:
     ENTRY is a name, as search prints it, or KIND/NAME if two kinds share the name.
 
     Example: rdukit catalog show gpt2
+
+    Example: rdukit catalog show digits:2 --json
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient
@@ -108,6 +114,8 @@ def compare(entries: Sequence[str], as_json: bool) -> None:
     Each is a name, as search prints it, or KIND/NAME if two kinds share the name.
 
     Example: rdukit catalog compare gpt2 llama/llama-3-8b digits:2
+
+    Example: rdukit catalog compare vit lenet --json
     """
     from rdukit_platform.catalog.figures import figure_text
     from rdukit_platform.cli import show

@@ -29,6 +29,8 @@ def context() -> None:
     """Name platforms, and choose the one that commands use.
 
     Example: rdukit context use lab
+
+    Example: rdukit context use local
     """
 
 
@@ -38,6 +40,8 @@ def list_(as_json: bool) -> None:
     """List the named platforms; a star marks the one in use. Tokens are not shown.
 
     Example: rdukit context list
+
+    Example: rdukit context list --json
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.contexts import HOME_CONTEXT, own_url, read_contexts, read_login
@@ -69,6 +73,8 @@ def add(name: str, url: str, token: str | None, is_used: bool) -> None:
     """Add a named platform. Its token is stored in the home folder (contexts.json, 0600).
 
     Example: rdukit context add lab --url https://rdukit.example.com --use
+
+    Example: rdukit context add local --url http://127.0.0.1:8080
     """
     from rdukit_platform.client.contexts import GatewayContext, read_contexts, write_contexts
     from rdukit_platform.settings import current_home
@@ -92,6 +98,8 @@ def use(name: str) -> None:
     The setting gateway.url overrides it, and --context of a command overrides both.
 
     Example: rdukit context use lab
+
+    Example: rdukit context use local
     """
     from rdukit_platform.client.contexts import own_url, read_contexts, read_login, write_contexts
     from rdukit_platform.settings import current_home
@@ -111,6 +119,8 @@ def remove(name: str) -> None:
     """Remove a platform and its token from this list. The token stays valid there unless rdukit logout ended it.
 
     Example: rdukit context remove lab
+
+    Example: rdukit context remove old
     """
     from rdukit_platform.client.contexts import read_contexts, write_contexts
     from rdukit_platform.settings import current_home

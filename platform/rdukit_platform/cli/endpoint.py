@@ -25,6 +25,8 @@ def endpoint() -> None:
     """Run experts behind the gateway; update, roll back, call and delete them.
 
     Example: rdukit endpoint create digits --expert digits:2 --replicas 2
+
+    Example: rdukit endpoint create chat --bundle bundle.yaml --wait
     """
 
 
@@ -80,6 +82,8 @@ def create(
     """Serve an expert, a bundle of experts, or a box with a PEF and a checkpoint, under a name.
 
     Example: rdukit endpoint create digits --expert digits:2 --replicas 2 --wait
+
+    Example: rdukit endpoint create chat --bundle bundle.yaml --wait
     """
     from rdukit_platform.client.http import ApiClient
 
@@ -100,6 +104,8 @@ def list_(limit: int, cursor: str | None, tenant: str | None, as_json: bool) -> 
     """List endpoints, newest first.
 
     Example: rdukit endpoint list --limit 10
+
+    Example: rdukit endpoint list --watch
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient
@@ -132,6 +138,8 @@ def show_(name: str, tenant: str | None, as_json: bool) -> None:
     """Show an endpoint: its state, revisions, replicas and use.
 
     Example: rdukit endpoint show digits
+
+    Example: rdukit endpoint show digits --watch
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient
@@ -223,6 +231,8 @@ def update(
     until rdukit endpoint promote or rollback.
 
     Example: rdukit endpoint update digits --expert digits:3 --canary 10 --wait
+
+    Example: rdukit endpoint update digits --replicas 3
     """
     from rdukit_platform.client.http import ApiClient
 
@@ -243,6 +253,8 @@ def promote(name: str, wait: bool, as_json: bool) -> None:
     """Promote the canary: it gets all calls, in place of the wanted revision.
 
     Example: rdukit endpoint promote digits --wait
+
+    Example: rdukit endpoint promote chat
     """
     from rdukit_platform.client.http import ApiClient
 
@@ -262,6 +274,8 @@ def rollback(name: str, revision: int | None, wait: bool, as_json: bool) -> None
     """Serve an earlier revision again. If there is a canary, only the canary ends.
 
     Example: rdukit endpoint rollback digits --wait
+
+    Example: rdukit endpoint rollback digits --revision 1
     """
     from rdukit_platform.client.http import ApiClient
 
@@ -277,6 +291,8 @@ def delete(name: str, as_json: bool) -> None:
     """Delete an endpoint: its replicas finish their requests and release their tiles.
 
     Example: rdukit endpoint delete digits
+
+    Example: rdukit endpoint delete digits --context lab
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient
@@ -320,6 +336,8 @@ def call(
     """Call an endpoint with a text, or with rows of numbers or of a table.
 
     Example: rdukit endpoint call digits --rows rows.json
+
+    Example: rdukit endpoint call chat --model coder --prompt "def " --max-tokens 40
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient

@@ -15,6 +15,8 @@ def expert() -> None:
     """Promote trained checkpoints to experts; list, compare and deprecate them.
 
     Example: rdukit expert list --search digits
+
+    Example: rdukit expert list --deprecated
     """
 
 
@@ -31,6 +33,8 @@ def promote(job: str, name: str, description: str, licence: str | None, as_json:
     For an evaluate job, the evaluated checkpoint is promoted, with the evaluation's figures.
 
     Example: rdukit expert promote job-7k2m9x41abcd --name digits --description "Reads handwritten digits."
+
+    Example: rdukit expert promote job-7k2m9x41abcd --name digits --licence MIT
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient
@@ -56,6 +60,8 @@ def list_(search: str | None, box: str | None, deprecated: bool, limit: int, cur
     """List experts, a line per version, newest first.
 
     Example: rdukit expert list --box logreg --search digits
+
+    Example: rdukit expert list --deprecated
     """
     from rdukit_platform.catalog.figures import figure_text, headline
     from rdukit_platform.cli import show
@@ -90,6 +96,8 @@ def show_(name: str, as_json: bool) -> None:
     The default is the newest version that is not deprecated.
 
     Example: rdukit expert show digits:1
+
+    Example: rdukit expert show digits --json
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient
@@ -126,6 +134,8 @@ def compare(a: str, b: str, as_json: bool) -> None:
     CHANGE is B minus A.
 
     Example: rdukit expert compare digits:1 digits:2
+
+    Example: rdukit expert compare digits:1 digits:3 --json
     """
     from rdukit_platform.catalog.figures import compare_figures
     from rdukit_platform.cli import show
@@ -158,6 +168,8 @@ def deprecate(name: str, reason: str, as_json: bool) -> None:
     """Deprecate a version of an expert, or all of them. The checkpoints stay.
 
     Example: rdukit expert deprecate digits:1 --reason "digits:2 reads sevens too"
+
+    Example: rdukit expert deprecate digits --reason "the data was wrong"
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient

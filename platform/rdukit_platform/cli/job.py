@@ -37,6 +37,8 @@ def job() -> None:
     """Submit, list, show, watch, compare, clone, pause, resume and cancel jobs.
 
     Example: rdukit job submit logreg compile --wait
+
+    Example: rdukit job submit logreg compile --wait
     """
 
 
@@ -74,6 +76,8 @@ def submit(
     train, infer or evaluate.
 
     Example: rdukit job submit logreg train --input pef=art-1 --input dataset=art-2 --set epochs=2
+
+    Example: rdukit job submit logreg compile --wait
     """
     if file is not None:
         _check_alone("-f", {"file", "dry_run", "wait", "as_json"})
@@ -140,6 +144,8 @@ def list_(
     """List jobs, newest first.
 
     Example: rdukit job list --state failed --label project=genes --search "gpt2 ada@"
+
+    Example: rdukit job list --state running --watch
     """
     wanted = [f"{key}={value}" for key, value in parse_name_values("--label", labels).items()]
     with _client() as client:
@@ -169,6 +175,8 @@ def show_(job_id: str, tenant: str | None, as_json: bool) -> bool:
     """Show one job with its attempts, inputs, outputs and result.
 
     Example: rdukit job show job-7k2m9x41abcd
+
+    Example: rdukit job show job-7k2m9x41abcd --watch
     """
     with _client() as client:
         found = client.get(f"/v1/jobs/{job_id}", tenant=tenant)
@@ -217,6 +225,8 @@ def why(job_id: str, as_json: bool) -> bool:
     job with tiles, the nodes and the numbers of RDUs and XRDUs.
 
     Example: rdukit job why job-7k2m9x41abcd
+
+    Example: rdukit job why job-7k2m9x41abcd --watch
     """
     with _client() as client:
         found = client.get(f"/v1/jobs/{job_id}")
@@ -241,6 +251,8 @@ def logs(job_id: str, follow: bool) -> None:
     """Print the log of a job's box; with --follow the job's events go to stderr.
 
     Example: rdukit job logs --follow job-7k2m9x41abcd
+
+    Example: rdukit job logs job-7k2m9x41abcd
     """
     with _client() as client:
         if not follow:
@@ -263,6 +275,8 @@ def watch(job_id: str, as_json: bool) -> None:
     """Print what happens to a job until it ends; exit status 4 if it does not succeed.
 
     Example: rdukit job watch job-7k2m9x41abcd
+
+    Example: rdukit job watch job-7k2m9x41abcd --json
     """
     with _client() as client:
         show = _show()

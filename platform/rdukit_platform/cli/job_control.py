@@ -125,6 +125,8 @@ def cancel(job_id: str, as_json: bool) -> None:
     """Cancel a job at once, in any open state.
 
     Example: rdukit job cancel job-7k2m9x41abcd
+
+    Example: rdukit job cancel job-7k2m9x41abcd --context lab
     """
     _change(job_id, "cancel", as_json)
 
@@ -137,6 +139,8 @@ def pause(job_id: str, as_json: bool) -> None:
     """Pause a job until it is resumed. A running training writes a checkpoint, and its tiles are freed.
 
     Example: rdukit job pause job-7k2m9x41abcd
+
+    Example: rdukit job pause job-7k2m9x41abcd --context lab
     """
     _change(job_id, "pause", as_json)
 
@@ -149,6 +153,8 @@ def resume(job_id: str, as_json: bool) -> None:
     """Resume a paused job: a training from its checkpoint, other verbs from the beginning.
 
     Example: rdukit job resume job-7k2m9x41abcd
+
+    Example: rdukit job resume job-7k2m9x41abcd --context lab
     """
     _change(job_id, "resume", as_json)
 

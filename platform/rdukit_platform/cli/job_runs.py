@@ -51,6 +51,8 @@ def clone(
     What is not given stays as JOB has it; labels are given all or none.
 
     Example: rdukit job clone job-7k2m9x41abcd --set lr=0.1 --wait
+
+    Example: rdukit job clone job-7k2m9x41abcd --default lr --name again
     """
     from rdukit_platform.cli.job_files import submit_body
 
@@ -74,6 +76,8 @@ def compare(jobs: Sequence[str], show_all: bool, as_json: bool) -> None:
     A parameter that a job did not set has its box's default. Metrics are the last values of the jobs' progress.
 
     Example: rdukit job compare job-7k2m9x41abcd job-9m4p2x63cdef
+
+    Example: rdukit job compare job-7k2m9x41abcd job-9m4p2x63cdef --all
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient
@@ -97,6 +101,8 @@ def metrics(job_id: str, as_csv: bool, is_all: bool, out: Path | None, as_json: 
     """Print a job's progress figures: step, loss and other metrics of its box, up to four times a second.
 
     Example: rdukit job metrics job-7k2m9x41abcd --all --csv --out loss.csv
+
+    Example: rdukit job metrics job-7k2m9x41abcd
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient

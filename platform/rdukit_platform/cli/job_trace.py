@@ -22,6 +22,8 @@ def trace(job_id: str, as_json: bool) -> None:
     """Show where a job's time went: queue, worker, box, compile phases and runs, each with its seconds.
 
     Example: rdukit job trace job-7k2m9x41abcd
+
+    Example: rdukit job trace job-7k2m9x41abcd --json
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient

@@ -28,6 +28,8 @@ def up(port: int | None, host: str | None, as_json: bool) -> None:
     Broker, node daemon, gateway, scheduler and worker run as child processes; their state is in $RDUKIT_HOME.
 
     Example: rdukit up --port 8080
+
+    Example: rdukit up --host 0.0.0.0
     """
     from rdukit_platform.up.run import run_platform
 
@@ -63,6 +65,8 @@ def demo(box: str, home: Path | None, port: int, as_json: bool) -> None:
     on digits that the model has not seen, and stops everything. The exit status is 0 only if the accuracy reaches 0.90.
 
     Example: rdukit demo --home /tmp/demo
+
+    Example: rdukit demo --port 8080 --json
     """
     from rdukit_platform.cli.demo_run import follow_pipeline, started_platform
 

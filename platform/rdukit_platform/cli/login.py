@@ -28,6 +28,8 @@ def login(url: str | None, name: str | None, no_browser: bool, as_json: bool) ->
     address, log in, compare the code, and allow it.
 
     Example: rdukit login --url https://rdukit.example.com
+
+    Example: rdukit login --name laptop --no-browser
     """
     from rdukit_platform.client.contexts import keep_login, login_target
     from rdukit_platform.client.http import ApiClient
@@ -55,6 +57,8 @@ def logout() -> None:
     """End the token of rdukit login, and delete it here.
 
     Example: rdukit logout
+
+    Example: rdukit logout --context lab
     """
     from rdukit_platform.client.contexts import find_login, forget_login
     from rdukit_platform.client.http import ApiClient
@@ -78,6 +82,8 @@ def whoami(as_json: bool) -> None:
     """Show your identity on the platform: user, tenant, role, and the end of the token.
 
     Example: rdukit whoami
+
+    Example: rdukit whoami --json
     """
     from rdukit_platform.client.contexts import find_place
     from rdukit_platform.client.http import ApiClient

@@ -38,6 +38,8 @@ def cordon(component: str, reason: str, node: str, as_json: bool) -> None:
     NODE is a node's name, for the complete node; COMPONENT is a path such as /NODE/XRDU_0 on the node of --node.
 
     Example: rdukit node cordon /NODE/XRDU_0/RDU_1 --node blade-7 --reason "noisy fan"
+
+    Example: rdukit node cordon blade-7
     """
     node, component = chosen_part(node, component)
     _change(node, "cordon", {"component": component, "reason": reason}, as_json)
@@ -52,6 +54,8 @@ def uncordon(component: str, node: str, as_json: bool) -> None:
     """Uncordon a node, or a part of it with everything below, so that it is allocated again.
 
     Example: rdukit node uncordon blade-7
+
+    Example: rdukit node uncordon /NODE/XRDU_0/RDU_1 --node blade-7
     """
     node, component = chosen_part(node, component)
     _change(node, "uncordon", {"component": component}, as_json)
@@ -74,6 +78,8 @@ def drain(component: str, deadline: float | None, reason: str, node: str, as_jso
     """Cordon a part of a node, and let running work finish. Jobs that the deadline ends resume from checkpoints.
 
     Example: rdukit node drain blade-7 --deadline 600 --reason "new firmware"
+
+    Example: rdukit node drain /NODE/XRDU_0/RDU_0 --reason repair
     """
     node, component = chosen_part(node, component)
     _change(node, "drain", {"component": component, "deadline_s": deadline, "reason": reason}, as_json)
@@ -89,6 +95,8 @@ def release(lease: str, reason: str, node: str, as_json: bool) -> None:
     """End a lease of any user. Its job is queued again.
 
     Example: rdukit node release lease-9d3e5f0a1b2c --reason "stuck"
+
+    Example: rdukit node release lease-9d3e5f0a1b2c --node blade-7
     """
     _change(node, f"leases/{quote(lease, safe='')}/release", {"reason": reason}, as_json)
 
@@ -109,6 +117,8 @@ def maintain(
     """Plan a maintenance window. The part is drained from its start to its end.
 
     Example: rdukit node maintain --start 2026-12-01T06:00 --end 2026-12-01T10:00 --reason "power works"
+
+    Example: rdukit node maintain blade-7 --end 2026-12-01T10:00 --deadline 900 --reason works
     """
     node, component = chosen_part(node, component)
     body = {
@@ -127,6 +137,8 @@ def end_maintenance(window: str, node: str, as_json: bool) -> None:
     """End a maintenance window now, or cancel a planned one.
 
     Example: rdukit node end-maintenance mw-472c71ce
+
+    Example: rdukit node end-maintenance mw-472c71ce --node blade-7
     """
     from rdukit_platform.client.http import ApiClient
 
@@ -142,6 +154,8 @@ def list_(as_json: bool) -> None:
     """List the platform's nodes: state, tiles, and last heartbeat.
 
     Example: rdukit node list
+
+    Example: rdukit node list --watch
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient
@@ -182,6 +196,8 @@ def leave(node: str, wait: bool, as_json: bool) -> None:
     Needs a token with the scope admin. To end running work, too: rdukit node drain NODE --deadline 0
 
     Example: rdukit node leave blade-7 --wait
+
+    Example: rdukit node leave blade-7
     """
     _move(node, "leave", as_json, wait)
 
@@ -197,6 +213,8 @@ def label(node: str, labels: tuple[str, ...], as_json: bool) -> None:
     They override those of its setting node.labels. Needs a token with the scope admin.
 
     Example: rdukit node label blade-7 zone=a rack-
+
+    Example: rdukit node label blade-7 rack=3
     """
     from rdukit_platform.client.http import ApiClient
 
@@ -219,6 +237,8 @@ def rejoin(node: str, as_json: bool) -> None:
     """Let a node take jobs again that is leaving, or that has left and still runs.
 
     Example: rdukit node rejoin blade-7
+
+    Example: rdukit node rejoin blade-7 --context lab
     """
     _move(node, "rejoin", as_json)
 
@@ -248,6 +268,8 @@ def join(
     home folder of its own ($RDUKIT_HOME).
 
     Example: rdukit node join --name blade-7 --database postgresql+psycopg://rdukit@db/rdukit --broker redis://mq:6379/0
+
+    Example: rdukit node join --label zone=a --replicas 2
     """
     from rdukit_platform.settings import (
         ARTIFACTS_STORE,

@@ -26,6 +26,8 @@ def pipeline() -> None:
     """Submit, list, show, cancel and schedule pipelines of jobs.
 
     Example: rdukit pipeline submit digits.yaml --watch
+
+    Example: rdukit pipeline submit digits.yaml --no-cache
     """
 
 
@@ -40,6 +42,8 @@ def submit(file: Path, no_cache: bool, key: str | None, watch: bool, as_json: bo
     """Submit the pipeline in a YAML FILE, with the keys of POST /v1/pipelines: name and steps.
 
     Example: rdukit pipeline submit digits.yaml --watch
+
+    Example: rdukit pipeline submit digits.yaml --no-cache
     """
     from rdukit_platform.client.http import ApiClient
 
@@ -68,6 +72,8 @@ def list_(limit: int, cursor: str | None, as_json: bool) -> None:
     """List pipelines, newest first.
 
     Example: rdukit pipeline list --limit 10
+
+    Example: rdukit pipeline list --watch
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient
@@ -95,6 +101,8 @@ def show_(pipeline_id: str, watch: bool, as_json: bool) -> None:
     """Show a pipeline's steps: their sources, states and jobs.
 
     Example: rdukit pipeline show pipe-7k2m9x41abcd
+
+    Example: rdukit pipeline show pipe-7k2m9x41abcd --watch
     """
     from rdukit_platform.client.http import ApiClient
 
@@ -115,6 +123,8 @@ def cancel(pipeline_id: str, as_json: bool) -> None:
     """Cancel all jobs of a pipeline that have not ended.
 
     Example: rdukit pipeline cancel pipe-7k2m9x41abcd
+
+    Example: rdukit pipeline cancel pipe-7k2m9x41abcd --context lab
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient

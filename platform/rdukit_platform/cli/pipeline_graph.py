@@ -22,6 +22,8 @@ def graph(file: Path, svg: Path | None, boxes: bool, as_json: bool) -> None:
     Without --boxes it needs no platform and does not check the boxes.
 
     Example: rdukit pipeline graph digits.yaml --svg digits.svg
+
+    Example: rdukit pipeline graph digits.yaml
     """
     from rdukit_platform.cli import show
     from rdukit_platform.jobs.steps_picture import describe_steps, draw_steps, steps_of_file

@@ -31,6 +31,8 @@ def schedule(file: Path, cron: str, zone: str, name: str | None, missed: str, ov
     """Schedule the pipeline in a YAML FILE: submit it at the times of a cron expression.
 
     Example: rdukit pipeline schedule digits.yaml --cron "0 3 * * *" --zone Europe/Berlin --missed latest
+
+    Example: rdukit pipeline schedule digits.yaml --cron "*/30 * * * *" --name often
     """
     from rdukit_platform.cli.job import read_pipeline
 
@@ -53,6 +55,8 @@ def schedules(name: str | None, limit: int, cursor: str | None, as_json: bool) -
     """List schedules with their next and last run, or show the runs of one.
 
     Example: rdukit pipeline schedules digits
+
+    Example: rdukit pipeline schedules --watch
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient
@@ -84,6 +88,8 @@ def unschedule(name: str, as_json: bool) -> None:
     """Remove a schedule; pipelines that it has submitted go on.
 
     Example: rdukit pipeline unschedule digits
+
+    Example: rdukit pipeline unschedule often
     """
     from rdukit_platform.cli import show
 
@@ -99,6 +105,8 @@ def pause(name: str, as_json: bool) -> None:
     """Pause a schedule: it submits nothing until it is resumed.
 
     Example: rdukit pipeline pause digits
+
+    Example: rdukit pipeline pause digits --context lab
     """
     _tell(_call("POST", f"{_path(name)}/pause"), as_json)
 
@@ -111,6 +119,8 @@ def resume(name: str, as_json: bool) -> None:
     """Resume a paused schedule at its next due time.
 
     Example: rdukit pipeline resume digits
+
+    Example: rdukit pipeline resume digits --context lab
     """
     _tell(_call("POST", f"{_path(name)}/resume"), as_json)
 

@@ -161,6 +161,8 @@ def audit() -> None:
     """List and verify the audit log. Tenants see their own entries, administrators all.
 
     Example: rdukit audit list --outcome refused
+
+    Example: rdukit audit list --outcome refused --limit 20
     """
 
 
@@ -178,6 +180,8 @@ def list_(
     """List entries of the audit log, newest first.
 
     Example: rdukit audit list --action token.create --json
+
+    Example: rdukit audit list --outcome refused --limit 20
     """
     from rdukit_platform.client.http import ApiClient
 
@@ -211,6 +215,8 @@ def verify(exported: Path | None, as_json: bool) -> None:
     A tenant's token verifies the tenant's chains, an administrator's all.
 
     Example: rdukit audit verify
+
+    Example: rdukit audit verify --json
     """
     from rdukit_platform.client.http import ApiClient
 
@@ -249,6 +255,8 @@ def export(output: Path | None) -> None:
     """Write the whole audit log as JSON lines, oldest first, with its digests. Needs the scope admin.
 
     Example: rdukit audit export --output audit.jsonl
+
+    Example: rdukit audit export -o audit.jsonl --context lab
     """
     from rdukit.files.atomic import atomic_target
     from rdukit_platform.client.http import ApiClient

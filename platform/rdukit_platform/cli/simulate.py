@@ -52,6 +52,8 @@ def simulate() -> None:
     """Simulate the scheduler with other jobs, or a training on more machines.
 
     Example: rdukit simulate queue --jobs 2000 --tenants 20 --nodes 4
+
+    Example: rdukit simulate queue --jobs 3000 --tenants 20 --nodes 4 --load 1.1
     """
 
 
@@ -173,6 +175,8 @@ def queue(
     tenants, quotas and priorities make no difference.
 
     Example: rdukit simulate queue --swf trace.swf --nodes 8 -o queue.svg
+
+    Example: rdukit simulate queue --jobs 3000 --tenants 20 --nodes 4 --load 1.1
     """
     if output is not None and output.suffix != ".svg":
         raise InvalidArgument(f"a picture is SVG and its name ends in .svg, not {output.name!r}")

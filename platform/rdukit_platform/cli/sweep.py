@@ -23,6 +23,8 @@ def sweep() -> None:
     """Try a training with several values of its parameters, and show which are best.
 
     Example: rdukit sweep list
+
+    Example: rdukit sweep list --watch
     """
 
 
@@ -73,6 +75,8 @@ def submit(file: Path | None, wait: bool, as_json: bool, **options: Any) -> None
     A FILE has the keys of POST /v1/sweeps: job, space, algorithm, objective and more.
 
     Example: rdukit sweep submit --box logreg --input pef=art-1 --input dataset=art-2 --grid lr=0.1,0.01 --wait
+
+    Example: rdukit sweep submit sweep.yaml --wait
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient
@@ -105,6 +109,8 @@ def list_(limit: int, cursor: str | None, as_json: bool) -> None:
     """List sweeps, newest first.
 
     Example: rdukit sweep list --limit 10
+
+    Example: rdukit sweep list --watch
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient
@@ -133,6 +139,8 @@ def show_(sweep_id: str, as_json: bool) -> bool:
     """Show a sweep with its trials; the best is marked.
 
     Example: rdukit sweep show sweep-7k2m9x41abcd
+
+    Example: rdukit sweep show sweep-7k2m9x41abcd --watch
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient
@@ -154,6 +162,8 @@ def cancel(sweep_id: str, as_json: bool) -> None:
     """Cancel a sweep at once, and its open trials.
 
     Example: rdukit sweep cancel sweep-7k2m9x41abcd
+
+    Example: rdukit sweep cancel sweep-7k2m9x41abcd --context lab
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient

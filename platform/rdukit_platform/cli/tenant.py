@@ -73,6 +73,8 @@ def tenant() -> None:
     """Create tenants and API tokens. Needs a token with the scope admin.
 
     Example: rdukit tenant create lab
+
+    Example: rdukit tenant create guest --max-jobs 4
     """
 
 
@@ -83,6 +85,8 @@ def list_(as_json: bool) -> None:
     """List all tenants.
 
     Example: rdukit tenant list
+
+    Example: rdukit tenant list --json
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient
@@ -115,6 +119,8 @@ def create(
     """Add a tenant. Prints its id. A NAME has lower-case letters, digits and hyphens.
 
     Example: rdukit tenant create lab --quota 8 --max-tiles 16
+
+    Example: rdukit tenant create guest --max-jobs 4
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient
@@ -150,6 +156,8 @@ def set_(
     """Change a tenant (id or name).
 
     Example: rdukit tenant set lab --weight 2 --quota 8 --max-tiles 16 --artifact-bytes 10GiB
+
+    Example: rdukit tenant set guest --max-jobs none
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient
@@ -178,6 +186,8 @@ def roles(as_json: bool) -> None:
     """List the roles that tokens and members have, and the scopes of each.
 
     Example: rdukit tenant roles
+
+    Example: rdukit tenant roles --json
     """
     from rdukit_platform.cli import show
 
@@ -197,6 +207,8 @@ def show_(tenant_id: str | None, as_json: bool) -> None:
     """Show a tenant (id or name) and its present use; without TENANT the token's own.
 
     Example: rdukit tenant show lab
+
+    Example: rdukit tenant show
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient
@@ -237,6 +249,8 @@ def token(
     administrator's token. That token ends after 15 minutes, or --expires-in up to 1h.
 
     Example: rdukit tenant token lab --scope read --expires-in 30d
+
+    Example: rdukit tenant token --break-glass --reason "the administrator's token is lost"
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient

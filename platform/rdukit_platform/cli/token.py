@@ -50,6 +50,8 @@ def token() -> None:
     """List, create, rotate and revoke the API tokens of your tenant. Needs a token with the scope tokens, or admin.
 
     Example: rdukit token create ci --scope jobs:write --expires-in 30d
+
+    Example: rdukit token create ci --role viewer
     """
 
 
@@ -63,6 +65,8 @@ def list_(tenant: str | None, limit: int, cursor: str | None, as_json: bool) -> 
     """List tokens, newest first, also ended ones.
 
     Example: rdukit token list
+
+    Example: rdukit token list --json
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient
@@ -95,6 +99,8 @@ def create(name: str, scopes: Sequence[str], role: str | None, life_s: float | N
     """Create a token with no more than your own scopes. It is printed once; NAME describes its purpose.
 
     Example: rdukit token create dashboard --scope read --expires-in 90d
+
+    Example: rdukit token create ci --role viewer
     """
     from rdukit_platform.client.http import ApiClient
 
@@ -117,6 +123,8 @@ def rotate(token_id: str | None, grace_s: float | None, as_json: bool) -> None:
     context) is replaced there.
 
     Example: rdukit token rotate --grace 10m
+
+    Example: rdukit token rotate tok-7k2m9x41abcd
     """
     from rdukit_platform.client.contexts import find_place, keep_token
     from rdukit_platform.client.http import ApiClient
@@ -141,6 +149,8 @@ def revoke(token_id: str, with_made: bool, as_json: bool) -> None:
     """End a token now, with the streams and console sessions that it opened. Prints the ids of those that ended.
 
     Example: rdukit token revoke tok-7k2m9x41abcd --with-made
+
+    Example: rdukit token revoke tok-7k2m9x41abcd
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient
@@ -163,6 +173,8 @@ def block(token_id: str, as_json: bool) -> None:
     """Block a token of any tenant at once, as administrator. See who loads the gateway: rdukit status.
 
     Example: rdukit token block tok-7k2m9x41abcd
+
+    Example: rdukit token block tok-7k2m9x41abcd --context lab
     """
     _change(token_id, "block", "blocked; to undo: rdukit token unblock", as_json)
 
@@ -175,6 +187,8 @@ def unblock(token_id: str, as_json: bool) -> None:
     """Unblock a blocked token, as administrator.
 
     Example: rdukit token unblock tok-7k2m9x41abcd
+
+    Example: rdukit token unblock tok-7k2m9x41abcd --context lab
     """
     _change(token_id, "unblock", "unblocked", as_json)
 

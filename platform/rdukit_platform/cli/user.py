@@ -19,6 +19,8 @@ def user() -> None:
     Needs the role tenant-admin; those of other tenants are for the organisation's administrators and the platform's.
 
     Example: rdukit user invite ada@example.com --role ml-engineer
+
+    Example: rdukit user invite grace@example.com --role viewer --tenant lab
     """
 
 
@@ -35,6 +37,8 @@ def list_(tenant: str | None, is_all: bool, limit: int, cursor: str | None, as_j
     """List the members of a tenant and their roles.
 
     Example: rdukit user list
+
+    Example: rdukit user list --tenant lab
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient
@@ -71,6 +75,8 @@ def invite(email: str, role: str, tenant: str | None, as_json: bool) -> None:
     """Invite an e-mail address: whoever logs in with it, verified, is a member. Prints the user's id; no mail is sent.
 
     Example: rdukit user invite ada@example.com --role ml-engineer
+
+    Example: rdukit user invite grace@example.com --role viewer --tenant lab
     """
     from rdukit_platform.client.http import ApiClient
 
@@ -92,6 +98,8 @@ def role(member: str, new_role: str, tenant: str | None, as_json: bool) -> None:
     """Change the role of a member (e-mail or id). Its sessions and tokens are limited to that role at once.
 
     Example: rdukit user role ada@example.com viewer
+
+    Example: rdukit user role ada@example.com tenant-admin --tenant lab
     """
     from rdukit_platform.client.http import ApiClient
 
@@ -108,6 +116,8 @@ def remove(member: str, tenant: str | None, as_json: bool) -> None:
     """Remove a member (e-mail or id) from a tenant. Its sessions and tokens there end at once.
 
     Example: rdukit user remove ada@example.com
+
+    Example: rdukit user remove ada@example.com --tenant lab
     """
     from rdukit_platform.client.http import ApiClient
 
@@ -123,6 +133,8 @@ def disable(member: str, as_json: bool) -> None:
     """Disable a user, and end all of its sessions and tokens. Needs the scope admin.
 
     Example: rdukit user disable ada@example.com
+
+    Example: rdukit user disable ada@example.com --context lab
     """
     _change(member, {"disabled": True}, as_json)
 
@@ -135,6 +147,8 @@ def enable(member: str, as_json: bool) -> None:
     """Enable a disabled user. Needs the scope admin.
 
     Example: rdukit user enable ada@example.com
+
+    Example: rdukit user enable ada@example.com --context lab
     """
     _change(member, {"disabled": False}, as_json)
 
@@ -148,6 +162,8 @@ def admin(member: str, is_off: bool, as_json: bool) -> None:
     """Make a user an administrator of the platform: everything, of all tenants. Needs the scope admin.
 
     Example: rdukit user admin ada@example.com
+
+    Example: rdukit user admin ada@example.com --off
     """
     _change(member, {"admin": not is_off}, as_json)
 
@@ -157,6 +173,8 @@ def org() -> None:
     """Group tenants into organisations, whose administrators manage their members. Needs the scope admin.
 
     Example: rdukit org create acme
+
+    Example: rdukit org create acme --json
     """
 
 
@@ -167,6 +185,8 @@ def list_organisations(as_json: bool) -> None:
     """List organisations, their tenants and administrators.
 
     Example: rdukit org list
+
+    Example: rdukit org list --json
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient
@@ -191,6 +211,8 @@ def create(name: str, as_json: bool) -> None:
     """Add an organisation. Prints its id. A NAME has lower-case letters, digits and hyphens.
 
     Example: rdukit org create acme
+
+    Example: rdukit org create acme --json
     """
     from rdukit_platform.client.http import ApiClient
 
@@ -207,6 +229,8 @@ def add_tenant(organisation: str, tenant: str, as_json: bool) -> None:
     """Add a tenant to an organisation (ids or names).
 
     Example: rdukit org add-tenant acme lab
+
+    Example: rdukit org add-tenant acme lab --context lab
     """
     _put_or_delete("put", organisation, "tenants", tenant, as_json)
 
@@ -220,6 +244,8 @@ def remove_tenant(organisation: str, tenant: str, as_json: bool) -> None:
     """Remove a tenant from its organisation.
 
     Example: rdukit org remove-tenant acme lab
+
+    Example: rdukit org remove-tenant acme lab --context lab
     """
     _put_or_delete("delete", organisation, "tenants", tenant, as_json)
 
@@ -233,6 +259,8 @@ def add_admin(organisation: str, email: str, as_json: bool) -> None:
     """Make a user an administrator of an organisation: tenant-admin in each of its tenants.
 
     Example: rdukit org add-admin acme grace@example.com
+
+    Example: rdukit org add-admin acme grace@example.com --context lab
     """
     _put_or_delete("put", organisation, "admins", email, as_json)
 
@@ -246,6 +274,8 @@ def remove_admin(organisation: str, email: str, as_json: bool) -> None:
     """Remove a user (e-mail or id) as administrator of an organisation.
 
     Example: rdukit org remove-admin acme grace@example.com
+
+    Example: rdukit org remove-admin acme grace@example.com --context lab
     """
     _put_or_delete("delete", organisation, "admins", email, as_json)
 

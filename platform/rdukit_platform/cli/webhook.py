@@ -23,6 +23,8 @@ def webhook() -> None:
     """Manage webhooks, which notify URLs about job events by signed messages.
 
     Example: rdukit webhook add https://example.org/hooks --event job.succeeded --event job.failed
+
+    Example: rdukit webhook add https://example.org/hooks --event job.succeeded --event job.failed
     """
 
 
@@ -41,6 +43,8 @@ def add(url: str, events: Sequence[str], as_json: bool) -> None:
     """Add a webhook. Prints its id and, only this once, the secret that signs its messages.
 
     Example: rdukit webhook add https://example.org/hooks --event job.failed
+
+    Example: rdukit webhook add https://example.org/hooks --event job.succeeded --event job.failed
     """
     _print_new(_call("POST", "/v1/webhooks", {"url": url, "events": list(events)}), as_json)
 
@@ -52,6 +56,8 @@ def list_(as_json: bool) -> None:
     """List webhooks, newest first.
 
     Example: rdukit webhook list
+
+    Example: rdukit webhook list --json
     """
     from rdukit_platform.cli import show
 
@@ -73,6 +79,8 @@ def remove(webhook_id: str, as_json: bool) -> None:
     """Delete a webhook and its undelivered messages.
 
     Example: rdukit webhook remove hook-7k2m9x41abcd
+
+    Example: rdukit webhook remove hook-7k2m9x41abcd --context lab
     """
     from rdukit_platform.cli import show
 
@@ -89,6 +97,8 @@ def disable(webhook_id: str, reason: str, as_json: bool) -> None:
     """Disable a webhook until it is enabled again; its pending messages are dropped.
 
     Example: rdukit webhook disable hook-7k2m9x41abcd --reason "the receiver moves"
+
+    Example: rdukit webhook disable hook-7k2m9x41abcd
     """
     _print_standing(_call("POST", f"/v1/webhooks/{webhook_id}/disable", {"reason": reason}), as_json)
 
@@ -101,6 +111,8 @@ def enable(webhook_id: str, as_json: bool) -> None:
     """Enable a disabled webhook for events from now on; dropped messages need redeliver.
 
     Example: rdukit webhook enable hook-7k2m9x41abcd
+
+    Example: rdukit webhook enable hook-7k2m9x41abcd --context lab
     """
     _print_standing(_call("POST", f"/v1/webhooks/{webhook_id}/enable"), as_json)
 
@@ -121,6 +133,8 @@ def rotate(webhook_id: str, grace_s: float, as_json: bool) -> None:
     """Replace a webhook's secret. The new one is printed once; for a while both sign messages.
 
     Example: rdukit webhook rotate hook-7k2m9x41abcd --grace 12h
+
+    Example: rdukit webhook rotate hook-7k2m9x41abcd
     """
     _print_new(_call("POST", f"/v1/webhooks/{webhook_id}/rotate", {"grace_s": grace_s}), as_json)
 
@@ -133,6 +147,8 @@ def test(webhook_id: str, as_json: bool) -> None:
     """Send a test message to a webhook and wait for the first attempt; exit status 4 if it was not delivered.
 
     Example: rdukit webhook test hook-7k2m9x41abcd
+
+    Example: rdukit webhook test hook-7k2m9x41abcd --context lab
     """
     from rdukit_platform.cli import show
 
@@ -163,6 +179,8 @@ def deliveries(webhook_id: str, state: str | None, limit: int, cursor: str | Non
     """List the messages to a webhook, newest first, with their last and next delivery attempts.
 
     Example: rdukit webhook deliveries hook-7k2m9x41abcd --state dead
+
+    Example: rdukit webhook deliveries hook-7k2m9x41abcd --watch
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient
@@ -193,6 +211,8 @@ def redeliver(webhook_id: str, delivery_id: str, as_json: bool) -> None:
     """Send a message again now, even if it was delivered or dropped.
 
     Example: rdukit webhook redeliver hook-7k2m9x41abcd msg-7k2m9x41abcd
+
+    Example: rdukit webhook redeliver hook-7k2m9x41abcd msg-7k2m9x41abcd --context lab
     """
     from rdukit_platform.cli import show
 

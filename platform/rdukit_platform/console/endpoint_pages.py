@@ -13,14 +13,18 @@ from rdukit.errors import RdukitError
 from rdukit.pef.file import Answers
 from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import platform_of
+from rdukit_platform.api.endpoint_calls import calls_of
 from rdukit_platform.api.endpoints import show_all, show_one
 from rdukit_platform.artifacts.service import get_artifact
 from rdukit_platform.catalog.model import Boxes
 from rdukit_platform.catalog.own import with_own
+from rdukit_platform.console import curve as picture
 from rdukit_platform.console.access import Visitor
 from rdukit_platform.console.endpoint_form import SIZE, view_fields
+from rdukit_platform.console.endpoint_load import view_load
 from rdukit_platform.console.page import PageRoute, fragment, gateway_address, live, page
 from rdukit_platform.console.snippets import Readable, snippets_of
+from rdukit_platform.endpoints.history import MINUTE_S
 from rdukit_platform.endpoints.schemas import Endpoint
 from rdukit_platform.endpoints.service import get_endpoint, list_endpoints
 from rdukit_platform.jobs.pef_summary import summary_of
@@ -127,10 +131,14 @@ def curl_commands(url: str, endpoint: Endpoint, answers: Answers | None) -> list
 
 def _part(request: Request, caller: Caller, name: str) -> tuple[Markup, Endpoint]:
     platform = platform_of(request)
+    now = platform.clock.now()
     with platform.database.read() as session:
-        found = show_one(session, get_endpoint(session, caller.tenant_id, name), platform.clock.now())
+        row = get_endpoint(session, caller.tenant_id, name)
+        found = show_one(session, row, now)
+        load = view_load(calls_of(request).history.read(row.id, now), int(now // MINUTE_S))
     part = live(
         request, "endpoint", f"/console/endpoints/{name}/part", "_endpoint.html", endpoint=found, tones=TONES,
-        can_write=allows(caller.scopes, ENDPOINTS_WRITE),
+        can_write=allows(caller.scopes, ENDPOINTS_WRITE), load=load,
+        size=(picture.WIDTH, picture.HEIGHT), edges=(picture.LEFT, picture.WIDTH - picture.RIGHT),
     )  # fmt: skip
     return part, found

@@ -55,11 +55,11 @@ GROUPS: Final = (
         "System",
         (
             NavigationPage("Nodes", "/console/nodes", "nodes"),
-            NavigationPage("Tenants", "/console/tenants", "scheduler"),
+            NavigationPage("Tenants", "/console/tenants", "quotas"),
             NavigationPage("Members", "/console/members", "identity"),
-            NavigationPage("Tokens", "/console/tokens", "security", frozenset({TOKENS, ADMIN})),
+            NavigationPage("Tokens", "/console/tokens", "tokens", frozenset({TOKENS, ADMIN})),
             NavigationPage("Webhooks", "/console/webhooks", "webhooks"),
-            NavigationPage("Audit", "/console/audit", "security"),
+            NavigationPage("Audit", "/console/audit", "audit-log"),
         ),
     ),
 )

@@ -117,7 +117,9 @@ class ChatOptions:
     system: str = ""
 
 
-def chat_body(model: str, messages: Sequence[Mapping[str, str]], options: ChatOptions, *, logprobs: bool) -> bytes:
+def chat_body(
+    model: str, messages: Sequence[Mapping[str, str]], options: ChatOptions, *, logprobs: bool, stream: bool = False
+) -> bytes:
     """Return the body of ``POST /v1/chat/completions``.
 
     Raises:
@@ -133,7 +135,8 @@ def chat_body(model: str, messages: Sequence[Mapping[str, str]], options: ChatOp
             body["seed"] = int(options.seed) & ((1 << 63) - 1)
         except ValueError as cause:
             raise InvalidArgument(f"seed {options.seed[:40]!r} is no whole number; legal: one, or nothing") from cause
-    return orjson.dumps(body | ({"logprobs": True, "top_logprobs": ALTERNATIVES} if logprobs else {}))
+    body |= {"logprobs": True, "top_logprobs": ALTERNATIVES} if logprobs else {}
+    return orjson.dumps(body | ({"stream": True, "stream_options": {"include_usage": True}} if stream else {}))
 
 
 def read_chat(answer: bytes) -> ShownAnswer:
@@ -147,7 +150,7 @@ def read_chat(answer: bytes) -> ShownAnswer:
         choice = found["choices"][0]
         text, usage = choice["message"]["content"], found.get("usage") or {}
         content = ((choice.get("logprobs") or {}).get("content") or []) if isinstance(choice, dict) else []
-        tokens = tuple(_token(each) for each in content[:MAX_TOKENS_SHOWN])
+        tokens = tuple(show_token(each) for each in content[:MAX_TOKENS_SHOWN])
         counts = [usage.get(f"{kind}_tokens") for kind in ("prompt", "completion")]
         finish = str(choice.get("finish_reason") or "")
         details = usage.get("prompt_tokens_details") or {}
@@ -162,7 +165,8 @@ def read_chat(answer: bytes) -> ShownAnswer:
     return ShownAnswer(str(text), tokens, finish[:40], prompt, completion, cached, first_s, rate)
 
 
-def _token(value: Mapping[str, Any]) -> ShownToken:
+def show_token(value: Mapping[str, Any]) -> ShownToken:
+    """Return a token of an answer as the page shows it, from its entry in ``logprobs``."""
     others = value.get("top_logprobs") or []
     probability = _probability(value.get("logprob"))
     words = "" if probability is None else f"{100 * probability:.1f} %"

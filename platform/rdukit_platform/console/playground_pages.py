@@ -1,6 +1,10 @@
-"""The console's playground of an endpoint: a chat, or rows in and outputs out, without JavaScript."""
+"""The console's playground of an endpoint: a chat, or rows in and outputs out.
+
+The form works without JavaScript. With it a chat is streamed into the page, and can be stopped.
+"""
 
 import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import Annotated, Final
@@ -17,7 +21,7 @@ from rdukit_platform.api.endpoint_calls import PassedRequest, calls_of
 from rdukit_platform.api.endpoints import show_all, show_one
 from rdukit_platform.console.access import Player, Visitor
 from rdukit_platform.console.endpoint_pages import find_answers, makes_text
-from rdukit_platform.console.page import PageRoute, page
+from rdukit_platform.console.page import SECURITY_HEADERS, PageRoute, page
 from rdukit_platform.console.playground import (
     MAX_TEXT,
     Answerer,
@@ -33,6 +37,7 @@ from rdukit_platform.console.playground import (
     read_outputs,
     rows_body,
 )
+from rdukit_platform.console.playground_stream import EventReader, show_event
 from rdukit_platform.endpoints.schemas import Endpoint
 from rdukit_platform.endpoints.service import get_endpoint, list_endpoints
 from rdukit_platform.tenants.scopes import ENDPOINTS_CALL, allows
@@ -45,6 +50,8 @@ MAX_ANSWER: Final = 8 << 20
 #: Endpoints that a second one is chosen from.
 MAX_BESIDE: Final = 50
 CHAT, ROWS = "chat", "rows"
+#: Type of a streamed answer: a line of JSON for each event.
+LINES: Final = "application/x-ndjson"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +136,69 @@ async def play(
         chat = [*asked, {"role": "assistant", "content": answer.text[:MAX_TEXT]}]
         given["prompt"] = ""
     return _page(request, caller, seen, CHAT, given, played, chat)
+
+
+@router.post("/{name}/playground/stream")
+async def stream_chat(
+    request: Request,
+    name: str,
+    caller: Player,
+    prompt: Annotated[str, Form(max_length=MAX_TEXT)] = "",
+    history: Annotated[str, Form()] = "",
+    model: Annotated[str, Form(max_length=128)] = "",
+    max_tokens: Annotated[int, Form(ge=1, le=4096)] = 64,
+    temperature: Annotated[float, Form(ge=0, le=2)] = 0.0,
+    top_p: Annotated[float, Form(gt=0, le=1)] = 1.0,
+    seed: Annotated[str, Form(max_length=20)] = "",
+    system: Annotated[str, Form(max_length=MAX_TEXT)] = "",
+) -> Response:
+    """Return the answer of a chat as it is generated, a line of JSON for each event; ``show_event`` has their fields.
+
+    A caller who leaves stops the generation. Errors are lines, too.
+    """
+    try:
+        if not prompt.strip():
+            raise InvalidArgument("Write something first.")
+        asked = [*read_history(history), {"role": "user", "content": prompt}]
+        options = ChatOptions(max_tokens, temperature, top_p, seed, system)
+        body = chat_body(
+            model or await to_thread.run_sync(_model_of, request, caller, name), asked, options,
+            logprobs=True, stream=True,
+        )  # fmt: skip
+        headers = {"content-type": "application/json", "accept": "text/event-stream"}
+        passed = PassedRequest("POST", "v1/chat/completions", body, headers=headers)
+        answer = await calls_of(request).call(caller.tenant_id, name, passed)
+        if answer.status_code >= 400:
+            raise InvalidArgument(_error_words(await _read(answer)) or f"the endpoint answered {answer.status_code}")
+    except RdukitError as error:
+        return Response(_line({"error": error.message}), media_type=LINES, headers=SECURITY_HEADERS)
+    return StreamingResponse(_lines(answer), media_type=LINES, headers=SECURITY_HEADERS)
+
+
+async def _lines(answer: StreamingResponse) -> AsyncIterator[bytes]:
+    """Yield a streamed chat as lines of JSON; closing it ends the call of the replica."""
+    reader, shown, total = EventReader(), 0, 0
+    try:
+        async for block in answer.body_iterator:
+            data = block if isinstance(block, bytes) else str(block).encode()
+            total += len(data)
+            if total > MAX_ANSWER:
+                raise ValueError(f"the answer is longer than {MAX_ANSWER} bytes")
+            for event in reader.read(data):
+                told = show_event(event, shown)
+                shown += len(told.get("tokens", ()))
+                if told:
+                    yield _line(told)
+    except (ValueError, RdukitError) as error:
+        yield _line({"error": f"the answer broke off: {error}"})
+    finally:
+        close = getattr(answer.body_iterator, "aclose", None)
+        if close is not None:
+            await close()
+
+
+def _line(value: dict[str, object]) -> bytes:
+    return orjson.dumps(value) + b"\n"
 
 
 async def _chat(

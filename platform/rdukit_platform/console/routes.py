@@ -55,6 +55,7 @@ from rdukit_platform.console.queries import (
 from rdukit_platform.console.schedule_pages import read_schedule_lines
 from rdukit_platform.console.snippets import Readable, snippets_of
 from rdukit_platform.console.tiles import view_nodes
+from rdukit_platform.console.utilisation import read_node_utilisation
 from rdukit_platform.console.views import TONES, log_lines, view_job
 from rdukit_platform.console.waterfall import MAX_LINES, span_lines
 from rdukit_platform.jobs import listing, pipelines, service
@@ -67,10 +68,13 @@ from rdukit_platform.jobs.trace import read_trace
 from rdukit_platform.tenants.scopes import ADMIN, BOXES_WRITE, JOBS_WRITE, allows
 from rdukit_platform.tenants.service import Caller, list_tenants
 
+#: Nodes whose use of the last day is drawn.
+MAX_NODES: Final = 16
 STATIC: Final = Path(__file__).parent / "static"
 STATIC_TYPES: Final = {
     "console.css": "text/css",
     "console.js": "text/javascript",
+    "playground.js": "text/javascript",
     "forms.css": "text/css",
     "htmx.min.js": "text/javascript",
     "htmx.LICENSE.txt": "text/plain",
@@ -256,8 +260,14 @@ def artifact_picture(request: Request, artifact_id: str, caller: Visitor) -> Res
 @router.get("/nodes")
 def nodes(request: Request, caller: Visitor) -> Response:
     """Return the nodes and who holds their tiles."""
-    names = [str(node["name"]) for node in nodes_seen(platform_of(request), caller)]
-    return page(request, "nodes.html", section="Nodes", live=_nodes_part(request, caller), names=names)
+    platform = platform_of(request)
+    names = [str(node["name"]) for node in nodes_seen(platform, caller)]
+    with platform.database.read() as session:
+        uses = [(name, read_node_utilisation(session, name, platform.clock.now())) for name in names[:MAX_NODES]]
+    return page(
+        request, "nodes.html", section="Nodes", live=_nodes_part(request, caller), names=names, uses=uses,
+        size=(picture.WIDTH, picture.HEIGHT), edges=(picture.LEFT, picture.WIDTH - picture.RIGHT),
+    )  # fmt: skip
 
 
 @router.get("/parts/nodes")

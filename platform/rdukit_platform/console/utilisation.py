@@ -1,4 +1,6 @@
-"""Tiles that a tenant had in use over the last day, from the times of its attempts and replicas in the database."""
+"""Tiles that a tenant, or all on a node, had in use over the last day, from the times of attempts and replicas in the
+database.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,6 +10,7 @@ from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from rdukit_platform.console.curve import Curve, draw_curve
+from rdukit_platform.db.attempts import AttemptPartRow
 from rdukit_platform.db.models import AttemptRow, EndpointReplicaRow, EndpointRevisionRow, EndpointRow, JobRow
 
 DAY_S: Final = 86400.0
@@ -76,6 +79,39 @@ def read_utilisation(session: Session, tenant_id: str, now: float) -> Utilisatio
         since = min(span.ended or now for span in over)
     running = _read_spans(session, attempts.where(AttemptRow.ended_at.is_(None)))
     return view_utilisation([*over, *running, *_read_spans(session, replicas)], since, now)
+
+
+def read_node_utilisation(session: Session, node: str, now: float) -> Utilisation:
+    """Read the tiles of a node that attempts and replicas of all tenants had in the last day."""
+    since = now - DAY_S
+    times = AttemptRow.started_at, AttemptRow.ended_at
+    own = select(*times, AttemptRow.tiles).where(AttemptRow.node == node, AttemptRow.started_at.is_not(None))
+    parts = (
+        select(*times, AttemptPartRow.tiles)
+        .join(AttemptRow, AttemptRow.id == AttemptPartRow.attempt_id)
+        .where(AttemptPartRow.node == node, AttemptRow.started_at.is_not(None))
+    )
+    spans: list[TileSpan] = []
+    for query in (own, parts):
+        over = _count_tiles(
+            session,
+            query.where(AttemptRow.ended_at > since).order_by(AttemptRow.ended_at.desc()).limit(MAX_ATTEMPTS),
+        )
+        if len(over) == MAX_ATTEMPTS:
+            since = max(since, min(span.ended or now for span in over))
+        spans += over + _count_tiles(session, query.where(AttemptRow.ended_at.is_(None)))
+    row = EndpointReplicaRow
+    replicas = select(row.claimed_at, row.ended_at, row.tiles).where(row.node == node)
+    spans += _count_tiles(session, replicas.where(row.ended_at.is_(None) | (row.ended_at > since)))
+    return view_utilisation(spans, since, now)
+
+
+def _count_tiles(
+    session: Session, query: Select[float | None, float | None, list[str] | None]
+) -> list[TileSpan]:  # fmt: skip
+    """Return the spans of rows that have begun, from the paths of their tiles."""
+    rows = session.execute(query)
+    return [TileSpan(began, ended, len(tiles or ())) for began, ended, tiles in rows if began is not None]
 
 
 def _read_spans(session: Session, query: Select[float | None, float | None, int]) -> list[TileSpan]:

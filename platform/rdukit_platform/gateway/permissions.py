@@ -72,6 +72,7 @@ _PATIENT: Final = frozenset(
         "GET /v1/endpoints/{name}/{path:path}",
         "POST /v1/endpoints/{name}/{path:path}",
         "POST /console/endpoints/{name}/playground",
+        "POST /console/endpoints/{name}/playground/stream",
         "POST /v1/artifacts",
         "POST /v1/artifacts/gc",
         "GET /v1/artifacts/{artifact_id}/content",

@@ -39,6 +39,8 @@ def install(root: Path, platform: str | None, uninstall: bool, as_json: bool) ->
     command's are never touched. With / the service is then started by: systemctl enable --now snd
 
     Example: rdukit node install /srv/node0 --platform SN30-8
+
+    Example: rdukit node install /srv/node0 --uninstall
     """
     from rdukit_node.install import install as installation
 
@@ -68,6 +70,8 @@ def unit(root: Path, exporter: bool) -> None:
     """Print the systemd unit of the node daemon. ROOT [default: /] is the prefix of its paths.
 
     Example: rdukit node unit > /etc/systemd/system/snd.service
+
+    Example: rdukit node unit --exporter
     """
     from rdukit_node.install.plan import UnitPlaces, exporter_unit, snd_unit
 
@@ -85,6 +89,8 @@ def node() -> None:
     """Run and look at emulated nodes.
 
     Example: rdukit node start --platform SN30-8
+
+    Example: rdukit node start --platform SN40L-16 --name blade-7
     """
 
 
@@ -118,6 +124,8 @@ def start(
     """Run the node daemon in the foreground until Ctrl-C or SIGTERM.
 
     Example: rdukit node start --platform SN10-8 --announce node.json
+
+    Example: rdukit node start --platform SN40L-16 --name blade-7
     """
     from rdukit_node.daemon.run import NodeOptions, node_name, run_node
 
@@ -148,6 +156,8 @@ def status(socket_file: Path | None, job: str | None, as_json: bool) -> None:
     """Show a running node: its tiles and their holders.
 
     Example: rdukit node status --json
+
+    Example: rdukit node status --job slurm-17
     """
     with SndClient(socket_path(socket_file)) as client:
         answer = dict(client.status())
@@ -170,6 +180,8 @@ def events(socket_file: Path | None, since: int, job: str | None, follow: bool, 
     """List a running node's events: grants, releases, deaths, refusals.
 
     Example: rdukit node events --follow
+
+    Example: rdukit node events --job job-7k2m9x41abcd --json
     """
     clock = SystemClock()
     # Ctrl-C ends --follow.

@@ -85,6 +85,8 @@ def health(socket_file: Path | None, severity: str) -> None:
     A silent daemon changes nothing. Drains of others are left alone.
 
     Example: rdukit node slurm health --severity Critical
+
+    Example: rdukit node slurm health
     """
     _apply(ask_health(socket_file, severity))
 
@@ -100,6 +102,8 @@ def prolog(socket_file: Path | None, severity: str) -> None:
     Slurm also drains a node after a failed prolog, but with its own reason, which ``health`` would not resume.
 
     Example: rdukit node slurm prolog
+
+    Example: rdukit node slurm prolog --severity Critical
     """
     found = ask_health(socket_file, severity)
     if not found.is_sick:
@@ -121,6 +125,8 @@ def epilog(socket_file: Path | None, severity: str) -> None:
     """End the remaining leases of the job ($SLURM_JOB_ID), then act like ``health``.
 
     Example: rdukit node slurm epilog
+
+    Example: rdukit node slurm epilog --severity Major
     """
     number = os.environ.get("SLURM_JOB_ID", "")
     try:

@@ -39,6 +39,8 @@ def top(interval_s: float, once: bool, width: int | None, job: str | None, socke
     service. Ctrl-C ends.
 
     Example: rdukit node top --interval 2
+
+    Example: rdukit node top --once --width 100
     """
     if not 0.1 <= interval_s <= _MAX_S:
         raise InvalidArgument(f"--interval {interval_s}: legal are 0.1 to {_MAX_S:.0f} seconds")

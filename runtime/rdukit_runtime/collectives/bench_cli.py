@@ -38,6 +38,8 @@ def bench(
     numbers of ranks and operations compare. Wrong elements are those that differ from the sum in rank order.
 
     Example: rdukit collective bench --ranks 4 --bytes 16M
+
+    Example: rdukit collective bench --ranks 2 --in-place
     """
     from rdukit.cli.tables import print_tables
     from rdukit_runtime.collectives.bench import BenchRequest, measure_all

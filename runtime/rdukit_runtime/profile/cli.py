@@ -42,6 +42,8 @@ def profile(
     Weights, inputs and labels are made up: only times mean anything.
 
     Example: rdukit pef profile out/logreg/logreg.pef --roofline logreg.svg
+
+    Example: rdukit pef profile mlp.pef --operators --json
     """
     from rdukit.cli.tables import print_tables
     from rdukit.pef.explain import explain_reduce, reduce_table

@@ -48,6 +48,8 @@ def compare(
     """Run two PEFs in turns with made-up values, and say whether AFTER is faster, as far as the measurements tell.
 
     Example: rdukit pef compare base.pef new.pef --fail-if-slower 3%
+
+    Example: rdukit pef compare base.pef new.pef --rounds 9 --json
     """
     from rdukit.pef.diff import diff_pefs, diff_tables
     from rdukit.pef.file import read_pef

@@ -68,6 +68,8 @@ def profile(
     program's, or 3 if it ended well without compiling or running anything.
 
     Example: rdukit profile -- python mlp.py run --pef=out/mlp/mlp.pef
+
+    Example: rdukit profile --output profile -- python gpt2.py run --pef=out/gpt2/gpt2.pef
     """
     from rdukit_runtime.profile.recording import summary_to_dict
     from rdukit_runtime.profile.timeline_files import speedscope_text, trace_text

@@ -21,7 +21,7 @@ from rdukit_bench.comparisons.timing import SampleTiming, rounds_of, rows_agains
 from rdukit.errors import InvalidArgument
 from support import shows
 
-pytestmark = shows("bench")
+pytestmark = shows("bench", "bench-serving")
 
 
 def make_row(ratio: float | None = 1.5, bar: float | None = 1.3, note: str = "") -> ComparisonRow:

@@ -1,4 +1,4 @@
-"""The manual's page on Kubernetes names values that the chart takes, and the chart takes only platforms that exist."""
+"""The manual's pages on Kubernetes name values that the chart takes, and the chart takes only platforms that exist."""
 
 import copy
 import json
@@ -13,11 +13,11 @@ import yaml
 from rdukit.hardware import NODES
 from support import shows
 
-pytestmark = shows("kubernetes")
+pytestmark = shows("kubernetes", "kubernetes-jobs")
 
 CHECKOUT = Path(__file__).parents[3]
 CHART = CHECKOUT / "charts" / "rdukit"
-PAGE = (CHECKOUT / "docs" / "kubernetes.md").read_text()
+PAGE = "\n".join((CHECKOUT / f"docs/{name}.md").read_text() for name in ("kubernetes", "kubernetes-jobs"))
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 #: Files, not values.

@@ -8,7 +8,7 @@ import yaml
 
 from support import shows
 
-pytestmark = shows("containers", "observability")
+pytestmark = shows("containers", "observability", "compose-variants")
 
 TREE = Path(__file__).parents[3]
 FILES = TREE / "docker/monitoring"

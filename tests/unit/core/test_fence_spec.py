@@ -12,7 +12,7 @@ from rdukit.fence.start import program_paths
 from rdukit.fence.watch import over_disk
 from support import shows
 
-pytestmark = shows("job-boxes", "security", "fence")
+pytestmark = shows("job-boxes", "security", "fence", "box-fence")
 
 
 def test_root_takes_the_machines_namespaces_and_anybody_else_a_user_namespace() -> None:

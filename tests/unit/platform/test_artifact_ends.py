@@ -39,7 +39,7 @@ from rdukit_platform.tenants.service import create_tenant
 from support import shows
 from support.platform.processes import COUNTER, fresh_database
 
-pytestmark = shows("artifacts")
+pytestmark = shows("artifacts", "artifact-store")
 
 BOXES = Boxes({"counter": read_box(COUNTER)})
 NOW = 4e9  # later than any file of the test was written

@@ -24,7 +24,7 @@ from rdukit_platform.db.models import AuditRow
 from support import FakeClock, shows
 from support.platform.processes import fresh_database
 
-pytestmark = shows("audit", "security", "tokens", "settings")
+pytestmark = shows("audit", "security", "tokens", "settings", "audit-log")
 
 
 def test_a_mistyped_action_is_refused_with_the_nearest() -> None:

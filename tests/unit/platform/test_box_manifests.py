@@ -13,7 +13,7 @@ from rdukit_platform.backends.kubernetes import end_events, pending_reasons
 from rdukit_platform.backends.pods import PodRules, PodTemplate, describe_limits, make_pod, owner_of, parse_quantity
 from support import shows
 
-pytestmark = shows("images", "kubernetes", "job-boxes")
+pytestmark = shows("images", "kubernetes", "job-boxes", "box-containers")
 
 FOLDERS = [ClaimedFolder(Path("/data"), "data"), ClaimedFolder(Path("/data/cold"), "cold")]
 RULES = PodRules("boxes", "rdukit/modelbox:1", FOLDERS)

@@ -22,7 +22,7 @@ from rdukit_platform.scheduler.simulate import SimulatedSystem, simulate
 from rdukit_platform.scheduler.traces import Outage, draw_trace, parse_maintenance
 from support import shows
 
-pytestmark = shows("scheduler")
+pytestmark = shows("scheduler", "wait-reasons")
 
 RDU, NOW = 4, 1000.0
 Windows = tuple[tuple[float, float | None, int], ...]

@@ -25,7 +25,7 @@ from rdukit_platform.scheduler.model import (
 from rdukit_platform.scheduler.node_room import Leaving, NodeRoom
 from support import shows
 
-pytestmark = shows("scheduler")
+pytestmark = shows("scheduler", "quotas")
 
 NOW = 1000.0
 RULE = PreemptionRule(priority_gap=10, min_run_s=60.0, most=3)

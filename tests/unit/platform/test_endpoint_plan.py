@@ -37,7 +37,7 @@ from rdukit_platform.endpoints.states import ReplicaEvent, ReplicaReason, Replic
 from rdukit_platform.endpoints.usage import Use, read_use
 from support import shows
 
-pytestmark = shows("endpoints", "endpoint calls")
+pytestmark = shows("endpoints", "endpoint calls", "endpoint-updates")
 
 S, R, D = ReplicaState.STARTING, ReplicaState.READY, ReplicaState.DRAINING
 NONE = EndpointSnapshot("e", 1, 1, ())

@@ -8,7 +8,7 @@ from rdukit_platform.jobs.trace import Stay, TraceSpan, depths, find_stays, in_o
 from rdukit_platform.worker.attempts.tracing import adopt
 from support import shows
 
-pytestmark = shows("observability", "console")
+pytestmark = shows("observability", "console", "traces")
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 

@@ -6,7 +6,7 @@ from rdukit.telemetry.spans import begin_span, collecting
 from rdukit_platform.api.replica_timing import read_batch, read_timing, tell_timing
 from support import shows
 
-pytestmark = shows("observability", "endpoint calls")
+pytestmark = shows("observability", "endpoint calls", "traces")
 
 TRACED = 'queue;dur=0.250, compute;dur=1.5, load;dur=900, batch;dur=0.05;desc="requests=2 rows=3 most=8 own=1"'
 

@@ -16,7 +16,7 @@ from rdukit_platform.services import beat_service, live_services
 from support import FakeClock, shows
 from support.platform.processes import fresh_database
 
-pytestmark = shows("scheduler")
+pytestmark = shows("scheduler", "several-schedulers")
 
 LEASE_S = 5.0
 HERE, THERE = "boot-1/pid:[1]", "boot-2/pid:[1]"

@@ -18,7 +18,7 @@ from rdukit_platform.scheduler.simulate import SimulatedJob, SimulatedRun, Simul
 from rdukit_platform.scheduler.traces import TraceJob, TraceParts, draw_trace, parse_swf, read_trace
 from support import shows
 
-pytestmark = shows("simulate", "simulate-queue", "scheduler")
+pytestmark = shows("simulate", "simulate-queue", "scheduler", "fairness")
 
 TILES = 8
 

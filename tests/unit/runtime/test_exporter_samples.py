@@ -21,7 +21,7 @@ from rdukit_node.telemetry.exporter_process import (
 from support import FakeClock, shows
 from support.node.harness import FakeNode
 
-pytestmark = shows("sambanova_exporter", "tools")
+pytestmark = shows("sambanova_exporter", "tools", "metrics")
 
 Samples = dict[str, dict[tuple[str, ...], float]]
 
@@ -250,7 +250,7 @@ def test_switching_keeps_the_collectors_order() -> None:
 
 
 def test_the_manual_has_every_metric_with_its_labels() -> None:
-    manual = (Path(__file__).parents[3] / "docs" / "tools.md").read_text()
+    manual = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
     for metric in METRICS.values():
         labels = ", ".join(f"`{label}`" for label in metric.labels) or "–"
         assert f"| `{metric.name}` | {labels} | {metric.help} |" in manual

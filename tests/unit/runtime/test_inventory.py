@@ -21,7 +21,7 @@ from rdukit_node.inventory import (
 )
 from support import shows
 
-pytestmark = shows("node", "tools")
+pytestmark = shows("node", "tools", "fidelity")
 
 #: A platform without tables of its own.
 SMALL = NodeSpec("SMALL", ChipSpec("small", 3, 1, 1, 1, 1.0, 2, 10 * GIB, 1.0, 0, 0.0, 2, 1.0), 2, 3)

@@ -13,7 +13,7 @@ from rdukit_runtime.engine.quantized_weights import (
 )  # fmt: skip
 from support import shows
 
-pytestmark = shows("inference", "engine")
+pytestmark = shows("inference", "engine", "text-weights")
 
 
 def _error(weight: torch.Tensor, made: torch.Tensor) -> float:

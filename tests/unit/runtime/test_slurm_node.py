@@ -5,7 +5,7 @@ import pytest
 from rdukit_node.cli.slurm_node import NodeHealth, SlurmAction, drain_reason, left_leases, slurm_action
 from support import shows
 
-pytestmark = shows("slurm", "node")
+pytestmark = shows("slurm", "node", "node-slurm")
 
 WELL, SICK, UNKNOWN = NodeHealth(False, "healthy"), NodeHealth(True, "faulty"), NodeHealth(None, "no answer")
 #: As Slurm 22.05 prints it.

@@ -17,7 +17,7 @@ from rdukit_node.telemetry.sampling import Reading
 from support import shows
 from support.node.harness import FakeNode
 
-pytestmark = shows("sntilestat", "tools")
+pytestmark = shows("sntilestat", "tools", "node-watch")
 
 
 def readings(platform: str = "SN10-8") -> tuple[Reading, Reading, FakeNode]:

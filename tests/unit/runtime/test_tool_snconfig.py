@@ -29,7 +29,7 @@ from rdukit_node.host_info import check_huge_pages, describe_host, read_host, se
 from rdukit_node.inventory import components, node_tiles, serial_number
 from support import shows
 
-pytestmark = shows("snconfig", "tools")
+pytestmark = shows("snconfig", "tools", "fidelity")
 
 STAMP = "2024-03-05 10:12:44"
 CPUINFO = (

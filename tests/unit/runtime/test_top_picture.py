@@ -13,7 +13,7 @@ from rdukit_node.telemetry.sampling import Reading, holders
 from support import shows
 from support.node.harness import START_NS, FakeNode
 
-pytestmark = shows("node", "tools")
+pytestmark = shows("node", "tools", "node-watch")
 
 START = START_NS / 1e9
 

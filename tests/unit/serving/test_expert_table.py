@@ -10,7 +10,7 @@ from rdukit_serving.experts.table import EvictExpert, ExpertState, ExpertTable, 
 from rdukit_serving.experts.tiers import MemoryTiers, TierSizes
 from support import shows
 
-pytestmark = shows("bundles")
+pytestmark = shows("bundles", "bundle-memory")
 
 SIZES = {"a": (4, True), "b": (3, False), "c": (3, False), "d": (6, False), "e": (2, False)}
 BUDGET = 10

@@ -13,7 +13,7 @@ from rdukit_serving.text.openai_values import ChatBody, CompletionBody, parse_bo
 from rdukit_serving.text.queue import Done
 from support import shows
 
-pytestmark = shows("inference", "text-models")
+pytestmark = shows("inference", "text-models", "text-apis")
 
 
 def completion(**fields: Any) -> CompletionBody:

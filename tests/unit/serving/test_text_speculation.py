@@ -21,7 +21,7 @@ from rdukit_serving.text.speculation import Lookup, Outlook, Trust, share_places
 from rdukit_serving.text.token_bytes import TokenBytes
 from support import shows
 
-pytestmark = shows("inference", "text-models")
+pytestmark = shows("inference", "text-models", "speculation")
 
 
 def lookup_of(tokens: list[int]) -> Lookup:

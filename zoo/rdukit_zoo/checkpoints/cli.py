@@ -40,6 +40,8 @@ def checkpoint() -> None:
     """Show, compare and convert checkpoints: of boxes, safetensors files, Hugging Face folders.
 
     Example: rdukit checkpoint show ~/models/gpt2
+
+    Example: rdukit checkpoint show ~/models/my-llama --json
     """
 
 
@@ -50,6 +52,8 @@ def show(path: Path, as_json: bool) -> None:
     """Show a checkpoint's model, if it says so, and its tensors with shapes and dtypes.
 
     Example: rdukit checkpoint show model.safetensors
+
+    Example: rdukit checkpoint show ~/models/my-llama --json
     """
     with open_tensors(path) as readers:
         tensors = {name: read() for name, read in readers.items()}
@@ -74,6 +78,8 @@ def diff(one: Path, other: Path, as_json: bool) -> None:
     """Compare two checkpoints by name; the exit status is 1 if they differ.
 
     Example: rdukit checkpoint diff before.safetensors after.safetensors
+
+    Example: rdukit checkpoint diff ~/models/gpt2 gpt2.safetensors --json
     """
     with open_tensors(one) as mine, open_tensors(other) as theirs:
         rows = [row for name in sorted({*mine, *theirs}) if (row := _difference(name, mine, theirs)) is not None]
@@ -98,6 +104,8 @@ def convert(source: Path, target: Path, model_name: str | None, variant: str | N
     """Convert a Hugging Face folder to a safetensors file, or with --model a checkpoint to such a folder.
 
     Example: rdukit checkpoint convert ~/models/gpt2 gpt2.safetensors
+
+    Example: rdukit checkpoint convert gpt2.safetensors ~/models/gpt2-again --model gpt2
     """
     if target.exists():
         raise Conflict(f"{target} exists already; name another target")
@@ -167,6 +175,8 @@ def stamp(
     Sizes that are not named are those that a box wrote down when it trained, else the model's defaults.
 
     Example: rdukit checkpoint stamp model.safetensors --model gpt2 --variant small
+
+    Example: rdukit checkpoint stamp model.safetensors --model logreg
     """
     entry = get_model(model_name)
     chosen = _chosen_sizes(entry, trained_sizes(path), variant, sizes)

@@ -40,6 +40,8 @@ def plan_model(
     (`rdukit pef show`), and runs only where its memory is.
 
     Example: rdukit zoo plan llama --variant llama-2-70b --size context_length=4096
+
+    Example: rdukit zoo plan gpt2 --batch-size 8
     """
     entry = get_model(name)
     known = entry.check_sizes({**(entry.sizes_of(variant) if variant else {}), **_read_sizes(entry, sizes)})
