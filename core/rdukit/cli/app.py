@@ -47,7 +47,7 @@ SUMMARIES = {
     "bench": "Compare this machine's speed and memory with what people use today.",
     "box": "Describe, run and call ModelBoxes.",
     "bundle": "Check bundles of experts, which rdukit serve --bundle serves.",
-    "cache": "Show, trim and clear what compiles keep for later ones.",
+    "cache": "Show, trim and clear the compiler's cache.",
     "catalog": "Search and compare boxes, models, experts, checkpoints, PEFs and data sets.",
     "checkpoint": "Show, compare and convert checkpoints: of boxes, safetensors files, Hugging Face folders.",
     "collective": "Plan collectives between RDUs, nodes and racks, and measure those of this machine.",
