@@ -159,7 +159,7 @@ def refuse_python(tensor: torch.Tensor, *args: Any) -> Any:
 
 
 def data_ptr(tensor: torch.Tensor) -> int:
-    """Return a number that identifies a tensor's memory: traced tensors have no address, and torch returns 0 for all."""
+    """Return a number that identifies a tensor's memory: torch returns 0 for all traced tensors."""
     return int(tensor.untyped_storage()._cdata) + int(tensor.storage_offset()) * tensor.element_size()
 
 

@@ -216,7 +216,7 @@ class _GraphAssembler:
         return accumulate_gradients(kernels, added, values)
 
     def _find_narrowable(self, plans: Sequence[SectionPlan], groups: Sequence[OptimizerGroup]) -> frozenset[str]:
-        """Return the parameters that one section reads, and whose gradient is read only by an update that accepts bf16."""
+        """Return the parameters that one section reads, and whose gradient only an update that accepts bf16 reads."""
         if self._options.accumulates or self._options.data_parallel or self._graph.chips > 1:
             return frozenset()
         readers = Counter(
