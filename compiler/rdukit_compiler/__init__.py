@@ -1,7 +1,7 @@
 """The compiler: a traced graph in, a PEF out. Read ``pipeline.py`` first.
 
-The names below are all that a front end, such as the SDK, takes from the compiler. A module is imported when one of its
-names is first used: a program that runs a PEF does not wait for the passes.
+Front ends, such as the SDK, use only the names below. A module is imported when one of its names is first used: a
+program that runs a PEF does not wait for the passes.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from rdukit_compiler.settings import PRECISION as PRECISION
     from rdukit_compiler.settings import SUPPOSE_EXAMPLE as SUPPOSE_EXAMPLE
 else:
-    #: Module → its names in the face.
+    #: Module → its public names.
     FACE: Final = {
         "rdukit_compiler.capture.evaluation": "computes_the_same evaluation_graph evaluation_name with_shared_names",
         "rdukit_compiler.capture.from_fx": "model_graph_from_fx",

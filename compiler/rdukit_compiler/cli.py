@@ -37,7 +37,7 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Machine-rea
 
 @dataclass(frozen=True, slots=True)
 class CacheRow:
-    """Kept files of one kind that were made for the same torch and processor, in the same way."""
+    """Cached files of one kind that were built for the same torch and processor, in the same way."""
 
     what: str
     torch: str
@@ -47,16 +47,16 @@ class CacheRow:
     bytes: int
     #: Seconds of the epoch, exact to an hour.
     last_used_s: float
-    #: Whether compiles of this version with this torch on this processor can use them.
+    #: Whether this version, with this torch on this processor, can use the files.
     is_usable_here: bool
 
 
 @click.group(cls=ExtensibleGroup)
 def cache() -> None:
-    """Show, trim and clear what compiles keep for later ones.
+    """Show, trim and clear the compiler's cache.
 
-    That is native kernels and compiled sections. All of it can be made again, which costs the next compile time; PEF
-    files have their own copies and are not concerned.
+    The cache holds native kernels and compiled sections. Removing them only slows the next compile down; PEF files have
+    their own copies.
 
     Example: rdukit cache show
 
@@ -67,7 +67,7 @@ def cache() -> None:
 @cache.command()
 @_json_option
 def show(as_json: bool) -> None:
-    """Show what is kept, by torch version and processor.
+    """Show the cached files by torch version and processor.
 
     Example: rdukit cache show
 
@@ -90,13 +90,13 @@ def show(as_json: bool) -> None:
 
 
 @cache.command()
-@click.option("--bytes", "max_bytes", type=click.IntRange(0), default=None, help="Most bytes to leave, of everything.")
+@click.option("--bytes", "max_bytes", type=click.IntRange(0), default=None, help="Maximum bytes to keep in all.")
 @_json_option
 def trim(max_bytes: int | None, as_json: bool) -> None:
-    """Remove what other versions of torch and of this package left, and what exceeds the bounds.
+    """Remove files of other versions of torch and of this package, and files beyond the bounds.
 
-    What is soon made again goes first: inductor's own files and sections, then kernels; of these, what was used longest
-    ago. Kernels for other processors stay as long as there is room: the home folder may be shared with other machines.
+    Files that are quick to build again go first: inductor's own files and sections, then kernels; of these, the least
+    recently used. Kernels for other processors stay while there is space: other machines may share the home folder.
 
     Example: rdukit cache trim --bytes 500000000
 
@@ -118,7 +118,7 @@ def trim(max_bytes: int | None, as_json: bool) -> None:
 def clear(as_json: bool) -> None:
     """Remove all kept kernels and sections.
 
-    The installation's key stays, so that PEF files that were compiled here are still trusted.
+    The installation's key stays, so PEF files that were compiled here stay trusted.
 
     Example: rdukit cache clear
 
@@ -129,8 +129,8 @@ def clear(as_json: bool) -> None:
 
 
 def cache_rows(groups: Iterable[tuple[tuple[str, str, str, str], bool, Sequence[CachedFile]]]) -> list[CacheRow]:
-    """Return a row for each (what, torch, processor, built), whether it is usable here, and its files; empty ones left
-    out.
+    """Return a row for each (what, torch, processor, built), whether it is usable here, and its files; rows without
+    files are left out.
     """
     return [
         CacheRow(*key, len(files), sum(file.size_bytes for file in files), max(file.used_s for file in files), usable)
@@ -169,7 +169,7 @@ def _rows() -> list[CacheRow]:
 
 
 def _is_of_this_version(place: tuple[str, str, str]) -> bool:
-    """Return whether this torch and this package built it, for whatever processor."""
+    """Return whether this torch and this version of the package built it, for any processor."""
     torch, _, variant = place
     return torch == own_place()[0] and variant.startswith(build_word())
 
@@ -190,13 +190,13 @@ def _tell(freed: int, as_json: bool) -> None:
 @click.command()
 @click.argument("source", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
 @click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="Where the new PEF goes to."
+    "-o", "--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="Path of the new PEF."
 )
 def build(source: Path, output: Path) -> None:
-    """Build native kernels for this machine. What a PEF computes stays the same; libraries in it are made anew.
+    """Build native kernels for this machine. The PEF computes the same; its libraries are built again.
 
-    A PEF from another installation or processor runs from generated code, as its libraries are not trusted or do not
-    fit. Its kernels' graphs are in it, too.
+    Without this, a PEF from another installation or processor runs from generated code: its libraries are not trusted
+    or do not fit. The libraries are built from the kernels' graphs in the PEF.
 
     Example: rdukit pef build /models/mlp.pef -o /var/lib/rdukit/mlp.pef
 
@@ -207,10 +207,11 @@ def build(source: Path, output: Path) -> None:
 
 
 def build_pef(source: Path, output: Path) -> tuple[int, int]:
-    """Write ``source`` with libraries of this installation to ``output``; how many, of how many that may have one.
+    """Write ``source`` with libraries of this installation to ``output``; return the numbers of built libraries and of
+    kernels that may have one.
 
     Raises:
-        PefError: it cannot be read. InvalidArgument: it was compiled with mode o0, which has no native kernels.
+        PefError: ``source`` cannot be read. InvalidArgument: it was compiled with mode o0, which has no native kernels.
         CompileError: there is no C++ compiler, or a kernel cannot be built.
     """
     import torch

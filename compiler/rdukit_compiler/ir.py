@@ -1,7 +1,8 @@
-"""The traced model as a graph of torch-function-level operators: what rules match, passes rewrite and sections cut.
+"""The traced model as a graph of torch-function-level operators: rules match it, passes rewrite it, and sections divide
+it.
 
-A value is a tensor with a name; an operator reads values and makes one or more. Operators stand in an order that can
-be run. Everything is immutable: a pass returns a new graph.
+A value is a tensor with a name; an operator reads values and writes one or more. The order of operators can be
+executed. Everything is immutable: a pass returns a new graph.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,7 +29,7 @@ class ValueKind(StrEnum):
 class Value:
     """A tensor: its dtype, and its static shape in elements.
 
-    ``is_exact``: operators read a graph input as it is held, and not rounded to the dtype in which the device computes.
+    ``is_exact``: operators read this graph input unrounded, not in the dtype in which the device computes.
     """
 
     name: str
@@ -51,8 +52,8 @@ class Value:
 class ComputeDtypes:
     """Dtypes of an operator's arithmetic, by their torch names.
 
-    ``operands``: dtypes to which its floating operands are rounded, one after the other. ``result``: dtype to which its
-    results are rounded; empty: they are not.
+    ``operands``: dtypes to which its floating operands are rounded, in succession. ``result``: dtype to which its
+    results are rounded; empty if they are not.
     """
 
     operands: tuple[Dtype, ...]
@@ -68,9 +69,9 @@ class Operator:
     ``module`` is the path of the innermost module that called it ("" for the model's own forward); ``labels`` are
     directives that were active there, such as ``op_fusion`` groups. ``compute``: None computes in the operands'
     own dtypes.
-    ``names_dtype``: a dtype among its arguments is the program's own word, and not that of a tensor it looked at.
-    ``is_of_loss``: a loss function of torch that is several operators called it.
-    ``chip``: which of the graph's chips computes it; -1 is the host.
+    ``names_dtype``: the program named a dtype argument itself, instead of reading it from a tensor.
+    ``is_of_loss``: a loss function of torch that consists of several operators called it.
+    ``chip``: number of the chip that computes it; -1 is the host.
     """
 
     name: str
@@ -88,7 +89,7 @@ class Operator:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Return the names of the values that are read, each once, in order."""
+        """Return the distinct names of the values that are read, in order."""
         return tuple(dict.fromkeys(references([*self.args, *self.kwargs.values()])))
 
 
@@ -105,9 +106,9 @@ class ChipPiece:
 class ModelGraph:
     """A traced forward pass. ``values`` holds every value by name, inputs and parameters included.
 
-    ``updates``: buffer → the value that forward leaves in it; no operator reads that value. ``rates``: buffer → the
-    dropout rate in it, which a run may change. Of a graph over several ``chips``: ``pieces`` are values that are rows
-    of others, and ``replicated`` says of operators why every chip computes them whole.
+    ``updates``: buffer → the value that forward leaves in it; no operator reads that value. ``rates``: buffer → its
+    dropout rate, which a run may change. In a graph over several ``chips``, ``pieces`` are values that are rows of
+    others, and ``replicated`` maps operators that every chip computes whole to the reason.
     """
 
     name: str
@@ -125,7 +126,7 @@ class ModelGraph:
         return {output: operator for operator in self.operators for output in operator.outputs}
 
     def consumers(self) -> dict[str, tuple[Operator, ...]]:
-        """Map each value name to the operators that read it, in graph order; values that nobody reads map to ()."""
+        """Map each value name to the operators that read it, in graph order; unread values map to ()."""
         found: dict[str, list[Operator]] = {name: [] for name in self.values}
         for operator in self.operators:
             for name in operator.inputs:
@@ -144,7 +145,7 @@ def check_graph(graph: ModelGraph, after: str) -> None:
     known.
 
     Raises:
-        InvalidGraph: it does not hold; the message names the pass ``after`` which it broke.
+        InvalidGraph: the spec is violated; the message names the pass ``after`` which this was found.
     """
     known = {value.name for value in graph.values.values() if value.kind is not ValueKind.OPERATOR}
     seen: set[str] = set()

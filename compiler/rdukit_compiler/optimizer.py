@@ -22,7 +22,7 @@ STATES: Final = {
     "sparseadamw": ("exp_avg", "exp_avg_sq", "step"),
     "adagrad": ("sum", "step"),
 }
-#: Optimizer kind → the operator that rounds as torch's default update does, where the fast one does not.
+#: Optimizer kind → the operator that rounds like torch's default update, if the fast one does not.
 EXACT_UPDATES: Final = {"adamw": "adamw_stepwise"}
 #: Optimizer kinds whose operators take gradients in bf16 beside f32 parameters.
 TAKES_NARROW: Final = frozenset({"adamw"})
@@ -70,7 +70,7 @@ def check_optimizers(groups: tuple[OptimizerGroup, ...], parameters: Mapping[str
     """Check that each parameter exists and belongs to one group.
 
     Raises:
-        CompileError: it does not.
+        CompileError: a parameter is missing or in two groups.
     """
     owner: dict[str, str] = {}
     for group in groups:
@@ -100,9 +100,10 @@ def build_accumulation(
     groups: Sequence[OptimizerGroup], parameters: Mapping[str, Value], gradients: Mapping[str, tuple[str, ...]],
     flag: Value,
 ) -> tuple[OptimizerKernel, OptimizerKernel]:  # fmt: skip
-    """Build the kernels that add gradients up over backwards, and that note after the optimizer that a new sum begins.
+    """Build two kernels: one adds gradients up over backwards, the other marks after the optimizer that a new sum
+    begins.
 
-    Sums are states ``<param>__grad_accumulated``; ``flag`` [] is 0 where the next backward begins a new sum.
+    Sums are states ``<param>__grad_accumulated``; ``flag`` [] is 0 if the next backward begins a new sum.
     """
     adding, ending = _Builder(), _Builder()
     present = [name for group in groups for name in group.parameters if gradients.get(name)]
@@ -117,7 +118,7 @@ def build_accumulation(
 
 
 def accumulated_name(parameter: str) -> str:
-    """Return the symbol of a parameter's gradients added up since the optimizer ran last."""
+    """Return the symbol of a parameter's gradient, summed since the last run of the optimizer."""
     return f"{parameter}__grad_accumulated"
 
 
@@ -126,7 +127,7 @@ def build_reduce(
 ) -> OptimizerKernel:
     """Average every gradient that the optimizers read over the ranks of a data-parallel run; the outputs replace them.
 
-    Each contribution is averaged by itself, so that the sections after this one are the same with and without it.
+    Each contribution is averaged separately, so that later sections are the same with and without this one.
     """
     builder = _Builder()
     names = [n for group in groups for n in group.parameters]
@@ -141,12 +142,12 @@ def build_reduce(
 
 
 def build_chip_gradient(parameter: Value, parts: Sequence[tuple[Value, Sequence[str]]]) -> OptimizerKernel:
-    """Make one gradient of what several chips have: the rows of ``parts``, one after the other.
+    """Build a kernel that concatenates the gradients of ``parts``, rows on several chips, into one.
 
     Contributions to the same rows are added up in the given order.
 
     Args:
-        parts: rows, as a value of their shape, with the symbols of their gradients.
+        parts: rows, as a value of their shape → the symbols of their gradients.
     """
     builder = _Builder()
     rows = [builder.summed(rows, tuple(contributions)) for rows, contributions in parts]
@@ -159,7 +160,7 @@ def build_chip_gradient(parameter: Value, parts: Sequence[tuple[Value, Sequence[
 
 
 def gradient_name(parameter: str) -> str:
-    """Return the symbol of a parameter's gradient that is made of those of several chips."""
+    """Return the symbol of a parameter's gradient that several chips contribute to."""
     return f"{parameter}__grad"
 
 
@@ -169,10 +170,10 @@ def build_optimizer(
 ) -> OptimizerKernel:  # fmt: skip
     """Update the parameters and states of ``group`` in place from the gradients' contributions.
 
-    Parameters without a gradient are left alone.
+    Parameters without a gradient stay unchanged.
 
     Args:
-        exact: round as torch's default update does, rather than be fast.
+        exact: round like torch's default update, which is slower.
         narrow: gradients in bf16, each the only contribution.
     """
     builder = _Builder(narrow)
@@ -212,7 +213,7 @@ class _Builder:
         return Ref(name)
 
     def summed(self, parameter: Value, contributions: tuple[str, ...]) -> Argument:
-        """Sum the contributions; of large ones there is mostly one, see ``passes.gradient_outputs``."""
+        """Sum the contributions. A large gradient mostly has one: see ``passes.gradient_outputs``."""
         dtype = "bfloat16" if contributions[0] in self._narrow else parameter.dtype
         total = self.input(replace(parameter, name=contributions[0], dtype=dtype))
         for name in contributions[1:]:

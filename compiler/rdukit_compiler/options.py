@@ -10,11 +10,11 @@ from rdukit.hardware import ChipSpec, find_chip
 from rdukit_compiler.passes.choose_compute import PRESETS, keeps_declared
 
 MODES: Final = ("o0", "o1", "o3")
-#: How weights of linear layers may be stored, other than in the precision.
+#: Storage formats of linear layers' weights, other than the precision.
 WEIGHT_DTYPES: Final = ("int8", "int4")
-#: How a model is divided among chips; the last is what several chips do without ``--tensor-parallel``.
+#: How a model is divided among chips; the last one is the default of several chips.
 PARALLEL: Final = ("batch", "weight", "pipeline")
-#: Most RDUs of one model. Source: compiler reference 4.1.
+#: Maximum RDUs of one model. Source: compiler reference 4.1.
 MAX_CHIPS: Final = 8
 
 
@@ -22,12 +22,12 @@ MAX_CHIPS: Final = 8
 class CompileOptions:
     """Options of one compile.
 
-    ``num_tiles`` 0 means all tiles of one chip. ``rules`` are fusion rule files of the user; ``default_rules`` adds
-    the built-in ones. ``heuristics`` are Python files with plug-in heuristics, ``human_decision`` a JSON file of
-    cuts. ``regions`` maps symbol names to shared region names. ``workers`` bounds nothing by itself: see the setting
-    ``compile.workers``. ``data_parallel`` adds the section that averages gradients; ``replicas`` are for the cost
-    model only, any number can run. ``accumulates``: backward adds to the gradients until the optimizer runs.
-    ``graphamp`` and ``mixed_precision_families``: see ``passes/choose_compute.py``.
+    ``num_tiles`` 0 means all tiles of one chip. ``rules`` are fusion rule files of the user; ``default_rules`` adds the
+    built-in ones. ``heuristics`` are Python files with plug-in heuristics, ``human_decision`` a JSON file of cuts.
+    ``regions`` maps symbol names to shared region names. ``workers``: see the setting ``compile.workers``.
+    ``data_parallel`` adds the section that averages gradients; ``replicas`` are for the cost model only; any number can
+    run. ``accumulates``: backward adds to the gradients until the optimizer runs. ``graphamp`` and
+    ``mixed_precision_families``: see ``passes/choose_compute.py``.
     """
 
     name: str
@@ -35,11 +35,11 @@ class CompileOptions:
     mode: str = "o3"
     arch: str = "sn30"
     num_tiles: int = 0
-    #: RDUs that the model is divided among, and how: "batch", "weight", or "pipeline" by sections.
+    #: Number of RDUs that share the model, and how it is divided: "batch", "weight", or "pipeline" by sections.
     chips: int = 1
     parallel: str = ""
     precision: str = "bf16"
-    #: "int8", "int4": weights of linear layers are stored so; inference only. Empty: as ``precision`` says.
+    #: "int8", "int4": storage format of linear layers' weights, for inference only. Empty: that of ``precision``.
     weight_dtype: str = ""
     inference: bool = False
     data_parallel: bool = False
@@ -52,7 +52,7 @@ class CompileOptions:
     heuristics: tuple[Path, ...] = ()
     human_decision: Path | None = None
     kernels: str = "auto"
-    #: Run operators that the device does not have on the host, rather than refuse them.
+    #: Run unsupported operators on the host instead of refusing them.
     host_fallback: bool = False
     regions: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -67,19 +67,21 @@ class CompileOptions:
 
     @property
     def base_precision(self) -> str:
-        """Return the precision of values that no operator's ``compute`` decides: ``f32`` means the program's own."""
+        """Return the precision of values without an operator's ``compute``: ``f32`` means the program's own."""
         return "f32" if keeps_declared(self.precision, self.graphamp) else self.precision
 
     @property
     def is_exact(self) -> bool:
-        """Return whether sections run torch's own operators in its own dtypes: then all else rounds likewise."""
+        """Return whether sections run torch's operators in the program's dtypes; then all other parts round like
+        torch.
+        """
         return self.precision == "f32" and (self.mode == "o0" or self.kernels == "portable")
 
     def check(self) -> None:
         """Check every value.
 
         Raises:
-            InvalidArgument: one is not legal; the message lists what is.
+            InvalidArgument: a value is invalid; the message lists the valid ones.
         """
         if self.mode not in MODES:
             raise InvalidArgument(f"mode {self.mode!r} is not legal; legal: {', '.join(MODES)}")

@@ -72,7 +72,7 @@ from rdukit_compiler.reports import (
 class TracedGraph:
     """A graph to compile, with the optimizers that train it; none for inference.
 
-    ``evaluates``: of an evaluation graph, which comes after all others, the name of the training graph.
+    ``evaluates``: name of the training graph, for an evaluation graph, which is the last one.
     """
 
     graph: ModelGraph
@@ -85,7 +85,7 @@ def compile_graphs(graphs: Sequence[TracedGraph], options: CompileOptions, repor
     """Compile the traced graphs into one PEF at ``options.pef_path``.
 
     Returns:
-        The path. Nothing is at the path before the compile has succeeded.
+        The path, at which there is no file until the compile has succeeded.
     Raises:
         CompileError: the model cannot be compiled; also its subclasses. InvalidArgument: an option is not legal.
     """
@@ -202,7 +202,7 @@ def _chip_plan(assembly: Assembly, graphs: Sequence[ModelGraph], options: Compil
 
 
 def _explain(traced: ModelGraph, typed: ModelGraph, plans: Sequence[SectionPlan]) -> None:
-    """Print what ``RDUKIT_DEBUG`` asks for of a graph, before and after its dtypes were chosen, and of its sections."""
+    """Print the level of ``RDUKIT_DEBUG``: a graph before and after its dtypes were chosen, and its sections."""
     name = typed.name
     print_debug(DebugLevel.GRAPH, f"graph {name}, as traced", lambda: describe_graph(traced))
     print_debug(DebugLevel.GRAPH, f"graph {name}, on the device", lambda: describe_graph(typed))
@@ -216,7 +216,7 @@ def _choose_all(
     """Call ``_choose`` for each graph; an evaluation graph that cannot be compiled is left out, with a warning.
 
     Returns:
-        The graphs that stay, what was chosen for them, and the PEF's metadata, which says why one is missing.
+        The remaining graphs, the choices for them, and the PEF's metadata, which has the reason for a missing one.
     """
     kept, chosen, metadata = [], [], dict(options.metadata)
     for traced in graphs:
@@ -233,7 +233,9 @@ def _choose_all(
 
 
 def _choose(traced: TracedGraph, options: CompileOptions, reporter: Reporter) -> tuple[ModelGraph, ModelGraph]:
-    """Decide where and in which dtype each operator runs: the graph as traced, and with device dtypes."""
+    """Decide where and in which dtype each operator runs; return the graph with the program's and with device
+    dtypes.
+    """
     graph = traced.graph
     reporter.info(f"Mapping for graph/function: {graph.name}_samba")
     reporter.phase(f"dtypes of {graph.name}")
@@ -252,7 +254,7 @@ def _choose(traced: TracedGraph, options: CompileOptions, reporter: Reporter) ->
 
 
 def _host_warning(plan: SectionPlan) -> str:
-    """Return a host section's warning; of a guard, as every layer may have it, the same whatever its name."""
+    """Return a host section's warning; a guard's has no section name, because every layer may have one."""
     return plan.why if plan.why.startswith(LOOKS_AT_DATA) else f"section {plan.name}: {plan.why}"
 
 
@@ -264,7 +266,7 @@ def _wants_natives(options: CompileOptions) -> bool:
 def _build_natives(
     assembly: Assembly, options: CompileOptions, reporter: Reporter, builder: NativeBuilder
 ) -> tuple[dict[str, bytes], dict[str, str]]:  # fmt: skip
-    """Build native libraries for O1 and O3, or take kept ones; and what the kernel check says of each kernel."""
+    """Return native libraries for O1 and O3, built or from the cache, and the kernel check's verdict on each kernel."""
     if not _wants_natives(options):
         return {}, {}
     has_compiler = find_cpp_compiler() is not None
@@ -284,7 +286,7 @@ def _build_natives(
 
     built = build_natives(assembly.kernels, on_built, has_compiler, builder)
     natives, verdicts = choose_judged(assembly.sections, assembly.kernels, built, builder, on_judged)
-    if len(built) < wanted and not has_compiler:  # others were judged, and are not used
+    if len(built) < wanted and not has_compiler:  # the other kernels failed the check, and are not used
         if options.kernels == "native":
             raise CompileError("no C++ compiler was found (g++, or $CXX); install one, or set RDUKIT_KERNELS=portable")
         which = f"{wanted - len(built)} of {wanted} kernels" if built else "sections"
@@ -293,7 +295,7 @@ def _build_natives(
 
 
 def _counter(reporter: Reporter, what: str, total: int) -> Callable[[], None]:
-    """Report that none is ready; return a function that reports one more at each call."""
+    """Report 0 ready items; return a function that reports one more at each call."""
     numbers = itertools.count(1)
     if total:
         reporter.progress(what, 0, total)
@@ -305,7 +307,7 @@ def _beside(path: Path, suffix: str) -> Path:
 
 
 def estimate_sections(graphs: Sequence[TracedGraph], options: CompileOptions) -> tuple[Section, ...]:
-    """Estimate the graphs' sections in order of their ids, with resources and projected cost; nothing is written.
+    """Estimate the graphs' sections in order of their ids, with resources and projected cost; write no file.
 
     Raises:
         CompileError: the model cannot be compiled. InvalidArgument: an option is not legal.

@@ -1,6 +1,6 @@
 """Reports of a compile: lines in the vendor's grammar (compiler reference 1.5), progress, and the files next to a PEF.
 
-What ``RDUKIT_DEBUG`` prints is here, too.
+The output of ``RDUKIT_DEBUG`` is here, too.
 
 Names of the files are the vendor's (compiler reference 1.7, SDK reference 21); contents are ours, since those are not
 public. All figures are projections for the emulated chip.
@@ -22,10 +22,10 @@ from rdukit_compiler.cost import StageCost
 from rdukit_compiler.ir import ModelGraph, Value, ValueKind
 from rdukit_compiler.passes.cut_sections import SectionPlan
 
-if TYPE_CHECKING:  # most compiles have no terminal
+if TYPE_CHECKING:  # most compiles run without a terminal
     from rich.progress import Progress
 
-#: How often a terminal is drawn again: drawing costs more than a section of a small model.
+#: Redraws of a terminal per second: drawing costs more than a section of a small model.
 REDRAWN_HZ: Final = 5
 
 
@@ -39,20 +39,20 @@ class Reporter(Protocol):
         """Report something that the user should act on."""
 
     def phase(self, name: str) -> None:
-        """Report what the compile does from now on, where there is nothing to count."""
+        """Report the start of a phase without a count."""
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """Report how many of ``what`` (sections, kernels) are ready. May come from any thread."""
+        """Report how many of ``what`` (sections, kernels) are ready. May be called from any thread."""
 
 
 class ConsoleReporter:
-    """Prints ``[info    ]: …`` to stdout and, in a terminal, what is done on stderr; keeps all lines.
+    """Prints ``[info    ]: …`` to stdout and, in a terminal, progress to stderr; keeps all lines.
 
-    One line says the phase, how many sections or kernels of all are ready, and the time since it began. Used as ``with
-    ConsoleReporter() as reporter:``, so that the terminal is as before however the compile ends.
+    The progress line has the phase, the number of ready sections or kernels, and the time since it began. Use it as
+    ``with ConsoleReporter() as reporter:``, which restores the terminal however the compile ends.
 
-    ``follow`` also gets each phase and count, as (what, done, total), with 0 of 0 where nothing is counted. It may be
-    called from any thread.
+    ``follow`` also gets each phase and count, as (what, done, total), with 0 of 0 for a phase without a count. It may
+    be called from any thread.
     """
 
     def __init__(self, quiet: bool = False, follow: Callable[[str, int, int], None] | None = None) -> None:
@@ -85,7 +85,7 @@ class ConsoleReporter:
         self._show(what, done, total)
 
     def _show(self, what: str, done: int, total: int) -> None:
-        """Show one line in the terminal; with 0 of 0 nothing is counted, and all of all ends the line."""
+        """Show one line in the terminal; 0 of 0 means a phase without a count; a full count ends the line."""
         if self._follow is not None:
             self._follow(what, done, total)
         if self._quiet or not sys.stderr.isatty():
@@ -113,9 +113,9 @@ class ConsoleReporter:
 
 
 def _new_bars() -> "Progress":
-    """Return bars on stderr that leave nothing behind; what is printed to a terminal meanwhile appears above them.
+    """Return temporary progress bars on stderr; output to a terminal appears above them meanwhile.
 
-    Output that goes elsewhere goes there: rich would bring it to stderr, too.
+    Redirected output is not captured: rich would print it to stderr.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -142,7 +142,7 @@ def projection_line(sections: Sequence[Section]) -> str:
 
 
 def describe_plans(plans: Sequence[SectionPlan]) -> str:
-    """Describe the sections, a line each: operators, the rule or heuristic that made it, and why it ends there."""
+    """Describe the sections, a line each: operators, the rule or heuristic that chose it, and why it ends there."""
     return "".join(
         f"{plan.name}\trule={plan.rule or '-'}\theuristic={plan.heuristic}\t"
         f"operators={','.join(plan.operators)}\t{plan.why}\n"
@@ -151,7 +151,7 @@ def describe_plans(plans: Sequence[SectionPlan]) -> str:
 
 
 def describe_graph(graph: ModelGraph) -> str:
-    """Describe a graph, a line each: what it is given, its operators in order with what they make, what it returns."""
+    """Describe a graph, a line each: its inputs, its operators in order with their results, and its outputs."""
     lines = [f"{_described(v)}  {v.kind}" for v in graph.values.values() if v.kind is not ValueKind.OPERATOR]
     for operator in graph.operators:
         made = ", ".join(_described(graph.values[name]) for name in operator.outputs)
@@ -166,7 +166,7 @@ def describe_graph(graph: ModelGraph) -> str:
 
 
 def describe_choices(plans: Sequence[SectionPlan]) -> str:
-    """Describe what each section's heuristic decided, a line each: parameters of its rule, and its own decisions."""
+    """Describe the decisions of each section's heuristic, a line each, with the parameters of its rule."""
     rows = [(plan.name, plan.heuristic, {**plan.parameters, **plan.decisions}) for plan in plans]
     return "\n".join(f"{name}\t{heuristic}\t{json.dumps(made, default=str)}" for name, heuristic, made in rows)
 
@@ -193,7 +193,9 @@ def artifact_files(name: str, sections: Sequence[Section], chip: ChipSpec, stage
 
 
 def mapper_log(sections: Sequence[Section], chip: ChipSpec) -> str:
-    """Write the decisions, a line each: a section's contents, who decided, its units, and that it compiled."""
+    """Return the vendor's mapper log, a line each: the sections with rule, heuristic, units and reason, and their
+    success.
+    """
     lines = ["[info    ]: Legalizing node resources..."]
     for s in sections:
         used = s.resources

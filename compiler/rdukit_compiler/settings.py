@@ -10,7 +10,7 @@ KERNELS: Final = Setting(
 )  # fmt: skip
 KERNEL_CHECK: Final = Setting(
     "kernel_check", "on",
-    "Before native kernels are used, compare them with portable ones; full: with all inputs, however long that takes.",
+    "Compare native kernels with portable ones before their use; full: with all inputs, however long it takes.",
     str, ("on", "full", "off"),
 )  # fmt: skip
 PRECISION: Final = Setting(

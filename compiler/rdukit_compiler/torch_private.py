@@ -1,9 +1,9 @@
 """Private interfaces of torch that the compiler uses: in recording, in native code generation and in differentiation.
 
-torch is pinned to one exact version. ``tests/unit/test_torch_private.py`` says what an upgrade lacks or has changed.
+torch is pinned to one exact version. ``tests/unit/test_torch_private.py`` reports what an upgrade lacks or has changed.
 
-- Splits: a minimal cut decides what a forward saves. Where torch's refuses a graph, ``split_saving`` saves every value
-  that the backward reads: right for any graph, optimal for none.
+- Splits: a minimal cut decides what a forward saves. If torch's cut refuses a graph, ``split_saving`` saves every value
+  that the backward reads: correct for any graph, but optimal for none.
 """
 
 import contextlib
@@ -29,14 +29,14 @@ from rdukit_compiler.backend.inductor_repairs import OPTIONS, repaired
 
 prims_common = torch._prims_common
 
-#: A context in which torch functions ask neither subclasses nor modes.
+#: A context in which torch functions call neither overrides of subclasses nor modes.
 DisableTorchFunction = torch._C.DisableTorchFunction
-#: What ``torch.no_grad`` calls, and leaves in a record.
+#: The function that ``torch.no_grad`` calls, and that a record keeps.
 set_grad_enabled = torch._C._set_grad_enabled
 
 has_onednn: bool = torch._C._has_mkldnn
 
-#: torch.func: whether a transformation is under way, and tensors that one wraps or has left behind.
+#: torch.func: whether a transformation is active, and tensors that one wraps or has left behind.
 are_transforms_active = torch._C._are_functorch_transforms_active
 peek_interpreter_stack = torch._C._functorch.peek_interpreter_stack
 unwrap_if_dead = torch._C._functorch.unwrap_if_dead
@@ -44,7 +44,7 @@ is_functorch_wrapped_tensor = torch._C._functorch.is_functorch_wrapped_tensor
 
 all_operator_names = torch._C._dispatch_get_all_op_names
 has_kernel_for_key = torch._C._dispatch_has_kernel_for_dispatch_key
-#: Whether attention may take these forms, for every device.
+#: Whether attention may use these forms, for every device.
 get_flash_sdp_enabled = torch._C._get_flash_sdp_enabled
 get_math_sdp_enabled = torch._C._get_math_sdp_enabled
 
@@ -53,18 +53,18 @@ FAKE_TENSOR_LOGGER: Final = "torch._subclasses.fake_tensor"
 FUNCTORCH: Final = "torch._functorch"
 logger = logging.getLogger(__name__)
 
-#: Elements of a loop that pay for waking a thread: some 10 µs of work.
+#: Elements of a loop for which another thread pays: some 10 µs of work.
 _LEAST_CHUNK: Final = 16384
 
 
 def current_fake_mode() -> Any:
-    """Return the mode that makes fake tensors now, or None."""
+    """Return the active mode of fake tensors, or None."""
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
 
 
 @contextlib.contextmanager
 def without_onednn() -> Iterator[None]:
-    """Make operators decompose as they do without oneDNN, while tracing. Kernels use it all the same when they run.
+    """Make operators decompose as without oneDNN while tracing. Running kernels still use oneDNN.
 
     ``torch.backends.mkldnn.flags`` does the same and touches settings of other devices, which warns.
     """
@@ -81,10 +81,10 @@ def trace_aten(
 ) -> fx.GraphModule:
     """Record the ATen calls of ``function(list of tensors)``, autograd's included, on fake tensors.
 
-    Every value of the record has memory that holds it: what torch marks as conjugated, negated or zero is computed.
+    Every value of the record is stored: tensors that torch only marks as conjugated, negated or zero are computed.
 
     Args:
-        forms: operators that are recorded as what these functions call.
+        forms: operator → function whose calls are recorded instead.
     """
     from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -104,15 +104,15 @@ def _zeros(size: Sequence[int], **options: Any) -> torch.Tensor:
 
 
 def _whole_power(base: complex, exponent: torch.Tensor) -> Any:
-    """Raise a whole number to the power of whole numbers: inductor's C interface hands the number on as a float, and
-    reads the floats that come of it as whole numbers.
+    """Raise an integer to the power of integers. Inductor's C interface passes the base as a float, and misreads the
+    float results as integers.
     """
     if not isinstance(base, int) or exponent.is_floating_point() or exponent.is_complex():
         return NotImplemented
     return torch.pow(torch.full_like(exponent, base, dtype=torch.int64), exponent)
 
 
-#: Operators that only mark a tensor, or that kernels would mistake → what computes it.
+#: Operators that only mark a tensor, or that kernels compute wrongly → a function that computes the result.
 _MATERIALISED: Final[Mapping[Any, Callable[..., Any]]] = {
     torch.ops.aten.pow.Scalar: _whole_power,
     torch.ops.aten._conj.default: _conjugate,
@@ -122,12 +122,12 @@ _MATERIALISED: Final[Mapping[Any, Callable[..., Any]]] = {
 
 
 def trace_functional(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> fx.GraphModule:
-    """Record as ``trace_aten`` does, without operators that overwrite a tensor: torch's own formulas have some.
+    """Record as ``trace_aten`` does, but without operators that overwrite a tensor, which torch's own formulas contain.
 
     Readers of the record, such as the split into forward and backward, follow the flow of data and ignore the order.
 
     Raises:
-        UnsupportedOperator: an operator overwrites one of ``inputs``, or has no form that overwrites nothing.
+        UnsupportedOperator: an operator overwrites one of ``inputs``, or has no functional form.
     """
     traced = trace_aten(function, inputs)
     if (overwriting := find_overwriting(traced.graph)) is None:
@@ -138,7 +138,7 @@ def trace_functional(function: Callable[..., Any], inputs: Sequence[torch.Tensor
     try:
         traced = trace_aten(without, [tensor.detach() for tensor in inputs])
         overwriting = find_overwriting(traced.graph)
-    except RuntimeError as refusal:  # torch knows no such form
+    except RuntimeError as refusal:  # torch has no such form
         cause = refusal
     if overwriting is None:
         return traced
@@ -149,7 +149,9 @@ def trace_functional(function: Callable[..., Any], inputs: Sequence[torch.Tensor
 
 
 def _drop_unread(traced: fx.GraphModule) -> None:
-    """Drop calls that nobody reads and that overwrite nothing: one that failed, and was tried otherwise, fails."""
+    """Drop unread calls without effect, such as a call that failed and was repeated in another form: it would fail
+    again.
+    """
     for node in reversed(traced.graph.nodes):
         if node.op == "call_function" and not node.users and not _overwrites(node):
             traced.graph.erase_node(node)
@@ -172,25 +174,26 @@ def split_joint(joint: fx.GraphModule, forward_outputs: int) -> tuple[fx.GraphMo
     """Split a joint graph (placeholders ``primals_…`` then ``tangents_…``) into forward and backward.
 
     The forward returns its outputs and then the values saved for backward; the backward takes the saved values, by
-    their names, and then the tangents. A minimal cut decides what is saved and what is cheap enough to compute again.
+    their names, and then the tangents. A minimal cut decides which values are saved and which are cheap enough to
+    recompute.
     """
     from torch._functorch.partitioners import min_cut_rematerialization_partition
     from torch.utils.checkpoint import CheckpointPolicy
 
     for node in joint.graph.find_nodes(op="call_function", target=torch.ops.aten.eq.Tensor):
-        # Which elements are the largest: computed again, values may differ from the largest in their last bit.
+        # Comparisons with the largest element: recomputed values may differ from it in the last bit.
         node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
     try:
         return min_cut_rematerialization_partition(
             joint, (), num_fwd_outputs=forward_outputs, static_lifetime_input_indices=[]
         )
-    except AssertionError as refusal:  # it takes for granted what only its own tracer ensures
+    except AssertionError as refusal:  # it assumes properties that only its own tracer ensures
         logger.debug("no minimal cut reason=%s; saving what backward reads", refusal)
         return split_saving(joint, forward_outputs)
 
 
 class _CodeWritten(Exception):
-    """Carries inductor's code out of its ahead-of-time compile, before that calls the C++ compiler."""
+    """Exception that carries inductor's code out of its ahead-of-time compile, before the C++ compiler is called."""
 
 
 def write_code(
@@ -200,7 +203,7 @@ def write_code(
 
     Args:
         own: operators of ours, with the declarations of the C functions that compute them.
-        threads: that loops which are long enough are split for.
+        threads: number of threads for which long loops are split.
     """
     import torch._inductor.config as config
     from torch._inductor import aot_compile, codecache
@@ -210,7 +213,7 @@ def write_code(
 
     compiler = codecache.AotCodeCompiler
     former = compiler.__dict__["compile"]
-    # The processor's flags say what it can do; inductor would compile a program for each instruction set to see.
+    # The instruction sets come from the processor's flags; inductor would compile a test program for each.
     with torch.no_grad(), config.patch({"cpp.vec_isa_ok": True}), repaired():
         compiler.compile = classmethod(intercept)  # type: ignore[assignment,arg-type,method-assign]
         try:
@@ -222,7 +225,8 @@ def write_code(
                     "aot_inductor.custom_ops_to_c_shims": dict(own),
                     "cpp.threads": threads,
                     "cpp.min_chunk_size": _LEAST_CHUNK,
-                    # Fused operators round to bf16 where lone ones do: a library gives what the portable form gives.
+                    # Fused operators round to bf16 where separate ones do, so that a library's results equal the
+                    # portable form's.
                     "emulate_precision_casts": True,
                     **OPTIONS,
                 },
@@ -277,7 +281,7 @@ def split_saving(joint: fx.GraphModule, forward_outputs: int) -> tuple[fx.GraphM
     primals = [node for node in placeholders if node.name.startswith("primals_")]
     tangents = [node for node in placeholders if node.name.startswith("tangents_")]
     forward = _ancestors(made)
-    # A value of several tensors is saved through the tensors that are taken out of it.
+    # A tuple of tensors is saved through the tensors that are taken out of it.
     forward |= {n for n in joint.graph.nodes if _takes_one(n) and n.args[0] in forward}
     backward = [n for n in joint.graph.nodes if n in _ancestors(gradients) - forward and n.op == "call_function"]
     read = dict.fromkeys(i for node in [*backward] for i in node.all_input_nodes)

@@ -1,8 +1,8 @@
-"""Every error that rdukit raises on purpose.
+"""All error classes of rdukit.
 
-Each class carries a stable ``code`` and how it appears outside: exit status of a command, HTTP status, gRPC status. A
-class's docstring is its manual entry. A message says what happened, with which value, what would be legal, and the
-next step. ``find_system_error`` turns what the operating system refused into one of them.
+Each class has a stable ``code``, the exit status of a command, an HTTP status and a gRPC status. A class's docstring is
+its manual entry. A message says what happened, with which value, what was expected, and the next step.
+``find_system_error`` converts errors of the operating system.
 """
 
 import errno
@@ -14,7 +14,7 @@ ERROR_HEADER: Final = "x-rdukit-error"
 
 
 class RdukitError(Exception):
-    """Something failed in a way that rdukit knows about."""
+    """Base class of all errors that rdukit raises."""
 
     code: ClassVar[str] = "internal"
     exit_status: ClassVar[int] = 1
@@ -24,7 +24,7 @@ class RdukitError(Exception):
     def __init__(self, message: str, **detail: object) -> None:
         super().__init__(message)
         self.message = message
-        #: Values for machines: only things that ``json.dumps`` takes.
+        #: Values for machines, which ``json.dumps`` can encode.
         self.detail: dict[str, object] = detail
 
     def body(self, request_id: str | None = None) -> dict[str, object]:
@@ -420,7 +420,7 @@ def all_error_classes() -> Mapping[str, type[RdukitError]]:
 
 
 def error_from_body(body: Mapping[str, object], fallback: type[RdukitError] = RdukitError) -> RdukitError:
-    """Rebuild the error that ``RdukitError.body`` wrote, on the other side of a wire."""
+    """Rebuild a received error from the body that ``RdukitError.body`` wrote."""
     error = body.get("error")
     if not isinstance(error, Mapping):
         return fallback(str(body))
@@ -429,15 +429,15 @@ def error_from_body(body: Mapping[str, object], fallback: type[RdukitError] = Rd
     return cls(str(error.get("message")), **(dict(detail) if isinstance(detail, Mapping) else {}))
 
 
-#: Characters of a mistyped name that are compared: the time grows with them.
+#: Characters of a mistyped name that are compared; more would take longer.
 MAX_SUGGESTED: Final = 100
 
 
 def suggest(word: str, names: Iterable[str], *, is_sure: bool = False) -> str:
-    """Return ``" Did you mean 'x'?"`` for the names that are near ``word``, or ``""`` where none is.
+    """Return ``" Did you mean 'x'?"`` for the names similar to ``word``, or ``""`` if there are none.
 
     Args:
-        is_sure: all names are meant, however they are spelt.
+        is_sure: suggest all names, even dissimilar ones.
     """
     from difflib import get_close_matches
 
@@ -446,20 +446,20 @@ def suggest(word: str, names: Iterable[str], *, is_sure: bool = False) -> str:
 
 
 def name_legal(names: Iterable[str]) -> str:
-    """Return ``legal: a, b`` for an error's message, or that there is nothing to choose from (pure)."""
+    """Return ``legal: a, b`` for an error's message, or a note that there are no names yet (pure)."""
     listed = ", ".join(names)
     return f"legal: {listed}" if listed else "there are none yet"
 
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-#: How libraries that write files by themselves say it: Rust's, HDF5's, SQLite's.
+#: Texts for a full disk in errors of libraries: Rust's, HDF5's, SQLite's.
 _FULL_WORDS: Final = ("No space left on device", f"errno = {errno.ENOSPC}", "disk is full")
 _FORBIDDEN: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _NO_PATH: Final = frozenset({errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EEXIST, errno.ELOOP})
 
 
 def find_system_error(error: Exception) -> RdukitError | None:
-    """Return the rdukit error for a system error, with the file if it is known; None: there is none."""
+    """Return the rdukit error for a system error, with the file if known; None if there is no such error."""
     number = error.errno if isinstance(error, OSError) else None
     name = getattr(error, "filename", None)
     where = str(name) if isinstance(name, (str, bytes)) else ""

@@ -29,7 +29,7 @@ class ChipSpec:
     clock_hz: float
     ddr_channels: int
     ddr_bytes: int
-    #: Bytes a second of all channels together, streaming, before efficiency.
+    #: Peak streaming bytes a second of all channels together.
     ddr_bandwidth: float
     hbm_bytes: int
     hbm_bandwidth: float
@@ -58,7 +58,7 @@ CHIPS: Final = {
     )
 }
 
-#: Other spellings that programs use for ``--arch``. sn20 has no public figures and is treated as sn10 (ours).
+#: Alternative spellings for ``--arch`` in programs. sn20 has no public figures and is treated as sn10 (ours).
 CHIP_ALIASES: Final = {
     "sn20": "sn10", "sn40": "sn40l", "sn10-8": "sn10", "sn30-8": "sn30", "sn40l-8": "sn40l", "sn40l-16": "sn40l",
 }  # fmt: skip
@@ -74,7 +74,7 @@ class BoardSpec:
     #: Bytes of the module in each slot of a channel, 0 for an empty slot; ``()``: one slot with the channel's share.
     dimm_bytes: tuple[int, ...] = ()
     dimm_part: str = "N/A"
-    #: Of one PCIe link: bytes a second, transfers a second and lanes.
+    #: Bytes a second, transfers a second and lanes of one PCIe link.
     pcie_link_bandwidth: float = 32e9
     pcie_transfers: float = 16e9
     pcie_width: int = 16
@@ -100,7 +100,7 @@ class NodeSpec:
     chip: ChipSpec
     xrdus: int
     rdus_per_xrdu: int
-    #: Applications at once: 8 by the vendor's overview; a setting of the daemon.
+    #: Maximum applications at the same time: 8 in the vendor's overview; a setting of the daemon.
     max_applications: int = 8
     board: BoardSpec = field(default_factory=BoardSpec)
 
@@ -143,12 +143,12 @@ NODES: Final = {
 
 
 def fill_fewest(rooms: Sequence[int], needed: int) -> list[tuple[int, int]] | None:
-    """Choose as few of several rooms as hold so much (pure); ``None``: all together do not.
+    """Choose the fewest of several free capacities that hold an amount (pure); ``None``: all together do not.
 
-    Those with the most room first, the last one the one that fits best, the lower of equals. Source: ours.
+    The largest are chosen first; the last one is the best fit, or the lower index of equals. Source: ours.
 
     Returns:
-        Index of each room, and how much it gets; all but the last one are filled.
+        Index and assigned amount of each; all but the last are filled.
     """
     left, found = needed, list[tuple[int, int]]()
     order = sorted((-room, index) for index, room in enumerate(rooms) if room > 0)

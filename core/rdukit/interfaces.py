@@ -14,7 +14,7 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Return seconds that never go back; only differences mean anything."""
+        """Return seconds that never decrease; only differences have a meaning."""
         ...
 
     def sleep(self, seconds: float) -> None:

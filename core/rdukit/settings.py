@@ -1,7 +1,7 @@
 """Settings: file < environment < argument.
 
-A part lists its settings in its own ``settings.py`` as ``Setting`` values and asks ``resolve`` for one at the time of
-use; nothing is read at import, and nothing else reads the environment.
+A part lists its settings in its own ``settings.py`` as ``Setting`` values, and calls ``resolve`` when it uses one.
+Settings are not read at import, and no other code reads the environment.
 """
 
 import os
@@ -25,7 +25,7 @@ class Setting(Generic[T]):
     help: str
     parse: Callable[[str], T]
     legal: tuple[T, ...] = ()
-    #: The vendor's variable of the same meaning, or a standard's, which is read where ours is not set.
+    #: A variable of the vendor or of a standard with the same meaning, which is read if ours is not set.
     also: str = ""
 
     @property
@@ -45,7 +45,7 @@ def parse_bool(text: str) -> bool:
 
 
 def parse_token(text: str) -> str:
-    """Return the token, or of ``@FILE`` the first line of that file that is neither empty nor a comment."""
+    """Return the token; for ``@FILE``, the file's first line that is neither empty nor a comment."""
     if not text.startswith("@"):
         return text
     file = Path(text[1:]).expanduser()
@@ -62,7 +62,7 @@ def parse_token(text: str) -> str:
 HOME: Final = Setting("home", "~/.rdukit", "Folder of all state: database, artifacts, kernels, logs, sockets.", str)
 CONFIG: Final = Setting("config", "", "Settings file (YAML); default: config.yaml in the home folder.", str)
 LOG_LEVEL: Final = Setting("log.level", "WARNING", "Level of the log on stderr.", str)
-#: Form of the log with an object a line.
+#: Value of ``log.format`` for a JSON object on each line.
 JSON: Final = "json"
 LOG_FORMAT: Final = Setting(
     "log.format", "text", "Form of the log on stderr: text, or json, one object a line with the ids of job, attempt, "
@@ -145,7 +145,7 @@ CORE_SETTINGS: Final = (
 
 
 def resolve(setting: Setting[T], argument: T | None = None, environ: Mapping[str, str] | None = None) -> T:
-    """Return the value in force: the argument if given, else the environment, else the settings file, else the default.
+    """Return the effective value; precedence, highest first: argument, environment, settings file, default.
 
     Raises:
         InvalidArgument: the text in the environment or file is not a legal value.
@@ -171,8 +171,9 @@ def home_folder(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def variables_of(names: Iterable[str], environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the variables of these names that are set, here or in the settings file: what another process needs
-    that sees neither."""
+    """Return the set variables of these names, from the environment and the settings file, for a process that reads
+    neither.
+    """
     env = os.environ if environ is None else environ
     in_file = dict(_flatten("RDUKIT", _file_values(env)))
     found = {name: env.get(name, in_file.get(name)) for name in names}
@@ -180,7 +181,7 @@ def variables_of(names: Iterable[str], environ: Mapping[str, str] | None = None)
 
 
 def given_settings(environ: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
-    """Return the variables that the settings file and the environment give, the environment's last; secrets, too.
+    """Return the variables of the settings file and then of the environment, including secrets.
 
     Raises:
         InvalidArgument: the settings file cannot be read.
@@ -213,8 +214,8 @@ def _file_values(env: Mapping[str, str]) -> object:
 
 @lru_cache(maxsize=1)
 def _read_yaml(path: Path, text: str) -> object:
-    """Return the values of a settings file; the same text, which takes a millisecond, is read once."""
-    import yaml  # costs more than the rest of this module, and most processes have no settings file
+    """Return the values of a settings file; equal text, which takes a millisecond, is parsed once."""
+    import yaml  # this import costs more than the rest of the module, and most processes have no settings file
 
     try:
         return yaml.safe_load(text) or {}

@@ -1,9 +1,9 @@
 """Client of the node daemon ``snd``, and leases that outlive the daemon's restarts.
 
-The wire: one JSON object a line over a UNIX socket, memory handed over as a descriptor.
-Request ``{"op": …, …}``, answer ``{"ok": true, …}`` or ``{"ok": false, "error": {code, message, detail}}``. A lease
-lives as long as a connection that holds it; when the last one closes, by ``close`` or because its process died, the
-daemon frees the lease. ``docs/design/wire.md`` lists the operations.
+The wire has one JSON object a line over a UNIX socket; memory is passed as a descriptor. Request ``{"op": …, …}``,
+answer ``{"ok": true, …}`` or ``{"ok": false, "error": {code, message, detail}}``. A lease lives as long as a connection
+that holds it; when the last one closes, by ``close`` or because its process died, the daemon frees the lease.
+``docs/design/wire.md`` lists the operations.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from rdukit.settings import SND_REATTACH_S, home_folder, resolve
 
 PROTOCOL_VERSION: Final = 1
 _MAX_LINE: Final = 1 << 20
-#: Received descriptors must not leak into programs that this process starts.
+#: Programs that this process starts must not inherit received descriptors.
 _RECEIVE_FLAGS: Final = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
@@ -36,13 +36,13 @@ def default_socket() -> Path:
 
 
 class SndClient(Closable):
-    """A connection to a node daemon. Not for use by several threads at once."""
+    """A connection to a node daemon; only one thread at a time may use it."""
 
     def __init__(self, path: Path, timeout_s: float = 10.0) -> None:
         """Connect.
 
         Raises:
-            Unavailable: nothing listens at ``path``.
+            Unavailable: no daemon listens at ``path``.
         """
         self.path = path
         self._timeout_s = timeout_s
@@ -51,15 +51,15 @@ class SndClient(Closable):
         self._connect()
 
     def reconnect(self) -> None:
-        """Begin anew with whatever daemon serves the path now. Raises: as at first."""
+        """Connect again to the daemon that serves the path now. Raises: as the constructor."""
         self.close()
         self._pending = b""
         self._connect()
 
     def wait_for_answers(self, timeout_s: float | None) -> None:
-        """Wait this long for each answer from now on, also after ``reconnect``; ``None``: as long as the daemon lives.
+        """Set the timeout of each answer, also after ``reconnect``; ``None``: wait as long as the daemon lives.
 
-        A holder of a lease that does not wait closes its connection, and the daemon ends the lease when it gets there.
+        After a timeout, a holder of a lease closes its connection, and the daemon ends the lease when it notices.
         """
         self._answer_timeout_s = timeout_s
         self._socket.settimeout(timeout_s)
@@ -76,7 +76,7 @@ class SndClient(Closable):
     def _connect(self) -> None:
         path, timeout_s = self.path, self._timeout_s
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        # A busy daemon's queue of connections may be full: a socket with a time-out of its own fails at once then, one
+        # A busy daemon's queue of connections may be full. Then a socket with Python's timeout fails at once, and one
         # with the kernel's waits for its turn.
         seconds, rest = divmod(max(timeout_s, 0.001), 1)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(seconds), int(rest * 1e6)))
@@ -100,13 +100,13 @@ class SndClient(Closable):
         """Send one request and wait for its answer.
 
         Raises:
-            RdukitError: the daemon refused; the class is the one that the error's code names.
+            RdukitError: the daemon refused; the error's code selects the class.
             Unavailable: the connection broke or timed out.
         """
         return self.call_with_fd(op, **arguments)[0]
 
     def call_with_fd(self, op: str, **arguments: object) -> tuple[dict[str, Any], int | None]:
-        """Call with an answer that may carry a file descriptor, which the caller then owns."""
+        """Send one request; the answer may carry a file descriptor, which the caller then owns."""
         line = json.dumps({"op": op, "protocol": PROTOCOL_VERSION, **arguments}).encode() + b"\n"
         descriptors: list[int] = []
         try:
@@ -120,7 +120,7 @@ class SndClient(Closable):
             answer_line, self._pending = self._pending.split(b"\n", 1)
             answer: dict[str, Any] = json.loads(answer_line)
         except (OSError, ValueError) as cause:
-            # A late answer would be taken for that of the next request: this connection is of no more use.
+            # A late answer would be read as that of the next request, so this connection cannot be used again.
             self.close()
             _close_all(descriptors)
             raise Unavailable(f"the node daemon at {self.path} does not answer {op!r}: {cause}") from cause
@@ -137,12 +137,12 @@ class SndClient(Closable):
     def acquire(
         self, application: str, tiles: int, memory_bytes: int, wait_s: float = 0.0, **more: object
     ) -> dict[str, Any]:
-        """Lease ``tiles`` contiguous tiles and ``memory_bytes`` of device memory. Returns the lease.
+        """Lease ``tiles`` contiguous tiles and ``memory_bytes`` of device memory; return the lease.
 
         Args:
-            wait_s: wait in the daemon's queue this long, if they are not free; daemons with the feature ``wait``.
+            wait_s: seconds to wait in the daemon's queue if they are not free; for daemons with the feature ``wait``.
         Raises:
-            NoResources: not free at present; the message says what would fit.
+            NoResources: they are not free; the message says what would fit.
         """
         if wait_s > 0:
             more["wait_s"] = wait_s
@@ -157,17 +157,17 @@ class SndClient(Closable):
         return lease
 
     def attach(self, lease_id: str, token: str) -> dict[str, Any]:
-        """Hold an existing lease on this connection too. Returns the lease."""
+        """Hold an existing lease also on this connection; return the lease."""
         lease: dict[str, Any] = self.call("attach", lease=lease_id, token=token)["lease"]
         return lease
 
     def own_socket(self, lease_id: str, mode: str = "600") -> Path:
-        """Return the path of a socket on which only this lease can be used; its folder has nothing else.
+        """Return the path of a socket on which only this lease can be used; its folder has no other files.
 
         Args:
             mode: of the socket, ``600``, ``660`` or ``666``; for callers who are not the daemon's user it is ``666``.
         Raises:
-            Unavailable: the daemon is of an earlier version that has none.
+            Unavailable: the daemon has an earlier version without such sockets.
         """
         if "socket" not in self.call("hello").get("features", ()):
             raise Unavailable(
@@ -185,9 +185,9 @@ class SndClient(Closable):
 
     @property
     def is_alive(self) -> bool:
-        """True while the daemon holds its end of the connection. Costs one system call."""
+        """Whether the daemon holds its end of the connection; costs one system call."""
         try:
-            # Not MSG_DONTWAIT alone: a Python socket with a timeout would wait for it all the same.
+            # MSG_DONTWAIT alone is not enough: a Python socket with a timeout would still wait.
             poll = select.poll()
             poll.register(self._socket, select.POLLIN)
             return not poll.poll(0) or self._socket.recv(1, socket.MSG_PEEK) != b""
@@ -213,7 +213,7 @@ _END_S: Final = 10.0
 
 
 def connect_patiently(path: Path, timeout_s: float = 10.0) -> SndClient:
-    """Connect to a daemon that is expected to run, but may just be restarting.
+    """Connect to a daemon that should run, but may be restarting.
 
     Raises:
         Unavailable: the daemon did not return within ``snd.reattach_s``, or this user may not connect.
@@ -239,24 +239,24 @@ class HeldLease(Closable):
         """Take over ``client``, which holds ``lease``.
 
         Raises:
-            RdukitError: the daemon ended, and the lease with it.
+            RdukitError: the daemon and the lease have ended.
         """
         self.id: Final = str(lease["id"])
         self._client = client
         self._token = str(lease["token"])
         if "keep" in client.call("hello").get("features", ()):
             client.call("keep", lease=self.id)
-        # A daemon that starts beside other load takes its time; a request given up would end the lease.
+        # A daemon may start slowly under load, and a timeout would end the lease.
         client.wait_for_answers(None)
         self._is_over = False
-        #: Closing the second wakes whoever waits for the first.
+        #: Closing the second wakes the thread that waits for the first.
         self._woken, self._wake = socket.socketpair()
-        #: The only one that uses the connection from now on.
+        #: The only thread that uses the connection from now on.
         self._thread = threading.Thread(target=self._hold, name="lease", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """End the lease for all its holders. A daemon that is away hears of it when it comes back."""
+        """End the lease for all its holders. An unreachable daemon is told when it returns."""
         if not self._is_over:
             self._is_over = True
             self._wake.close()
@@ -280,7 +280,7 @@ class HeldLease(Closable):
             self._woken.close()
 
     def _return(self) -> bool:
-        """Attach again. False: the lease has ended, or nobody wants it any more and its daemon stays away."""
+        """Reattach. Return False if the lease has ended, or if it is closed and the daemon stays unreachable."""
         until = float("inf")
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Strict JSON, which all readers read alike: no NaN or infinity, and no duplicate keys. Pure.
+"""Strict JSON, which all readers parse alike: no NaN or infinity, and no duplicate keys. Pure.
 
 NaN and infinities are written as the strings of ``WORDS`` in results, metrics, progress and errors. Source: protobuf's
 JSON mapping. With ``null``, readers could not distinguish an infinity from an unknown value.
@@ -15,9 +15,9 @@ from rdukit.errors import InvalidArgument, RequestTooLarge
 #: Strings for the floats that JSON lacks.
 WORDS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _TEXT: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
-#: One step of the search: up to 20,000 texts and characters between them.
+#: One step of the search: up to 20,000 strings and the characters between them.
 _STEP: Final = re.compile(_TEXT.pattern.join((rb'(?:[^"]|', rb"){1,20000}+")))
-#: ``json.dumps`` would make one for each value.
+#: One encoder for all calls: ``json.dumps`` would create one for each value.
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
@@ -33,14 +33,14 @@ def as_words(value: object) -> object:
 
 
 def find_number(value: object) -> float | None:
-    """Return the number that a JSON value is or stands for; ``None`` if it is none."""
+    """Return the number of a JSON value, or of one of ``WORDS``; ``None`` for any other value."""
     if isinstance(value, str):
         return WORDS.get(value)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def find_infinite(value: object, path: tuple[str | int, ...] = ()) -> tuple[tuple[str | int, ...], float] | None:
-    """Return the first number in a value that JSON lacks, and where it is; ``None``: there is none."""
+    """Return the first NaN or infinity in a value, and its path; ``None`` if there is none."""
     if isinstance(value, float):
         return None if math.isfinite(value) else (path, value)
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -59,10 +59,10 @@ def read_json(text: bytes | str, max_values: int = 0) -> Any:
     """Parse a request's JSON.
 
     Args:
-        max_values: values that it may have; 0: any number. Short bodies with many values take much memory and time.
+        max_values: maximum number of values; 0: no limit. Short bodies with many values take much memory and time.
     Raises:
         RequestTooLarge: it has more values.
-        InvalidArgument: an object has a key twice, of which readers take the one or the other; or a text is no Unicode.
+        InvalidArgument: an object has duplicate keys, which readers resolve differently, or a text is not Unicode.
         JSONDecodeError: it is not JSON.
     """
     if max_values:
@@ -79,16 +79,16 @@ def read_json(text: bytes | str, max_values: int = 0) -> Any:
 
 
 def refuse_values(text: bytes | str, max_values: int) -> None:
-    """Check a request that somebody else reads. Raises: RequestTooLarge: it has more values."""
+    """Count the values of a request that another parser will read. Raises: RequestTooLarge: it has more values."""
     if _count_commas(text, max_values) >= max_values:
         raise RequestTooLarge(f"the request has more than {max_values} values; send it in parts", field="body")
 
 
 def refuse_duplicates(text: bytes) -> None:
-    """Check a request that somebody else reads.
+    """Check a request that another parser will read for duplicate keys.
 
     Raises:
-        InvalidArgument: as ``read_json``, or it is not JSON.
+        InvalidArgument: as in ``read_json``, or it is not JSON.
     """
     try:
         read_json(text)
@@ -97,13 +97,13 @@ def refuse_duplicates(text: bytes) -> None:
 
 
 def _count_commas(text: bytes | str, max_values: int) -> int:
-    """Count the commas outside of texts, up to ``max_values``: all values of a list but the first have one."""
+    """Count the commas outside of strings, up to ``max_values``: every value of a list after the first has one."""
     raw = text.encode(errors="surrogatepass") if isinstance(text, str) else text
     commas = raw.count(b",")
     if b'"' not in raw or commas < max_values:
         return commas
     commas = at = 0
-    # Step by step: other threads go on meanwhile.
+    # The search runs in steps, so that other threads can run.
     while commas < max_values and (step := _STEP.match(raw, at)) is not None:
         commas += _TEXT.sub(b"", step[0]).count(b",")
         at = step.end()

@@ -1,8 +1,8 @@
-"""YAML text → plain values that know their lines. Pure.
+"""Parse YAML text into plain values with their lines. Pure.
 
 Scalars are read by YAML 1.2's core schema, so ``1e-4`` is a number. What YAML 1.1 and 1.2 read differently (``yes``,
-``010``, ``1:30``) is a fault, as are duplicate keys, tags and the character NUL. Anchors are taken, within
-limits; merge keys only where ``read_documents`` is told so.
+``010``, ``1:30``) is a fault, as are duplicate keys, tags and the character NUL. Anchors are accepted within
+limits; merge keys only if ``read_documents`` allows them.
 """
 
 import math
@@ -15,7 +15,7 @@ import yaml
 
 Path = tuple[str | int, ...]
 
-#: Most characters of a file, values in it (anchors written out), and levels.
+#: Maximum characters of a file, values in it (anchors expanded), and levels.
 MAX_CHARACTERS: Final = 1 << 20
 MAX_VALUES: Final = 50_000
 MAX_DEPTH: Final = 40
@@ -32,7 +32,7 @@ _STRING_TAG: Final = "tag:yaml.org,2002:str"
 
 @dataclass(frozen=True, slots=True, order=True)
 class TextPosition:
-    """A place in the text; both count from 1."""
+    """A position in the text; line and column count from 1."""
 
     line: int
     column: int
@@ -40,7 +40,7 @@ class TextPosition:
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """Something wrong at a key. ``line`` and ``column`` count from 1."""
+    """A fault at a key. ``line`` and ``column`` count from 1."""
 
     mark: TextPosition
     path: Path
@@ -54,35 +54,35 @@ class Diagnostic:
 
 @dataclass(slots=True)
 class MarkedYaml:
-    """The value, where each part of it stands, and what is wrong with the YAML itself."""
+    """The value, the position of each of its parts, and the faults of the YAML itself."""
 
     value: object = None
-    #: Of a key where there is one, else of the value.
+    #: Path → position of the key, or of the value if it has no key.
     marks: dict[Path, TextPosition] = field(default_factory=dict)
     faults: list[Diagnostic] = field(default_factory=list)
 
     def mark_of(self, path: Path) -> TextPosition:
-        """Return the position of ``path``, or of the nearest part around it that is there."""
+        """Return the position of ``path``, or of its nearest existing parent."""
         while path and path not in self.marks:
             path = path[:-1]
         return self.marks.get(path, TextPosition(1, 1))
 
 
 class _TooMuch(Exception):
-    """A limit is passed; reading stops."""
+    """A limit is exceeded; reading stops."""
 
 
 def read_yaml(text: str) -> MarkedYaml:
-    """Read one document. Never raises: what is wrong is in ``faults``."""
+    """Read one document. Never raises: errors are in ``faults``."""
     return read_documents(text, most=1)[0]
 
 
 def read_documents(text: str, *, most: int, merges: bool = False) -> list[MarkedYaml]:
-    """Read a file's documents, at least one. Never raises: what is wrong is in the ``faults`` of the last one.
+    """Read a file's documents, at least one. Never raises: errors are in the ``faults`` of the last one.
 
     Args:
-        most: documents that are legal.
-        merges: whether ``<<: *anchor`` gives a mapping the keys that it lacks.
+        most: maximum number of documents.
+        merges: whether ``<<: *anchor`` adds missing keys to a mapping.
     """
     found = [MarkedYaml()]
     if len(text) > MAX_CHARACTERS:
@@ -112,9 +112,9 @@ class _Reader:
     def __init__(self, events: Iterator[Any], documents: list[MarkedYaml], most: int, merges: bool) -> None:
         self._events = events
         self._documents, self._most, self._merges = documents, most, merges
-        #: The document that is read.
+        #: The current document.
         self._found = documents[0]
-        #: Finished anchors with how many values each stands for.
+        #: Finished anchors with the number of values of each.
         self._anchors: dict[str, tuple[object, int]] = {}
         self._count = 0
 
@@ -206,7 +206,7 @@ class _Reader:
         if _is_merge(event):
             self._fault(event, (*path, key), "merge keys are not legal; write the keys out")
             return None
-        # A number or truth value as a key (``on:``) is the word that is written there.
+        # A number or truth value as a key (``on:``) is read as the written word.
         return key
 
     def _scalar(self, event: Any, path: Path) -> object:
@@ -249,7 +249,7 @@ class _Reader:
 
 
 def _other_meaning(text: str) -> str | None:
-    """Say what YAML 1.1 readers take a plain ``text`` for, and what to write for that; None if the same as 1.2."""
+    """Describe how YAML 1.1 reads a plain ``text`` differently from 1.2, and what to write; None if it does not."""
     word = _TRUTH_OF_1_1.get(text.lower())
     if word is not None and text in {text.lower(), text.upper(), text.capitalize()}:
         return f"a truth value to some readers; write {word}"

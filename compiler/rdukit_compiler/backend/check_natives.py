@@ -1,4 +1,4 @@
-"""Native kernels are used where the kernel check finds that a section computes with them what it computes portably.
+"""Checks native kernels: they are used only in sections whose results equal those of the portable kernels.
 
 The runtime's ``rdukit_runtime.check`` judges, in forks of the processes that build; verdicts are kept beside the
 libraries. Decision 0073.
@@ -27,7 +27,7 @@ from rdukit_compiler.settings import KERNEL_CHECK
 #: The module that judges, named, not imported: compiler and runtime share only what a PEF holds.
 JUDGE: Final = "rdukit_runtime.check"
 
-#: How the reason of a unit begins that is refused for the kernel of another that is not right.
+#: Prefix of the reason of a unit that is refused because it shares a native kernel with a failing one.
 _SHARED: Final = "it shares a kernel with a section that runs portably: "
 
 #: Called with each unit's digest and its verdict.
@@ -58,10 +58,10 @@ def has_native(unit: Unit, libraries: Mapping[str, bytes]) -> bool:
 def judge_units(
     units: Mapping[str, Unit], libraries: Mapping[str, bytes], builder: NativeBuilder, on_judged: OnJudged
 ) -> dict[str, KernelVerdict]:
-    """Return the verdict on each unit that has a native kernel: a kept one, or one of now.
+    """Return the verdict on each unit that has a native kernel: a kept one, or a new one.
 
     Args:
-        libraries: of the kernels, by digest.
+        libraries: native libraries by kernel digest.
     """
     cache = builder.cache
     native = {digest: unit for digest, unit in units.items() if has_native(unit, libraries)}
@@ -97,7 +97,8 @@ def _find(cache: KernelCache, name: str) -> KernelVerdict | None:
 
 
 def _lay_out(place: BuildPlace, units: Sequence[Unit], libraries: Mapping[str, bytes], cache: KernelCache) -> bool:
-    """Write units and libraries where workers look for them; False if there is no room, which the cache then tells."""
+    """Write units and libraries where workers look for them; return False, with the reason in the cache, if they cannot
+    be written."""
     try:
         for unit in units:
             (place.scratch / f"{unit.digest}.unit").write_bytes(unit.to_json())
@@ -133,10 +134,10 @@ def choose_judged(
     sections: Iterable[Section], kernels: Mapping[str, KernelGraph], libraries: dict[str, bytes],
     builder: NativeBuilder, on_judged: Callable[[KernelVerdict, int, int], None],
 ) -> tuple[dict[str, bytes], dict[str, str]]:  # fmt: skip
-    """Return the libraries of a PEF's kernels that may be used, and what the check says of each kernel.
+    """Return the libraries that may be used, and the check's verdict on each kernel of a PEF.
 
     Args:
-        on_judged: called with each verdict, the number of those so far, and of all.
+        on_judged: called with each verdict, the number of verdicts so far, and the number of all.
     """
     if resolve(KERNEL_CHECK) == "off" or resolve(SANITIZE):  # a sanitized library runs under the sanitizer only
         return libraries, {}
@@ -152,7 +153,7 @@ def choose_judged(
 def spread_refusals(
     units: Mapping[str, Unit], libraries: Mapping[str, bytes], verdicts: Mapping[str, KernelVerdict]
 ) -> dict[str, KernelVerdict]:
-    """Refuse also units that share a native kernel with one that is not right: a unit has all kernels, or none."""
+    """Refuse also units that share a native kernel with a failing unit: a unit uses all its native kernels or none."""
     found = dict(verdicts)
     lost: dict[str, str] = {}
     fresh = [digest for digest, verdict in found.items() if not verdict.is_right]
@@ -172,6 +173,6 @@ def spread_refusals(
 def keep_judged(
     units: Mapping[str, Unit], libraries: Mapping[str, bytes], verdicts: Mapping[str, KernelVerdict]
 ) -> dict[str, bytes]:
-    """Return the libraries of kernels of which all units are right."""
+    """Return the libraries of kernels whose units all passed."""
     lost = {k for digest, verdict in verdicts.items() if not verdict.is_right for k in units[digest].kernel_digests}
     return {kernel: library for kernel, library in libraries.items() if kernel not in lost}

@@ -1,4 +1,4 @@
-"""Rewrites the convolutions of a traced kernel in inference: what follows one becomes part of it. Changes no meaning.
+"""Fuses batch norms and ReLUs into the convolutions of a traced inference kernel; results keep their meaning.
 
 A batch norm with kept statistics scales the weights and shifts the result; a ReLU is applied as the result is written;
 images lie channels last from one convolution to the next; a transposed convolution that does not overlap is a product.
@@ -49,7 +49,7 @@ def choose_convolutions(module: fx.GraphModule, routes: Routes) -> bool:
     """Rewrite ``module``, whose nodes carry their (fake) tensors in ``meta["val"]`` and are not composite, in place.
 
     Returns:
-        Whether anything was changed: nothing is if no convolution has a batch norm or a ReLU to take in.
+        Whether anything was changed; False if no convolution has a batch norm or a ReLU to absorb.
     """
     graph = module.graph
     if not has_onednn or any(_changes_inputs(node) for node in graph.nodes):
@@ -148,7 +148,7 @@ class _Writer:
 
 
 def _fuse(node: fx.Node) -> fx.Node:
-    """Replace a convolution, and what follows that it can take in, by our operator; returns its node."""
+    """Replace a convolution, and the batch norm and ReLU that it can absorb, by our operator; return its node."""
     result = _find_batch_norm(node)
     norm = None
     if result is not None:
@@ -227,7 +227,7 @@ def _rewrite_transposed(node: fx.Node) -> tuple[fx.Node, fx.Node]:
 
 
 def _keep_channels_last(graph: fx.Graph, ours: set[fx.Node], makers: set[fx.Node]) -> None:
-    """Keep images channels last between ``ours`` and operators that keep the order; others get what they got.
+    """Keep images channels last between ``ours`` and operators that keep the order; other users get the former layout.
 
     Args:
         makers: nodes that make images channels last of values of another kind.

@@ -22,7 +22,7 @@ aten = torch.ops.aten
 _ATTENTION: Final = aten._scaled_dot_product_flash_attention_for_cpu.default
 
 _ATTENTIONS: Final = ("scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu")
-#: Operators that may become a product of ours once composite ones are taken apart.
+#: Operators that may become one of our products after composite operators are decomposed.
 _PRODUCTS: Final = ("linear", "matmul", "mm", "addmm", "bmm", "einsum", "baddbmm", *_ATTENTIONS)
 #: Computed in f32, between casts, where bf16 products go through f32.
 _WIDENED: Final = frozenset(
@@ -42,7 +42,7 @@ _VIEWS: Final = frozenset(
 
 
 def may_change(module: fx.GraphModule, inputs: Sequence[torch.Tensor], routes: Routes) -> bool:
-    """Return whether ``choose_products`` could do something, so that taking composite operators apart may pay."""
+    """Return whether ``choose_products`` could do something, so that decomposing composite operators may pay."""
     names = aten_names(module)
     if any(node.target in _quantized() for node in module.graph.nodes):
         return True
@@ -64,7 +64,7 @@ def _rows(tensor: torch.Tensor) -> int:
 
 def choose_products(module: fx.GraphModule, routes: Routes) -> None:
     """Rewrite ``module``, whose nodes carry their (fake) tensors in ``meta["val"]`` and are not composite, in place."""
-    module.graph.eliminate_dead_code()  # a result that nobody reads, as attention's sums, is no reason to compute it
+    module.graph.eliminate_dead_code()  # an unread result, such as attention's sums, need not be computed
     eliminate_common_views(module.graph)
     quantized = _quantized()
     for node in list(module.graph.nodes):
@@ -108,7 +108,7 @@ def _rewrite_product(node: fx.Node, a: fx.Node, b: fx.Node, bias: fx.Node | None
 
 
 def _is_few_turned(left: torch.Tensor, right: torch.Tensor, routes: Routes) -> bool:
-    """Return whether [m, k] x [k, n], turned, is our product of few rows: oneDNN would copy the left operand of a
+    """Return whether [m, k] x [k, n], transposed, is our product of few rows: oneDNN would copy the left operand of a
     gradient.
     """
     (m, k), n = left.shape, right.shape[1]
@@ -119,7 +119,7 @@ def _is_few_turned(left: torch.Tensor, right: torch.Tensor, routes: Routes) -> b
 
 
 def _rewrite_turned(node: fx.Node, a: fx.Node, b: fx.Node) -> None:
-    """Write the product turned, and a copy that turns it back: a section's results are contiguous."""
+    """Write the transposed product, and a copy that transposes it back: a section's results are contiguous."""
     with node.graph.inserting_before(node):
         rows, columns = (node.graph.call_function(aten.t.default, (operand,)) for operand in (b, a))
         target, args = product(rows, columns, None, Route.FEW)
@@ -164,10 +164,10 @@ def _rewrite_single_batch(node: fx.Node, routes: Routes) -> None:
 
 
 def _rewrite_attention(node: fx.Node, routes: Routes) -> None:
-    """Rewrite attention of which nobody needs the logarithms of the sums; else, in bf16, put it between casts.
+    """Rewrite attention whose log-sum-exp output is unused; otherwise put bf16 attention between casts.
 
-    Heads that were repeated for the queries that share them are read where they are, and so are the texts that a call
-    takes out of a cache.
+    Heads that were repeated for the queries that share them are read in place, and so are the sequences that a call
+    selects from a cache.
     """
     q, *kept = (operand for operand in node.args[:3] if isinstance(operand, fx.Node))
     used = [user for user in node.users if user.target is operator.getitem]
@@ -208,7 +208,7 @@ def _rewrite_attention(node: fx.Node, routes: Routes) -> None:
 
 
 def _unrepeated(heads: fx.Node) -> fx.Node:
-    """Return the keys or values [B, G, S, D] that were repeated to [B, H, S, D], else what is given."""
+    """Return the keys or values [B, G, S, D] that were repeated to [B, H, S, D], else ``heads`` unchanged."""
     steps = (aten._unsafe_view.default, aten.clone.default, aten.expand.default, aten.unsqueeze.default)
     found = heads
     for step in steps:
@@ -223,7 +223,7 @@ def _unrepeated(heads: fx.Node) -> fx.Node:
 
 
 def _taken_from(texts: fx.Node) -> tuple[fx.Node, fx.Node | None]:
-    """Return the cache [R, G, S, D] and the numbers of the texts that are selected from it, if these are."""
+    """Return the cache [R, G, S, D] and the indices of the sequences that are selected from it, if it is one."""
     if texts.target is not aten.index_select.default or texts.args[1] != 0:
         return texts, None
     cache, numbers = _nodes(texts)
@@ -256,7 +256,7 @@ def _replace(node: fx.Node, target: Any, args: tuple[Any, ...], kwargs: dict[str
 
 
 def _widen(node: fx.Node) -> None:
-    """Give ``node`` its bf16 operands as f32, and its users what it gives as bf16."""
+    """Cast bf16 operands of ``node`` to f32, and its results back to bf16."""
     graph = node.graph
 
     def cast(value: Any, dtype: torch.dtype) -> fx.Node:

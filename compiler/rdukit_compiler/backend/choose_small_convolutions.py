@@ -1,6 +1,6 @@
-"""Rewrites the convolutions of a traced kernel to ours where samples fit the processor's cache. Changes no meaning.
+"""Rewrites convolutions of a traced kernel to ours where samples fit the processor's cache; results keep their meaning.
 
-oneDNN reorders images and weights for each call and unfolds what has few channels; for the small models that people
+oneDNN reorders images and weights in each call, and unfolds images of few channels. For the small models that people
 train on a processor, ``native_source/small_convolution.h`` needs half to two thirds of its time. Inductor lays
 all images of a kernel out channels last if the kernel holds a convolution of torch's. Therefore all convolutions of a
 kernel are rewritten, or none. Only native kernels are rewritten. Source: ours.
@@ -25,9 +25,9 @@ _BACKWARD: Final = aten.convolution_backward.default
 
 #: Floats of a padded sample, and of its result, that stay in the cache beside the weights; beyond, oneDNN is as fast.
 _MAX_FLOATS: Final = 16384
-#: Positions of a batch that pay for laying out the weights.
+#: Least positions of a batch for which laying out the weights pays.
 _LEAST_POSITIONS: Final = 128
-#: Positions are computed in blocks of so many, with those between the rows of a padded image; a part of them is wanted.
+#: Positions per block, padding between the rows of an image included, and the least share of them that must be wanted.
 _BLOCK: Final = 16
 _LEAST_WANTED: Final = 0.5
 
@@ -161,9 +161,10 @@ def _find_relu(node: fx.Node) -> fx.Node | None:
 
 
 def _is_rectified_by_us(dy: fx.Node) -> bool:
-    """Return whether ``dy`` is a gradient behind a ReLU that a call of ours left in memory: it is masked as it is read.
+    """Return whether ``dy`` applies a ReLU's mask to a gradient that one of our calls wrote: ours masks it while
+    reading.
 
-    Any other gradient is written by a loop of inductor's, which masks it in passing.
+    A loop of inductor's writes any other gradient, and masks it on the way.
     """
     if dy.target is not aten.threshold_backward.default or dy.args[2] != 0 or len(dy.users) != 1:
         return False

@@ -1,5 +1,6 @@
-"""Interpolations that inductor computes wrongly, as ``exact_operators`` has other operators: at infinity, of narrow
-numbers, and where the nearest element is taken by another factor than the sizes have.
+"""Exact forms of interpolations that inductor computes wrongly, as in ``exact_operators``.
+
+Inductor errs at infinity, with narrow numbers, and where the given factor differs from the ratio of sizes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,10 +12,11 @@ aten = torch.ops.aten
 
 
 def _interpolate(axes: int) -> Callable[..., Any]:
-    """Return the form of a linear interpolation: inductor adds a share of the difference of two neighbours, which is
-    NaN where both are infinite, or one is and does not count.
+    """Return the form of a linear interpolation: both neighbours are weighted.
 
-    Of narrow numbers torch computes in f32; for one axis and for three it rounds shares.
+    Inductor adds a share of their difference, which is NaN if both are infinite, or if one with weight 0 is.
+
+    Like torch, narrow numbers are computed in f32; for one axis and for three, weights are rounded.
     """
 
     def form(x: torch.Tensor, sizes: Sequence[int], align_corners: bool, *scales: float | None) -> Any:
@@ -34,9 +36,9 @@ def _interpolate(axes: int) -> Callable[..., Any]:
 def _interpolate_along(
     x: torch.Tensor, axis: int, size: int, align_corners: bool, scale: float | None, shares: torch.dtype
 ) -> torch.Tensor:
-    """Interpolate along one axis; a share is rounded to ``shares``, as the other neighbour's is."""
+    """Interpolate along one axis; the weights of both neighbours are rounded to dtype ``shares``."""
     given = x.shape[axis]
-    if size == given:  # torch adds nothing times itself, which is NaN of infinity
+    if size == given:  # torch adds 0 * x, which is NaN for infinity
         return x + x * 0
     places = torch.arange(size, dtype=x.dtype)
     if align_corners:
@@ -47,7 +49,7 @@ def _interpolate_along(
         places, last = ((places + 0.5) * step - 0.5).clamp_min(0), (size - 0.5) * step - 0.5
     first = places.to(torch.int64)
     share = places - first
-    if last > given - 0.01:  # else all lie within, whatever is rounded
+    if last > given - 0.01:  # otherwise all positions lie inside, however they are rounded
         first, share = first.clamp_max(given - 1), (places - first.clamp_max(given - 1)).clamp(0, 1)
     share = share.to(shares).reshape([-1] + [1] * (-axis - 1))
     rest = (1 - share).to(x.dtype)
@@ -58,9 +60,9 @@ def _interpolate_along(
 
 
 def _nearest(axes: int, shift: float) -> Callable[..., Any]:
-    """Return the form of an interpolation that takes the nearest element: as far as torch does not go by the sizes.
+    """Return the form of a nearest-element interpolation, for cases in which torch does not use the sizes alone.
 
-    Inductor goes by the factors also along an axis that keeps its size, and counts in other digits (pytorch issues
+    Inductor uses the factors even along an axis that keeps its size, and computes in another precision (pytorch issues
     198201 and 175154).
     """
 
@@ -95,7 +97,7 @@ def _nearest_gradient(axes: int, shift: float) -> Callable[..., Any]:
 
 
 def _are_whole(given: Sequence[int], sizes: Sequence[int], scales: Sequence[float | None]) -> bool:
-    """Return whether each size is a multiple of the former by the factor that is given, if one is."""
+    """Return whether each size is a multiple of the old one, by the given factor if there is one."""
     factors = [*scales, *[None] * len(sizes)]
     return all(
         size % old == 0 and factor in {None, size / old}
@@ -106,10 +108,10 @@ def _are_whole(given: Sequence[int], sizes: Sequence[int], scales: Sequence[floa
 def _nearest_places(
     given: Sequence[int], sizes: Sequence[int], scales: Sequence[float | None], shift: float, by_sizes: bool = True
 ) -> list[torch.Tensor]:
-    """Return for each axis which of its elements is the nearest, as torch counts: in f32.
+    """Return the index of the nearest element for each result along each axis, computed in f32 as in torch.
 
     Args:
-        by_sizes: where a size is the former or twice as large, it alone decides: in two axes, and in gradients.
+        by_sizes: ignore the factor where a size is unchanged or doubled, as torch does for two axes and in gradients.
     """
     made = []
     for old, size, factor in zip(given, sizes, [*scales, *[None] * len(sizes)], strict=False):

@@ -1,4 +1,4 @@
-"""Operators that inductor computes wrongly, as other operators that it computes right.
+"""Replaces operators that inductor computes wrongly by others that it computes correctly.
 
 Each form is what torch's own kernel for processors computes, step by step, so that results agree to the last bit, at
 infinity, at NaN and in the sign of zero. A form that returns ``NotImplemented`` leaves the operator as it is.
@@ -44,7 +44,7 @@ def _remainder(a: Operand, b: Operand) -> Any:
 
 
 def _floor_quotient(a: Operand, b: Operand) -> Any:
-    """Python's ``//``: the quotient of what ``fmod`` leaves over, which is whole but for rounding."""
+    """Python's ``//``: subtract the remainder of ``fmod``, divide, and round to a whole number."""
     operands = _floating(a, b)
     if operands is None:
         return NotImplemented
@@ -64,13 +64,13 @@ def _divide(a: Operand, b: Operand, *, rounding_mode: str | None) -> Any:
 
 
 def _softshrink(x: torch.Tensor, lambd: Number = 0.5) -> Any:
-    """Shrink; what is no number is neither above nor below, and stays."""
+    """Shrink; NaN stays."""
     outside = torch.where(x > lambd, x - lambd, torch.where(x < -lambd, x + lambd, torch.zeros_like(x)))
     return torch.where(torch.isnan(x), x, outside)
 
 
 def _clamp_min(x: torch.Tensor, least: Operand) -> Any:
-    """-0 is not below 0, and stays."""
+    """Clamp from below; -0 is not below 0, and stays."""
     return _clamp(x, least, None)
 
 
@@ -97,7 +97,7 @@ def _relu6(x: torch.Tensor) -> Any:
 
 
 def _fmax(a: torch.Tensor, b: torch.Tensor) -> Any:
-    """Of two zeros the first."""
+    """Return the larger number; of two zeros the first."""
     return torch.where((a >= b) | torch.isnan(b), a, b)
 
 
@@ -110,7 +110,7 @@ def _power(base: torch.Tensor, exponent: Number) -> Any:
 
 
 def _next_after(x: torch.Tensor, y: torch.Tensor) -> Any:
-    """Count a narrow number's bits up or down: inductor takes the next number of f32, and rounds it back."""
+    """Count a narrow number's bits up or down: inductor takes the next f32 number and rounds it back."""
     if x.dtype not in {torch.bfloat16, torch.float16} or y.dtype != x.dtype:
         return NotImplemented
     bits = x.view(torch.int16).to(torch.int32)
@@ -122,8 +122,9 @@ def _next_after(x: torch.Tensor, y: torch.Tensor) -> Any:
 
 
 def _in_whole_lanes(operator: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a form that looks for an extreme, or its place, among numbers of 32 bits: of narrower ones a vector of
-    inductor's holds more than the loop fills (pytorch issue 191499).
+    """Return a form that finds an extreme, or its index, among 32-bit numbers.
+
+    Inductor's vectors of narrower numbers hold more lanes than the loop fills (pytorch issue 191499).
     """
 
     def form(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -137,12 +138,12 @@ def _in_whole_lanes(operator: Callable[..., Any]) -> Callable[..., Any]:
     return form
 
 
-#: Operators that return places.
+#: Operators that return indices.
 _PLACES: Final = frozenset({aten.argmin.default, aten.argmax.default})
 
 
 def _any(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Of uint8 torch returns uint8; inductor returns truth values (pytorch issue 198081)."""
+    """Return uint8 for uint8, as torch does; inductor returns bool (pytorch issue 198081)."""
     return torch.any(x != 0, *args, **kwargs).to(torch.uint8) if x.dtype == torch.uint8 else NotImplemented
 
 
@@ -152,7 +153,7 @@ def _average_pool_gradient(
 ) -> Any:  # fmt: skip
     """Divide by what each window covers.
 
-    Of windows that ceil_mode lets reach beyond the padding inductor counts what is out there, too.
+    With ceil_mode, windows may reach beyond the padding; inductor wrongly counts positions there, too.
     """
     if not (ceil_mode and count_include_pad and divisor_override is None):
         return NotImplemented
@@ -173,14 +174,14 @@ def _average_pool_gradient(
 def _smooth_l1_gradient(
     gradient: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int, beta: float
 ) -> torch.Tensor:
-    """Return the gradient; a difference that is no number is neither small nor large."""
+    """Return the gradient; a NaN difference is neither small nor large."""
     off, share = x - target, 1.0 / x.numel() if reduction == 1 else 1.0
     inside = share * off * gradient / beta
     return torch.where(off <= -beta, -share * gradient, torch.where(off >= beta, share * gradient, inside))
 
 
 def _hardswish_gradient(gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """Return the gradient; a number that is none is not above three."""
+    """Return the gradient; NaN is not above three."""
     is_narrow = x.dtype in {torch.bfloat16, torch.float16}
     wide, at = (gradient.float(), x.float()) if is_narrow else (gradient, x)
     made = torch.where(at >= 3, wide, wide * (at / 3 + 0.5))
@@ -188,14 +189,14 @@ def _hardswish_gradient(gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor
 
 
 def _hardtanh_gradient(gradient: torch.Tensor, x: torch.Tensor, least: Number, most: Number) -> torch.Tensor:
-    """Return the gradient; a number that is none is not between the two."""
+    """Return the gradient; NaN is not between the limits."""
     return torch.where((x > least) & (x < most), gradient, torch.zeros_like(gradient))
 
 
 def _elu_gradient(
     gradient: torch.Tensor, alpha: float, scale: float, input_scale: float, is_result: bool, x: torch.Tensor
 ) -> torch.Tensor:
-    """Return the gradient; a number that is none is not above zero."""
+    """Return the gradient; NaN is not above zero."""
     is_narrow = x.dtype in {torch.bfloat16, torch.float16}
     wide, at = (gradient.float(), x.float()) if is_narrow else (gradient, x)
     slope = at + alpha * scale if is_result else alpha * scale * torch.exp(at * input_scale)
@@ -203,7 +204,7 @@ def _elu_gradient(
 
 
 def _binary_cross_entropy(x: torch.Tensor, target: torch.Tensor, *_: Any, **__: Any) -> Any:
-    """Refuse what is no probability, as torch does (pytorch issue 193757); the operator stays."""
+    """Refuse values outside [0, 1], as torch does (pytorch issue 193757); the operator stays."""
     for value, name in ((x, "input"), (target, "target")):
         are_probabilities = ((value >= 0) & (value <= 1)).all()
         aten._assert_async.msg(are_probabilities, f"all elements of {name} should be between 0 and 1")
@@ -219,8 +220,9 @@ def _soft_margin_gradient(
 
 
 def _in_memory_of_its_own(operator: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a form that writes into a copy, where several elements are one in memory: inductor writes there, as no one
-    else reads it (pytorch issue 183986).
+    """Return a form that writes into a copy if several elements share memory.
+
+    Inductor writes into such memory itself if nothing else reads it (pytorch issue 183986).
     """
 
     def form(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -258,9 +260,9 @@ _MOST_CLASSES: Final = 256
 
 
 def _label_margins(x: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return for rows, labels and classes: which labels count, which classes are labels, and the margins.
+    """Return which labels of each row count, which classes are labels, and the margins of each label and class.
 
-    Labels count up to the first that is negative.
+    Labels count up to the first negative one.
     """
     counts = torch.cumprod((target >= 0).to(torch.int64), 1) > 0
     named = target.unsqueeze(2) == torch.arange(x.shape[1])
@@ -270,7 +272,7 @@ def _label_margins(x: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor,
 
 
 def _multilabel_margin(x: torch.Tensor, target: torch.Tensor, reduction: int) -> Any:
-    """Return loss and labels: inductor's are wrong, of labels behind the first negative one, or of few."""
+    """Return loss and labels: inductor's are wrong for labels behind the first negative one, and for few labels."""
     if x.shape[-1] > _MOST_CLASSES:
         raise NotImplementedError(f"multilabel_margin_loss of more than {_MOST_CLASSES} classes")
     rows, labels = (x.reshape(-1, x.shape[-1]), target.reshape(-1, x.shape[-1]))
@@ -298,7 +300,7 @@ def _multilabel_margin_gradient(
 
 
 def _with_mean(spread: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the form of ``var_mean`` or ``std_mean``, whose mean is torch's where numbers are infinite.
+    """Return the form of ``var_mean`` or ``std_mean``, whose mean equals torch's if numbers are infinite.
 
     torch takes numbers one after the other: infinity minus infinity is NaN in the step after the first infinite one.
     """
@@ -320,7 +322,7 @@ def _with_mean(spread: Callable[..., Any]) -> Callable[..., Any]:
     return form
 
 
-#: Operators that write into what they are given first, or into a copy of it.
+#: Operators that write into their first argument, or into a copy of it.
 _WRITING: Final = (
     aten.index_put.default, aten._unsafe_index_put.default, aten.index_copy.default, aten.index_fill.int_Scalar,
     aten.index_fill.int_Tensor, aten.index_add.default, aten.index_reduce.default, aten.scatter.src,

@@ -1,12 +1,12 @@
-"""Faults of the pinned torch's code generator for processors, mended while a section's code is written.
+"""Repairs faults of the pinned torch's code generator for processors while a section's code is written.
 
-What inductor computes wrongly is mended at one of three places: here, in how it orders and writes loops; in
-``exact_operators``, where operators become others before it sees them; and in ``native_source/elementwise.h``, in
-functions of one number. ``docs/native-kernels.md`` lists all of them with their reports.
+Wrong results of inductor are repaired in one of three places. This module changes how inductor orders and writes loops.
+``exact_operators`` replaces operators before inductor sees them. ``native_source/elementwise.h`` has functions of one
+number. ``docs/native-kernels.md`` lists all of them with their reports.
 
 Additions into memory are made in the order of the loops, in one thread. For several threads inductor writes atomic
-operations, one number at a time, in whatever order threads come by: other last bits in each run, and slower than one
-thread that adds vectors. The address of such an addition is wrong besides (torch 2.13, ``CppTile2DKernel``; pytorch
+operations, one number at a time, in any order of threads. Last bits then differ from run to run, and one thread that
+adds vectors is faster. The address of such an addition is also wrong (torch 2.13, ``CppTile2DKernel``; pytorch
 issue 191837): in a loop that is tiled in two dimensions the offset within the tile is counted twice, so that gradients
 of lookups come out wrong, and memory beyond them is written.
 """
@@ -15,7 +15,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-#: Options of ``aot_compile``: folding takes 0 * x for 0 and x + 0 for x, which NaN, infinity and -0 are not.
+#: Options of ``aot_compile``: without folding, which takes 0 * x for 0 and x + 0 for x: wrong for NaN, infinity and -0.
 OPTIONS: Final[Mapping[str, Any]] = {"joint_graph_constant_folding": False}
 #: Set on a kernel of inductor's that adds into memory.
 _ADDS: Final = "rdukit_adds_into_memory"
@@ -23,7 +23,7 @@ _ADDS: Final = "rdukit_adds_into_memory"
 
 @contextlib.contextmanager
 def repaired() -> Iterator[None]:
-    """Make inductor write right code, while the block lasts."""
+    """Make inductor write correct code while the block lasts."""
     with contextlib.ExitStack() as held:
         for owner, name, value in _replacements():
             if name in vars(owner):
@@ -35,7 +35,7 @@ def repaired() -> Iterator[None]:
 
 
 def _replacements() -> Iterator[tuple[Any, str, Any]]:
-    """Yield what is replaced: its owner, its name, and what stands there instead."""
+    """Yield each replacement: owner, name and new value."""
     from torch._inductor import lowering
     from torch._inductor.codegen.cpp import CppKernel, CppKernelProxy, CppOverrides, CppVecKernel, CppVecOverrides
     from torch._inductor.ir import StorageBox
@@ -61,10 +61,10 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
 
 
 def _keeping_renames(recompute: Callable[..., None]) -> Callable[..., None]:
-    """Return a ``recompute_size_and_body`` after which a node still reads what others have overwritten meanwhile.
+    """Return a ``recompute_size_and_body`` that keeps a node's renames of overwritten buffers.
 
-    Without, a loop whose axes are joined to fit a neighbour's forgets that it comes after a scatter into what it reads:
-    gradients of ``max(dim)`` are lost beside an ``amax`` of the same shape.
+    Otherwise a loop whose axes are merged to fit its neighbour's loses its dependency on a scatter into its operand.
+    Gradients of ``max(dim)`` are lost next to an ``amax`` of the same shape.
     """
 
     def recomputed(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -82,9 +82,10 @@ _INEXACT: Final = frozenset(
 
 
 def _computed_once(should_realize: Callable[..., bool]) -> Callable[..., bool]:
-    """Return a ``should_realize_on_reuse`` that stores what several read, where computing it twice may give two values.
+    """Return a ``should_realize_on_reuse`` that stores a value with several readers if computing it twice may give two
+    values.
 
-    The gradient of ``amax`` asks where the largest value stands: among values computed anew it may stand nowhere.
+    The gradient of ``amax`` looks for the largest value's position: among recomputed values it may not be found.
     """
 
     def should(self: Any, users: int, **more: Any) -> bool:
@@ -101,7 +102,7 @@ def _computed_once(should_realize: Callable[..., bool]) -> Callable[..., bool]:
 
 #: Function of vectors of floats → the C++ that is written for it.
 _VECTORS: Final[Mapping[str, str]] = {
-    # exp(x) - 1 and a logarithm of a quotient have no digits left where x is small.
+    # exp(x) - 1 and the logarithm of a quotient lose all digits where x is small.
     "expm1": "{x}.expm1()",
     "atanh": "{x}.atanh()",
     "erf": "rdukit::erf({x})",
@@ -115,7 +116,7 @@ def _named(name: str, written: str) -> Callable[[Any], str]:
     def write(x: Any) -> str:
         return written.format(x=x)
 
-    write.__name__ = name  # by which the scalar form is found
+    write.__name__ = name  # inductor finds the scalar form by this name
     return write
 
 
@@ -128,7 +129,7 @@ def _named_of_two(name: str, written: str) -> Callable[[Any, Any], str]:
 
 
 def _of_whole(former: Callable[[Any, Any], Any], function: str) -> Callable[[Any, Any], Any]:
-    """Return a form of a quotient of vectors: whole numbers by our function, in lanes that hold none by one."""
+    """Return a form of a vector quotient: integers use our function, and unused lanes are divided by 1."""
 
     def write(a: Any, b: Any) -> Any:
         if a.dtype.is_floating_point:
@@ -143,8 +144,9 @@ def _of_whole(former: Callable[[Any, Any], Any], function: str) -> Callable[[Any
 
 
 def _with_last_none(pool: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a maximum pooling that takes the place of the last NaN in a window, as torch's does, for any window that
-    is written out; inductor takes the first one's.
+    """Return a maximum pooling that returns the index of a window's last NaN, as torch does.
+
+    It applies to windows that are unrolled; inductor returns the index of the first NaN.
     """
 
     def pooled(*args: Any, **kwargs: Any) -> Any:
@@ -166,7 +168,7 @@ def _with_last_none(pool: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _pooled_by_torch(x: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool, n_dim: int) -> Any:
-    """Pool windows that are too large to be written out with torch's kernel: inductor's loop takes the first NaN."""
+    """Pool windows that are too large to unroll with torch's kernel: inductor's loop takes the first NaN."""
     from torch._inductor.lowering import aten, fallback_handler
 
     call: Any = fallback_handler
@@ -178,12 +180,12 @@ def _pooled_by_torch(x: Any, kernel: Any, stride: Any, padding: Any, dilation: A
 
 #: Function of ``torch._inductor.ir`` that says how two values are reduced.
 _COMBINE: Final = "get_reduction_combine_fn"
-#: One more than the elements of the largest window that is written out; torch's kernel pools larger ones.
+#: One more than the elements of the largest unrolled window; torch's kernel pools larger ones.
 _MOST_WRITTEN_OUT: Final = 26
 
 
 def _later_largest(a: tuple[Any, Any], b: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Return value and place of the larger of two, of which ``b`` comes later: of equal ones the first, but NaN."""
+    """Return value and index of the larger of two, where ``b`` comes later: the first if equal, the last if NaN."""
     from torch._inductor.virtualized import ops
 
     is_later = ops.logical_or(ops.gt(b[0], a[0]), ops.ne(b[0], b[0]))
@@ -191,8 +193,8 @@ def _later_largest(a: tuple[Any, Any], b: tuple[Any, Any]) -> tuple[Any, Any]:
 
 
 def _by_instruction(convert: Callable[..., str]) -> Callable[..., str]:
-    """Return a ``get_to_dtype_expr`` that makes one float a number of 64 bits as the processor does, also where the
-    C++ compiler knows the number (pytorch issue 151510).
+    """Return a ``get_to_dtype_expr`` that converts a float to a 64-bit integer as the processor does, even if the
+    number is a C++ constant (pytorch issue 151510).
     """
 
     def written(self: Any, source: Any, dtype: Any, source_dtype: Any, rounding: bool = False) -> str:
@@ -204,7 +206,7 @@ def _by_instruction(convert: Callable[..., str]) -> Callable[..., str]:
 
 
 def _in_long_steps(arange: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
-    """Return an ``arange`` whose steps are of 64 bits: products of a literal of 32 wrap (pytorch issue 183901)."""
+    """Return an ``arange`` with 64-bit steps: products of 32-bit literals wrap (pytorch issue 183901)."""
 
     def written(self: Any, index: Any, step: Any) -> Any:
         return arange(self, index, f"int64_t({step})")
@@ -213,10 +215,10 @@ def _in_long_steps(arange: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any
 
 
 def _with_tails(aggregate: Callable[..., None]) -> Callable[..., None]:
-    """Return an ``aggregate_reduction_buffers`` that stores sums of what a tiled loop leaves over by themselves.
+    """Return an ``aggregate_reduction_buffers`` that stores the sums of a tiled loop's remainder separately.
 
-    Inductor looks at the next loop to see whether a tile holds sums. Where it is a later one, whole vectors of sums are
-    stored for the rest of the outer loop, over the next row's and beyond the end (pytorch issue 196681).
+    Inductor checks only the next loop for sums in a tile. If a later loop has them, it stores full vectors of sums for
+    the remainder of the outer loop: over the next row's, and beyond the end (pytorch issue 196681).
     """
 
     def aggregated(self: Any, sums_are_inner: bool, outer_loop: Any) -> None:
@@ -245,7 +247,9 @@ def _adding_in_one_thread(store: Any) -> Any:
 
 
 def _in_one_thread_if_adding(write_loops: Any) -> Any:
-    """Return a ``write_loops`` that splits no loop which adds into memory, nor marks it as free of dependencies."""
+    """Return a ``write_loops`` that keeps loops which add into memory in one thread, and does not mark them free of
+    dependencies.
+    """
     from torch._inductor.codegen.cpp import OuterLoopFusedKernel, ParallelDepth
 
     def none(most: Any, threads: int) -> Any:

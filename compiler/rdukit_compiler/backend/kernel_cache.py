@@ -1,10 +1,10 @@
-"""Native libraries kept for all programs of a user, and built by one process at a time.
+"""Cache of native libraries for all programs of a user; one process at a time builds a library.
 
 The folder is ``$RDUKIT_HOME/kernels/<torch version>/<processor>/<variant>/<digest>.so``: a library fits only the torch
 and the processor that it was built for, and the variant says how it was built. Beside that there is inductor's own
-cache, ``kernels/inductor``, and what compiles that run now write, ``kernels/scratch``. Everything is bounded together.
+cache, ``kernels/inductor``, and files of running compiles, ``kernels/scratch``. Everything is bounded together.
 
-Nothing here is needed for a right result: what cannot be read is built again, and what cannot be kept is not kept.
+Results do not depend on the cache: unreadable libraries are built again, and write errors only cost time.
 Source: ours.
 """
 
@@ -46,13 +46,13 @@ LOCKS: Final = "locks"
 #: How the files of verdicts on units end.
 VERDICT: Final = ".verdict"
 
-#: A lock that everybody holds who builds, together, and who sweeps, alone.
+#: Lock that builders share, and that a sweep holds exclusively.
 BUILDING: Final = "building"
 
 #: Seconds that a process waits for a kernel that another one builds, before it builds the kernel itself.
 WAIT_S: Final = 300.0
 
-#: With less than this left on the disk a build that failed counts as failed for want of room.
+#: A build that fails with fewer free bytes on the disk counts as failed for lack of space.
 _FULL_BYTES: Final = 16 << 20
 
 
@@ -62,7 +62,7 @@ class BuildPlace:
 
     #: A folder of this compile alone, removed when it ends.
     scratch: Path
-    #: What says that somebody builds. Worker processes inherit it, so that what they use stays while they still run.
+    #: Shared lock that marks a running build. Workers inherit it, so that their files stay while they run.
     lock: int
 
 
@@ -105,13 +105,13 @@ class KernelCache:
             logger.warning("verdict was not kept: folder=%s reason=%s", self.folder, cause)
 
     def refuse(self, cause: object) -> None:
-        """Give up building: the disk is full, or the folder cannot be written. Said once."""
+        """Give up building: the disk is full, or the folder cannot be written. Logged once."""
         if self.refusal is None:
             self.refusal = f"the kernel cache {self.root} cannot be written: {cause}"
             logger.warning("native kernels are not built: reason=%s", self.refusal)
 
     def is_refused_by(self, error: str) -> bool:
-        """Return whether a build failed with ``error`` for want of room: then no other is tried."""
+        """Return whether a build failed with ``error`` for lack of space: then no other build is tried."""
         try:
             is_full = shutil.disk_usage(self.root).free < _FULL_BYTES
         except OSError:
@@ -124,11 +124,10 @@ class KernelCache:
         self, pending: "queue.SimpleQueue[str]", limit: int, on_found: Callable[[str, bytes], None],
         wait_s: float = WAIT_S,
     ) -> Generator[list[str]]:  # fmt: skip
-        """Yield the kernels of ``pending`` that are this caller's to build, up to ``limit`` at once; nobody else builds
-        them.
+        """Yield the kernels of ``pending`` that this caller alone is to build, up to ``limit`` at once.
 
-        Those that another process builds come last: they are found when it has kept them, or given out when it has
-        died or taken ``wait_s``. A caller waits while it holds no kernel, so processes never wait for each other in a
+        Those that another process builds come last: they are found when it has kept them, or yielded when it has died
+        or taken ``wait_s``. A caller waits while it holds no kernel, so processes never wait for each other in a
         circle. Ends early when the cache is refused. Several threads may share ``pending``.
 
         Args:
@@ -148,7 +147,7 @@ class KernelCache:
             busy, batch = [], []
             with ExitStack() as held:
                 self._claim(held, first, wait_s, on_found, batch, batch)
-                for digest in others:  # most likely of the same process, so they are kept by now, or free
+                for digest in others:  # most likely they belong to the same process, so they are kept by now, or free
                     if len(batch) < limit:
                         self._claim(held, digest, 0.0, on_found, batch, busy)
                     else:
@@ -160,7 +159,9 @@ class KernelCache:
         self, held: ExitStack, digest: str, wait_s: float, on_found: Callable[[str, bytes], None],
         ours: list[str], busy: list[str],
     ) -> None:  # fmt: skip
-        """Find a kernel, or hold it as long as ``held`` and add it to ``ours``, or to ``busy`` if another holds it."""
+        """Find a kernel; otherwise lock it until ``held`` closes and add it to ``ours``, or to ``busy`` if another
+        holds it.
+        """
         with ExitStack() as lock:
             try:
                 is_ours = lock.enter_context(sole_lock(self._lock(digest), wait_s))
@@ -204,7 +205,7 @@ class KernelCache:
         return BuildPlace(scratch, lock)
 
     def trim(self) -> None:
-        """Hold the bound; remove what killed processes left. Never fails."""
+        """Enforce the bound and remove leftovers of killed processes. Never fails."""
         try:
             trim_kernels(self.root, self._max_bytes, self._now())
         except OSError as cause:
@@ -226,7 +227,7 @@ def open_kernel_cache(variant: str) -> KernelCache:
 
 
 def kernels_folder() -> Path:
-    """Return the folder of native kernels and of what belongs to them."""
+    """Return the folder of native kernels and their build files."""
     return home_folder() / "kernels"
 
 
@@ -234,20 +235,20 @@ def trim_kernels(
     root: Path, max_bytes: int, now_s: float,
     goes_anyway: Callable[[Path], bool] = lambda _: False, beside: Sequence[CachedFile] = (),
 ) -> int:  # fmt: skip
-    """Remove what killed processes left, what ``goes_anyway``, and what exceeds the bound; the bytes freed.
+    """Remove leftovers of killed processes, files that ``goes_anyway`` selects, and the excess; return the bytes freed.
 
-    What inductor left goes before any library: it only makes the next build of the same kernel faster. While any
-    process builds it is left alone, and not counted: whoever ends last trims it.
+    Inductor's files go before any library: they only speed up the next build of the same kernel. While any process
+    builds, they are neither removed nor counted: the last builder trims them.
 
     Args:
-        max_bytes: the most that stays, with ``beside``, files elsewhere that go like those of the cache.
+        max_bytes: bound on the remaining bytes, those of ``beside`` included: files elsewhere that are trimmed alike.
     """
     if not root.is_dir():
         return 0
     (root / LOCKS).mkdir(exist_ok=True)
     for lock in (root / LOCKS).glob("*.lock"):
         with sole_lock(lock):
-            pass  # its release removes the file, if nobody holds it
+            pass  # its release removes the file, if no process holds it
     sweep_temporary(root, now_s)
     with claim_lock(root / LOCKS / BUILDING) as nobody_builds:
         libraries = list_kernels(root)
@@ -273,7 +274,7 @@ def list_kernels(root: Path) -> list[CachedFile]:
 
 
 def place_of(library: Path, root: Path) -> tuple[str, str, str]:
-    """Return the torch, processor and variant that a library was built for; dashes where its path is silent."""
+    """Return the torch, processor and variant that a library was built for; dashes where its path lacks one."""
     parts = library.relative_to(root).parts[:-1]
     return (parts[0], parts[1], parts[2]) if len(parts) == 3 else ("-", "-", "/".join(parts))
 

@@ -1,4 +1,4 @@
-"""Routes of this machine: the setting's, or measured once for each processor and torch, and kept in a file.
+"""Finds the routes of this machine: the setting's, or measured once for each processor and torch, and kept in a file.
 
 A few products and a convolution are each timed in their possible ways; our own are compiled as plain functions.
 """
@@ -30,13 +30,13 @@ from rdukit_compiler.settings import ROUTES
 
 logger = logging.getLogger(__name__)
 
-#: As inductor's code is compiled.
+#: Compiler flags, the same as for inductor's code.
 _FLAGS: Final = ("-std=c++20", "-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-w", "-shared", "-fPIC")
 
 _PLACE, _NUMBER = ctypes.c_void_p, ctypes.c_int64
 _MULTIPLY: Final = (_PLACE, _NUMBER, _NUMBER, _PLACE, _NUMBER, _NUMBER, _PLACE, _NUMBER, _NUMBER, _NUMBER)
 _READ_ARGUMENTS: Final = (_PLACE, _PLACE, _PLACE, _NUMBER, _NUMBER, ctypes.c_int)
-#: Of the functions of ``own_products.cpp``.
+#: Types of the functions of ``own_products.cpp``.
 _ARGUMENTS: Final = {
     "multiply_few_rows": _MULTIPLY, "multiply_bf16": _MULTIPLY,
     "linear_bf16": (_PLACE, _NUMBER, _NUMBER, _PLACE, _PLACE, _NUMBER, _NUMBER, _NUMBER),
@@ -74,7 +74,7 @@ class OwnProducts:
         call(x.data_ptr(), w.data_ptr(), y.data_ptr(), x.shape[2], x.shape[3], x.shape[1], w.shape[0])
 
     def read_rows(self, x: torch.Tensor, w: torch.Tensor, y: torch.Tensor, is_sweep: bool) -> None:
-        """Write w [n, k], f32 or bf16, times x [k] to y [n], both f32; w is read in one sweep, or asked for ahead."""
+        """Write w [n, k], f32 or bf16, times x [k] to y [n], both f32; w is read in one sweep, or prefetched."""
         call = self._library.read_rows_float if w.dtype == torch.float32 else self._library.read_rows_bf16
         call(x.data_ptr(), w.data_ptr(), y.data_ptr(), *w.shape, is_sweep)
 
@@ -109,20 +109,21 @@ def huge_numbers(rows: int, columns: int) -> torch.Tensor:
     return torch.frombuffer(memory, dtype=torch.float32).view(rows, columns).fill_(1)
 
 
-#: How much faster another route than ATen's must be to be taken.
+#: How many times faster than ATen's another route must be to be chosen.
 _MARGIN: Final = 1.15
 #: The same for oneDNN's f32 products, which are as exact and cost nothing else.
 _ONEDNN_MARGIN: Final = 1.02
-#: Attention with its softmax takes so many times as long as its products.
+#: Time of attention with its softmax, as a multiple of the time of its products.
 _SOFTMAX: Final = 1.5
-#: How much faster our own products must be, which are measured as they are used.
+#: How many times faster our own products must be; they are measured in use.
 _FEW_MARGIN: Final = 1.02
 _LINEAR_MARGIN: Final = 1.02
-#: Calls of each way, of which the first does not count; calls of one that takes ``_HOPELESS`` times as long as another.
+#: Calls of each way, the first of which does not count, and calls of a way that takes ``_HOPELESS`` times as long as
+#: another.
 _CALLS: Final = 10
 _LEAST_CALLS: Final = 3
 _HOPELESS: Final = 3
-#: Of the weights that are read to measure, in f32: more than a last-level cache holds.
+#: Bytes of the f32 weights that are read to measure: more than a last-level cache holds.
 _READ_ROWS, _READ_WIDTH = 32768, 768
 
 
@@ -218,7 +219,7 @@ def _is_linear_faster(products: OwnProducts) -> bool:
 
 
 def _is_winograd_faster(products: OwnProducts) -> bool:
-    """Return whether a convolution of a middle layer takes less by fewer multiplications."""
+    """Return whether a middle layer's convolution is faster in Winograd's form, with fewer multiplications."""
     x, w = torch.randn(1, 128, 32, 32).contiguous(memory_format=torch.channels_last), torch.randn(128, 128, 3, 3)
     y, turned = torch.empty_like(x), w.contiguous(memory_format=torch.channels_last)
 
@@ -249,8 +250,8 @@ def _time_in_turn(
 ) -> dict[str, float]:
     """Return the minimum processor seconds of each in nine calls; infinity for a way that this torch lacks.
 
-    A way that is much slower than another is called three times only: on a processor without bf16 instructions bf16
-    takes seven times as long as f32, and would take most of the time that all of this takes.
+    A way that is much slower than another is called three times only: without bf16 instructions, bf16 takes seven times
+    as long as f32, and would take most of the measuring time.
     """
     samples: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(_CALLS):
@@ -272,7 +273,7 @@ def load_routes() -> Routes:
     """Return the routes of this machine: the setting's, or measured once for each processor and torch and kept.
 
     Raises:
-        InvalidArgument: the setting names a way that does not exist, or not on this processor.
+        InvalidArgument: the setting names a route that does not exist, or that this processor lacks.
     """
     asked = resolve(ROUTES)
     if asked:
@@ -284,7 +285,7 @@ def load_routes() -> Routes:
     kept = _read(path)
     if kept is None:
         measured = measure_routes()
-        kept = _read(path) or measured  # another process may have measured meanwhile: all take one answer
+        kept = _read(path) or measured  # another process may have measured meanwhile: all processes use one result
         try:
             words = asdict(kept)
             if find_cpp_compiler() is None:

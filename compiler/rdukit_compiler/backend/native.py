@@ -25,11 +25,11 @@ from rdukit_compiler.settings import WORKERS
 
 logger = logging.getLogger(__name__)
 
-#: Operators of the kernels that are compiled together, at most, and what a kernel costs beside its operators.
+#: Maximum operators of the kernels in one batch, and the cost of a kernel itself, in operators.
 _BATCH_OPERATORS: Final = 400
 _KERNEL_OPERATORS: Final = 5
 
-#: How the names of operators begin that can be compiled.
+#: Prefixes of the names of operators that can be compiled.
 _COMPILED = ("aten.", "prims.", INT8_LINEAR, INT4_LINEAR, LSTM_LAYER)
 
 
@@ -44,12 +44,12 @@ def build_word() -> str:
 
 
 def has_native_form(kernel: KernelGraph) -> bool:
-    """Return whether a native library makes sense: our own operators, and those of other libraries, run as they are."""
+    """Return whether a native library makes sense; our own operators, and those of other libraries, run without one."""
     return bool(kernel.nodes) and all(node.op == GETITEM or node.op.startswith(_COMPILED) for node in kernel.nodes)
 
 
 class NativeBuilder:
-    """Native kernel builder of one compile. Used as a context: at its end nothing of it is left.
+    """Native kernel builder of one compile. A context manager that removes its files and processes at the end.
 
     Workers are forks of a process that takes seconds to import torch's compiler; ``warm`` starts it while kernels are
     still being found.
@@ -88,7 +88,7 @@ class NativeBuilder:
     def warm(self) -> None:
         """Prepare for workers, if there is a compiler: new kernels are to be expected.
 
-        What workers are forked from imports while this process measures the machine's routes, where it is new.
+        The fork server imports while this process measures the routes of a new machine.
         """
         if self._server is None and find_cpp_compiler() is not None:
             self._server = start_worker_server()
@@ -98,7 +98,8 @@ class NativeBuilder:
         """Call ``work`` in so many threads at once, each with a worker of its own, and wait for all.
 
         Returns:
-            What was raised. A worker of a call that raised is stopped; the others are kept for later work.
+            The exceptions that were raised. A worker of a call that raised is stopped; the others are kept for later
+            work.
 
         Raises:
             Unavailable: there can be no workers.
@@ -142,8 +143,8 @@ def build_natives(
 
     Args:
         on_built: called with each digest as it is ready, and the error if there was one.
-        has_compiler: False takes what earlier compiles kept, and builds nothing.
-        builder: the compile's; None makes one for this call.
+        has_compiler: False uses what earlier compiles kept, and builds nothing.
+        builder: the compile's builder; None creates one for this call.
     """
     if builder is None:
         with NativeBuilder() as own:
@@ -163,7 +164,7 @@ def _build_missing(
     missing: Mapping[str, KernelGraph], builder: NativeBuilder, libraries: dict[str, bytes],
     on_built: Callable[[str, str | None], None],
 ) -> None:  # fmt: skip
-    """Add the libraries that can be built to ``libraries``; if none can be kept, say so once."""
+    """Add the libraries that can be built to ``libraries``; if none can be kept, report it once."""
     cache = builder.cache
     place = builder.open()
     if place is not None:
@@ -201,8 +202,8 @@ def _build_in(
 
 
 def divide_kernels(sizes: Mapping[str, int], workers: int) -> list[list[str]]:
-    """Return the batches of kernels that are compiled together: of about equal size, one for each worker, more where
-    that is much.
+    """Return the batches of kernels that are compiled together: of about equal size, one for each worker, or more if
+    these would be large.
 
     A batch reads torch's headers once, which takes as long as several kernels; a long batch shows no progress.
 
@@ -212,7 +213,7 @@ def divide_kernels(sizes: Mapping[str, int], workers: int) -> list[list[str]]:
     count = max(workers, -(-sum(sizes.values()) // _BATCH_OPERATORS))
     batches: list[list[str]] = [[] for _ in range(min(count, len(sizes)))]
     loads = [0] * len(batches)
-    # The largest first, each to the batch that has least.
+    # The largest kernel first, each into the smallest batch.
     for digest in sorted(sizes, key=lambda d: (-sizes[d], d)):
         least = loads.index(min(loads))
         batches[least].append(digest)

@@ -1,7 +1,7 @@
 """Our own operators in native kernels: products by a chosen route, attention and convolutions (``native_source``).
 
-They exist only while a native kernel is built: the portable graph has ATen's products, ``rdukit.int8_linear``,
-``rdukit.int4_linear`` and ``rdukit.lstm_layer``.
+These operators exist only while a native kernel is built. The portable graph has ATen's products,
+``rdukit.int8_linear``, ``rdukit.int4_linear`` and ``rdukit.lstm_layer``.
 """
 
 from functools import cache
@@ -16,7 +16,7 @@ from rdukit_compiler.operators.own_operators import LSTM_PARAMETERS, own_operato
 _HANDLES: Final = "AtenTensorHandle {}, AtenTensorHandle {}, AtenTensorHandle* {}, "
 _GEOMETRY: Final = "int64_t pad_y, int64_t pad_x, int64_t step_y, int64_t step_x, "
 
-#: Of a linear layer with weights of few bits.
+#: Schema and C parameters of a linear layer with quantized weights.
 _LINEAR: Final = (
     "(Tensor x, Tensor w, Tensor scale, Tensor? bias) -> Tensor",
     "AtenTensorHandle x, AtenTensorHandle w, AtenTensorHandle scale, AtenTensorHandle* bias, AtenTensorHandle* ret0",
@@ -52,12 +52,12 @@ _SIGNATURES: Final = {
         "int32_t relu, AtenTensorHandle* ret0",
     ),
     # Convolutions of small samples in f32, [n, channels, width] or [n, channels, height, width]; a line has height 1.
-    # With a bias if there is one, and rectified if asked for.
+    # ``bias`` is optional; ``is_rectified`` applies a ReLU.
     "rdukit_small_convolution": (
         "(Tensor x, Tensor w, Tensor? bias, int pad_y, int pad_x, int step_y, int step_x, bool is_rectified) -> Tensor",
         _HANDLES.format("x", "w", "bias") + _GEOMETRY + "int32_t is_rectified, AtenTensorHandle* ret0",
     ),
-    # The gradients of weight and bias from the output's, dy, of which elements count where mask is above zero.
+    # The gradients of weight and bias from dy, the output's gradient; elements count only where mask is above zero.
     "rdukit_small_convolution_weight": (
         "(Tensor x, Tensor dy, Tensor? mask, int pad_y, int pad_x, int step_y, int step_x, int taps_y, int taps_x)"
         " -> (Tensor, Tensor)",
@@ -112,7 +112,7 @@ def _convolution(
 
 
 def _extents(x: torch.Tensor, w: torch.Tensor, pads: tuple[int, int], steps: tuple[int, int]) -> list[int]:
-    """Return the sizes of the axes after channels once ``x`` is padded and taps reach over it."""
+    """Return the output's sizes along the axes after channels, for a padded ``x``."""
     axes = x.dim() - 2
     return [
         size + 2 * pad - step * (taps - 1)

@@ -1,8 +1,7 @@
-"""Processes that build native kernels, and have them checked: batches in on stdin, results out on a pipe, one a line.
+"""Processes that build native kernels, and check them: batches arrive on stdin, results leave on a pipe, one a line.
 
 ``main`` is the program of a fork server (``workers.py``): it imports inductor once, and each worker is a fork of it.
-Processes of their own keep inductor and its settings out of the user's program, and let several batches be built at
-once.
+Separate processes keep inductor and its settings out of the user's program, and build several batches at once.
 """
 
 import gc
@@ -29,7 +28,7 @@ Answer = Callable[[str, str | None], None]
 
 
 def main() -> None:
-    """Fork workers for the process that has the other end of the socket whose descriptor is the last argument."""
+    """Fork workers for the parent: the last argument is the descriptor of the socket to it."""
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     _warm_up()
@@ -38,13 +37,15 @@ def main() -> None:
 
 
 def _serve(request: ForkRequest) -> int:
-    """Serve as a worker until stdin closes. The first descriptor of ``request`` takes the answers.
+    """Serve as a worker until stdin closes. Answers are written to the first descriptor of ``request``.
 
-    Request: a JSON list of digests, whose kernels lie in the folder under these names. Answers: for each, when
-    ``<digest>.so`` lies beside it or it has failed, an object with ``kernel`` and ``error``, which may be null.
+    Request: a JSON list of digests, whose kernels lie in the folder under these names. Answers: for each, once
+    ``<digest>.so`` lies next to it or the build has failed, an object with ``kernel`` and ``error``,
+    which may be null.
 
-    Or an object with ``units``, digests of units that lie there as ``<digest>.unit``, and ``is_full``. Answers: for
-    each an object with ``unit`` and ``verdict``, a text.
+    A request may also be an object with ``is_full`` and ``units``: digests of units that lie there as
+    ``<digest>.unit``.
+    Answers: for each, an object with ``unit`` and ``verdict``, a text.
     """
     end_group_with_parent(request.server)
     folder, routes = Path(request.body["folder"]), parse_routes(request.body["routes"])
@@ -64,7 +65,7 @@ def _serve(request: ForkRequest) -> int:
 
 
 def _check(folder: Path, request: Mapping[str, Any], answers: TextIO) -> None:
-    """Have units judged by the runtime, in forks of this process: it has imported torch already.
+    """Let the runtime judge units in forks of this process, which has imported torch already.
 
     The runtime's module is named, not imported: compiler and runtime share only what a PEF holds.
     """
@@ -78,7 +79,7 @@ def _check(folder: Path, request: Mapping[str, Any], answers: TextIO) -> None:
 
 
 def _warm_up() -> None:
-    """Import and set up what the first kernel needs, while the kernels are still being found: every worker has it."""
+    """Import and set up what the first kernel needs, before the kernels are known: every fork inherits it."""
     try:
         write_section(common_kernel(), Routes())
     except Exception as cause:  # noqa: BLE001 - the first kernel will fail likewise, and be reported
@@ -86,7 +87,7 @@ def _warm_up() -> None:
 
 
 def common_kernel() -> KernelGraph:
-    """Return a kernel of what most models have: products, a function of vectors, a sum, a loss."""
+    """Return a kernel of common operators: products, an elementwise function, a sum, a loss."""
     rows, weights = packed_spec("x", "float32", (16, 8)), packed_spec("w", "float32", (8, 8))
     x, w = Ref("x"), Ref("w")
     nodes = (
@@ -134,7 +135,7 @@ def write_section(kernel: KernelGraph, routes: Routes) -> str:
     """Return the code of a kernel as a section.
 
     Raises:
-        UnusualCode: what inductor writes cannot be one.
+        UnusualCode: inductor's code cannot be a section.
     """
     from rdukit_compiler.backend.choose_convolutions import choose_convolutions, may_fuse
     from rdukit_compiler.backend.choose_products import choose_products, may_change

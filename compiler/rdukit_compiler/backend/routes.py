@@ -1,9 +1,9 @@
 """Routes of matrix products by dtype and shape, given the ways that are fast on a machine (``measure_routes``).
 
 A processor without bf16 instructions computes torch's bf16 products an order of magnitude slower than f32 ones, and
-oneDNN's f32 products are twice as fast as the BLAS's on some processors and slower on others. Both pack their operands
-as for many rows; where a dimension is as few as a small batch's, our own product may be faster. A single row takes
-as long as reading the weights, and processors differ in how memory is read fastest. Source: ours.
+oneDNN's f32 products are twice as fast as the BLAS's on some processors and slower on others. Both pack their operands,
+which pays for many rows; for a small batch our own product may be faster. The time of a single row is that of reading
+the weights, and the fastest way to read memory differs between processors. Source: ours.
 """
 
 from collections.abc import Mapping
@@ -15,13 +15,13 @@ from rdukit.errors import InvalidArgument
 
 #: Rows up to which a product reads its weights once, in a sweep, and attention takes its queries one by one.
 FEW_ROWS: Final = 8
-#: Rows up to which weights are read so where no other product of ours is faster.
+#: The same where no other product of ours is faster.
 SOME_ROWS: Final = 16
-#: Rows from which on our own f32 product of a small batch is faster.
+#: Least rows for which our own f32 product of a small batch is faster.
 _SMALL_BATCH: Final = 13
 #: Rows, or terms of a sum, up to which our own f32 product may be used.
 BATCH_ROWS: Final = 64
-#: Rows up to which our own bf16 linear layer may be used; with more, oneDNN's copy of the weights is soon paid for.
+#: Rows up to which our own bf16 linear layer may be used; for more rows, oneDNN's copy of the weights pays.
 LINEAR_ROWS: Final = 512
 #: Products of fewer multiplications than this stay with ATen.
 _LEAST_WEIGHTS: Final = 4096
@@ -49,11 +49,11 @@ class Route(IntEnum):
 class Routes:
     """Routes of products by dtype: ``bf16`` native or through f32, ``f32`` by the BLAS or by oneDNN.
 
-    ``few`` is for f32 products of few rows, or few terms a sum: as other f32 products, or our own. ``rows`` is how a
-    row's product reads the weights: in one sweep, or asked for ahead (``row_linear.h``).
-    ``attention`` is for bf16 attention of many queries: ATen's, or our own (``block_attention.h``). ``linear`` is for
-    bf16 linear layers of some rows: ATen's, or our own (``bf16_linear.h``). ``convolution`` is for f32 convolutions of
-    3 x 3 taps in inference: oneDNN's, or by fewer multiplications (``winograd.h``), where infinities become no numbers.
+    ``few``: f32 products with few rows or few terms, computed like other f32 products, or by our own. ``rows``: how the
+    product of a single row reads the weights: in one sweep, or prefetched (``row_linear.h``).
+    ``attention``: bf16 attention of many queries, ATen's or our own (``block_attention.h``). ``linear``: bf16 linear
+    layers of some rows, ATen's or our own (``bf16_linear.h``). ``convolution``: 3 x 3 f32 convolutions in inference,
+    oneDNN's or Winograd's (``winograd.h``), which turns infinities into NaN.
     """
 
     bf16: str = "native"
@@ -118,7 +118,7 @@ def parse_routes(text: str) -> Routes:
     """Parse ``bf16=f32,f32=blas``.
 
     Raises:
-        InvalidArgument: a word that is not legal; the message lists those that are.
+        InvalidArgument: a route does not exist; the message lists those that do.
     """
     legal: Mapping[str, tuple[str, ...]] = {
         "bf16": BF16_WAYS, "f32": F32_WAYS, "few": FEW_WAYS, "rows": ROW_WAYS, "attention": ATTENTION_WAYS,

@@ -1,12 +1,12 @@
 """Section libraries: inductor's C++ of many kernels compiled together, then linked into one small library for each.
 
 Inductor's wrapper is a whole library with a model container, constants and an interface of thirty functions; it takes
-several seconds to compile, whatever the graph. A section needs of it only the body that calls kernels and operators.
-``section_namespace`` takes it out, text in, text out; it looks for the forms of the pinned torch, refuses anything
-else, and then the section runs portably.
+several seconds to compile, whatever the graph. A section needs only its body, which calls kernels and operators.
+``section_namespace`` extracts the body's text. It expects the forms of the pinned torch and refuses any other; such a
+section runs portably.
 
 Reading torch's headers takes the C++ compiler seconds, a section's own code a fraction of one, so a batch of kernels
-shares one reading. The linker takes from the common object what one kernel needs.
+shares one reading. From the common object, the linker takes the code of one kernel.
 """
 
 import os
@@ -26,15 +26,15 @@ from rdukit_compiler.torch_private import compile_command
 
 SOURCES: Final = Path(__file__).parent / "native_source"
 
-#: What the code of a section calls; in a running program they are loaded already.
+#: Libraries that a section's code calls; a running program has loaded them already.
 _TORCH_LIBRARIES: Final = ("libtorch_cpu.so", "libc10.so")
 
-#: Each function may be left out by the linker; warnings are about code that inductor wrote. Its flags let -0 be 0, and
-#: whole numbers that grow too large be anything (pytorch issue 190764).
+#: Compiler flags. The linker may leave out each function; warnings would concern inductor's code. Inductor's flags
+#: treat -0 as 0 and leave integer overflow undefined (pytorch issue 190764); two of these undo that.
 _OBJECT_FLAGS: Final = ("-ffunction-sections", "-fdata-sections", "-w", "-fsigned-zeros", "-fwrapv", f"-I{SOURCES}")
 _NOT_WANTED: Final = ("-Wall", "-pedantic", "-fno-omit-frame-pointer")
-#: Reads and writes outside of tensors, and what C++ leaves undefined, end the program with the place. Vectors are read
-#: from wherever their first number lies.
+#: Sanitizer flags: accesses outside tensors, and undefined behaviour, end the program and report the source line.
+#: Unaligned reads of vectors are allowed.
 _SANITIZERS: Final = ("-fsanitize=address,undefined", "-fno-sanitize=alignment,vptr", "-fno-sanitize-recover=all")
 _SANITIZED_FLAGS: Final = (*_SANITIZERS, "-O1", "-g1", "-fno-omit-frame-pointer")
 
@@ -43,19 +43,19 @@ _BODY: Final = re.compile(
 )
 #: Cached constants of torch's C interface, one a line.
 _CACHED: Final = re.compile(r"^CACHE_TORCH_\w+\(\w+\);$", re.MULTILINE)
-#: What the container's class needs and a section does not.
+#: Lines that only the container's class needs.
 _DROPPED: Final = re.compile(
     r"^\s*(__check_inputs_outputs\(.*\);|if \(_check_aoti_runtime_check_inputs_env\(\)\) \{.*\}"
     r"|\[\[maybe_unused\]\] auto& kernels = .*;|inputs\.clear\(\);)\s*$\n?",
     re.MULTILINE,
 )
-#: In a body these reach for what a section does not have.
+#: Names whose use in a body needs parts that a section lacks.
 _FOREIGN: Final = ("proxy_executor", "constants_", "this->", "kernels.", "stream")
-#: How inductor names an operator that it calls.
+#: Inductor's form of an operator call.
 _CALLED: Final = re.compile(r'"torch\.ops\.(\w+\.\w+\.\w+)"')
-#: How the reason begins why a kernel has no library where that is no failure.
+#: Prefix of the reason for a missing library that is not a failure.
 NO_FORM: Final = "no native form of "
-#: How calls of our own operators begin, and the header that has them.
+#: Prefix of calls of our own operators → the header that declares them.
 _OUR_CODE: Final[Mapping[str, str]] = {
     "aoti_torch_cpu_rdukit_product": "products",
     "aoti_torch_cpu_rdukit_batch_product": "products",
@@ -68,25 +68,23 @@ _OUR_CODE: Final[Mapping[str, str]] = {
     "aoti_torch_cpu_lstm_layer": "lstm",
 }
 _EXTERNAL_KERNEL: Final = re.compile(r'extern "C"\s+void\s+(?=\w*\()')
-#: Inductor splits loops for as many threads as the machine has; a lease may have fewer.
+#: Inductor splits loops for all threads of the machine; a lease may have fewer.
 _THREADS: Final = re.compile(r"num_threads\((\d+)\)")
 #: Calls of torch's whose order of additions depends on the threads, and ours (``section.h``).
 _UNORDERED: Final = ("aoti_torch_index_put_out(", "rdukit::index_put_in_order(")
-#: Calls of scatters, of which inductor drops the status: an index out of range would go unnoticed.
+#: Scatter calls, whose status inductor drops: an index out of range would go unnoticed.
 _UNCHECKED: Final = re.compile(r"^(\s*)((?:aoti_torch|rdukit::)\w+\(.*\));$", re.MULTILINE)
 #: Inductor's call that rounds floats to bf16, and ours (``section.h``).
 _NARROWING: Final = ("at::vec::convert<at::BFloat16,1,float,2>(", "rdukit::narrow_lanes(")
 
 
 def sources_digest() -> str:
-    """Digest our own C++: libraries built from other sources are not used."""
+    """Digest our own C++: libraries that were built from other sources are not used."""
     return sha256_of(b"".join(path.read_bytes() for path in sorted(SOURCES.iterdir())))[:12]
 
 
 def compiler_environment() -> dict[str, str]:
-    """Return the environment of processes that build: a sanitizer that watches this one is not to watch the C++
-    compiler.
-    """
+    """Return the environment of processes that build: a sanitizer of this process must not watch the C++ compiler."""
     return {name: value for name, value in os.environ.items() if name != "LD_PRELOAD" or not resolve(SANITIZE)}
 
 
@@ -96,11 +94,11 @@ def compile_sections(
     """Compile one library for each section.
 
     Args:
-        sections: by kernel digest what ``section_namespace`` wrote for the name ``section``.
-        definitions: macros for our own C++ and their values: ``Routes.definitions`` of the routes that they go.
+        sections: kernel digest → code that ``section_namespace`` wrote for the name ``section``.
+        definitions: macros for our own C++ and their values: ``Routes.definitions`` of the chosen routes.
         scratch: where to work; None takes the system's folder for temporary files.
     Raises:
-        CompileError: the C++ compiler refused; with its first error.
+        CompileError: the C++ compiler failed; the message has its first error.
     """
     with tempfile.TemporaryDirectory(prefix="rdukit-sections-", dir=scratch) as folder:
         source, made = Path(folder, "sections.cpp"), Path(folder, "sections.o")
@@ -121,7 +119,7 @@ def _make_stubs(folder: Path, compiler: str) -> None:
 
 
 def _link(made: Path, symbol: str, compiler: str) -> bytes:
-    """Link the library that exports ``symbol`` and the list runner, with the code that both need."""
+    """Link the library that exports ``symbol`` and the list runner, with the code that these need."""
     exported, library = made.with_suffix(".map"), made.with_suffix(".so")
     exported.write_text(f"{{ global: {symbol}; {LIST_RUNNER}; local: *; }};\n")
     _run(
@@ -145,7 +143,9 @@ def _run(command: list[str]) -> None:
 
 
 class UnusualCode(ValueError):
-    """Inductor wrote code that cannot be a section: it runs portably, with the same results. Names the operators."""
+    """Inductor wrote code that cannot be a section; the kernel runs portably, with the same results. Names the
+    operators.
+    """
 
 
 def section_namespace(name: str, wrapper: str, kernels: str) -> str:
@@ -178,7 +178,7 @@ def section_namespace(name: str, wrapper: str, kernels: str) -> str:
 
 
 def library_source(sections: Mapping[str, str], definitions: Mapping[str, int]) -> str:
-    """Return a translation unit of several sections: their code by the name of the function that each exports.
+    """Return a translation unit of several sections: exported function → the section's code.
 
     ``definitions``: macros of our own operators' code, and their values.
     """

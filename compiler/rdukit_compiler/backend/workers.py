@@ -18,15 +18,15 @@ from rdukit_compiler.backend.kernel_cache import INDUCTOR, BuildPlace, kernels_f
 from rdukit_compiler.backend.measure_routes import load_routes
 from rdukit_compiler.backend.section_library import compiler_environment
 
-#: Program of the process that workers are forked from. Hardly any of what it imports becomes garbage, and to look for
-#: that takes a quarter of the time.
+#: Program of the process that workers are forked from. Garbage collection is off: it takes a quarter of the import's
+#: time and frees hardly anything.
 _PROGRAM: Final = "import gc; gc.disable(); from rdukit_compiler.backend.native_worker import main; main()"
 
 
 def start_worker_server() -> ForkServer:
     """Start the process that forks workers, and return at once; it imports meanwhile."""
     inductor = kernels_folder() / INDUCTOR
-    with contextlib.suppress(OSError):  # the cache will tell
+    with contextlib.suppress(OSError):  # the cache reports the reason
         make_folder(inductor)
     environment = {
         **compiler_environment(),
@@ -45,7 +45,7 @@ class Worker:
     """A worker process, asked to build batches of kernels and to check units."""
 
     def __init__(self, server: ForkServer, place: BuildPlace) -> None:
-        """Fork it, once the server has imported what it needs.
+        """Fork a worker, once the server has imported its modules.
 
         Raises:
             Unavailable: the server has ended.
@@ -68,7 +68,7 @@ class Worker:
                 raise
 
     def build(self, digests: Sequence[str]) -> Iterator[tuple[str, bytes | None, str | None]]:
-        """Yield each kernel with its library, or with the error, as they are ready. Ends early if the worker dies."""
+        """Yield each kernel with its library, or with its error, when it is ready. Ends early if the worker dies."""
         left = list(digests)
         self._ask(left)
         while left:
@@ -84,7 +84,7 @@ class Worker:
             yield digest, None if answer["error"] else library.read_bytes(), answer["error"]
 
     def check(self, digests: Sequence[str], is_full: bool) -> Iterator[tuple[str, KernelVerdict]]:
-        """Yield each unit with its verdict, as they are known. Ends early if the worker dies."""
+        """Yield each unit with its verdict, when it is known. Ends early if the worker dies."""
         self._ask({"units": list(digests), "is_full": is_full})
         for _ in digests:
             line = self._answers.readline()
@@ -94,7 +94,7 @@ class Worker:
             yield answer["unit"], verdict_from_json(answer["verdict"])
 
     def stop(self) -> None:
-        """End the process and the C++ compilers that it runs, whatever they do."""
+        """Kill the process and the C++ compilers that it runs."""
         self._close()
         if self.process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
@@ -102,7 +102,7 @@ class Worker:
         self.process.wait()
 
     def _ask(self, request: object) -> None:
-        with contextlib.suppress(BrokenPipeError):  # it has died: its answers end
+        with contextlib.suppress(BrokenPipeError):  # the worker has died: its answers end
             self._requests.write(json.dumps(request) + "\n")
             self._requests.flush()
 

@@ -1,7 +1,7 @@
-"""Memory of plain calls: enough of a call's result to create another like it, by what the call was given.
+"""Memory of plain calls: a call with the same arguments creates a result like the recorded one.
 
 A deep model makes the same calls layer after layer; torch's own recorder takes about a millisecond for each, most of it
-to find shape and dtype of the result. All of it is private to torch.
+to infer shape and dtype of the result. This module uses private parts of torch.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from rdukit_compiler.torch_private import (
     in_kernel_invocation_manager,
 )
 
-#: Literals that a plain call may have, and that are told apart by type and value.
+#: Types of the literals of a plain call; they are compared by type and value.
 _LITERALS: Final = (
     type(None), bool, int, float, str, torch.dtype, torch.device, torch.layout, torch.memory_format,
 )  # fmt: skip
@@ -34,9 +34,10 @@ class TensorForm(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """Result of a call, enough to make its like.
+    """Result of a call, in enough detail to create another like it.
 
-    ``shares`` is the position, among the call's tensors, of the one over whose memory it is; -1 for memory of its own.
+    ``shares`` is the position, among the call's tensors, of the one whose memory the result shares; -1 for memory of
+    its own.
     """
 
     form: TensorForm
@@ -54,7 +55,9 @@ class CallResult:
 
 
 class RecordedCall:
-    """The arguments of one call: what tells it from others, and the same arguments as nodes of the record."""
+    """The arguments of one call: a key that distinguishes it from others, and the same arguments as nodes of the
+    record.
+    """
 
     __slots__ = ("_tracker", "is_plain", "key", "tensors")
 
@@ -96,11 +99,11 @@ class RecordedCall:
 
 
 def surrounding_state() -> tuple[object, ...]:
-    """Return the state besides its arguments that decides what a call makes."""
+    """Return the state, other than its arguments, that decides a call's result."""
     return (
         torch.get_default_dtype(), torch.is_inference_mode_enabled(), torch.is_grad_enabled(),
         torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"),
-        get_flash_sdp_enabled(), get_math_sdp_enabled(),  # of every device's attention
+        get_flash_sdp_enabled(), get_math_sdp_enabled(),  # the attention of every device
     )  # fmt: skip
 
 

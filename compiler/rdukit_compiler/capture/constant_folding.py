@@ -1,13 +1,13 @@
 """Constant folding while a forward pass is recorded, and guards for values that are assumed.
 
-A recorded tensor holds no data. Programs look at some all the same, such as whether a mask that they have just made is
-all zeros; values that depend on no input, parameter or buffer are computed for real, from the record.
+A recorded tensor holds no data. Programs still read some, for instance to find whether a new mask is all zeros. Values
+that depend on no input, parameter or buffer are computed from the record.
 
 Values that depend on data are recorded as if they were known, and each run checks them. Models guard against overflow
 with ``if not torch.isfinite(x).all(): x = clamp(x)``, and check their arguments with ``torch._check_tensor_all``. A
-record takes one branch: that of finite numbers, and of checks that hold. It has a call that checks the condition, so
-that a run in which it is otherwise ends in an error before any weight is updated. Other values that depend on data are
-refused, unless the user lets those of the example inputs stand for all (``SUPPOSE_EXAMPLE``): one graph for labels
+record takes one branch: that of finite numbers, and of checks that hold. A recorded call checks the condition: a run
+that violates it ends in an error before any weight is updated. Other values that depend on data are
+refused, unless the user lets the values of the example inputs stand for all (``SUPPOSE_EXAMPLE``): one graph for labels
 without gaps, or for batches of one length.
 """
 
@@ -34,26 +34,26 @@ READS: Final = frozenset({"aten::item", "aten::_local_scalar_dense", "aten::is_n
 WRITES_INDEXED: Final = frozenset({"aten::index_put", "aten::index_put_"})
 INDEXED: Final = WRITES_INDEXED | {"aten::index", "aten::_unsafe_index"}
 _MASKS: Final = frozenset({torch.bool, torch.uint8})
-#: More would be no constant but a computation that belongs on the device.
+#: Bounds on folding: larger computations belong on the device.
 MAX_OPERATORS: Final = 64
 MAX_ELEMENTS: Final = 1 << 24
 
-#: Operators that make numbers in [0, 1).
+#: Operators that return random numbers in [0, 1).
 _UNIFORM: Final = frozenset({torch.ops.aten.rand.default, torch.ops.aten.rand_like.default})
-#: Comparison with a number → whether it asks for less, and whether equal is enough.
+#: Comparison with a number → whether it tests for less, and whether equality satisfies it.
 _COMPARISONS: Final = {
     torch.ops.aten.lt.Scalar: (True, False), torch.ops.aten.le.Scalar: (True, True),
     torch.ops.aten.gt.Scalar: (False, False), torch.ops.aten.ge.Scalar: (False, True),
 }  # fmt: skip
 
-#: Tensor of an earlier record that the program kept → the node that made it, if that is known.
+#: Finds the node that made a tensor which the program kept from an earlier record; None if unknown.
 FindOrigin = Callable[[torch.Tensor], fx.Node | None]
 
 aten = torch.ops.aten
-#: What programs check a condition with; in a record it is a guard.
+#: torch's functions that check a condition; in a record they are guards.
 ASSERTIONS: Final = frozenset({aten._assert_async.default, aten._assert_async.msg})
-#: Operators that look for numbers that are not finite, and what ``torch._check_tensor_all`` asks → what they give if
-#: all is well.
+#: Operators that test for non-finite numbers, and ``torch._check_tensor_all``'s condition → their result if all is
+#: well.
 IF_WELL: Final[Mapping[object, bool]] = {
     aten.isfinite.default: True, aten.isnan.default: False, aten.isinf.default: False,
     aten.isposinf.default: False, aten.isneginf.default: False, aten._is_all_true.default: True,
@@ -69,8 +69,8 @@ def fold_constant(
 
     Args:
         root: holds the constants of a graph that has no module yet.
-        supposing: what they are if all numbers that the program asks about (``torch.isfinite``) are finite, and inputs
-            those of the example, where this is known.
+        supposing: assume that all numbers that the program tests (``torch.isfinite``) are finite, and use the example's
+            inputs where these are known.
     """
     if (answer := _certain_comparison(node)) is not None:
         with unset_fake_temporarily(), disable_proxy_modes_tracing():
@@ -86,7 +86,7 @@ def fold_constant(
             if isinstance(source, fx.Node):
                 made[current] = made[source]
             elif source is not None:
-                made[current] = source.clone()  # the program's own, which an operator may overwrite
+                made[current] = source.clone()  # a copy: an operator may overwrite the program's own tensor
             else:
                 arguments = fx.node.map_arg((current.args, current.kwargs), lambda n: made[n])
                 assert callable(current.target)
@@ -121,7 +121,7 @@ def fold_call(
     """Call ``function`` on known tensors; its results are constants of the record. None if a tensor is not known.
 
     Args:
-        find: the values of a tensor, if they are known.
+        find: returns the values of a tensor, or None if they are not known.
     """
     leaves, structure = tree_flatten((tuple(args), dict(kwargs)))
     known = [find(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
@@ -138,7 +138,7 @@ def fold_masks(
     """Replace boolean masks in ``indices`` by positions; None where there is no mask, or one is not known.
 
     Args:
-        find: the values of a mask, if they are known.
+        find: returns the values of a mask, or None if they are not known.
     """
     found: list[torch.Tensor | None] = []
     has_mask = False
@@ -157,7 +157,7 @@ def fold_masks(
 def asks_how_many(
     target: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor
 ) -> bool:  # fmt: skip
-    """Return whether ``target[indices] = values`` gives each element that a mask chooses a value of its own."""
+    """Return whether ``target[indices] = values`` assigns a separate value to each element that a mask selects."""
     masks = [place for place, index in enumerate(indices) if index is not None and index.dtype in _MASKS]
     if not masks:
         return False
@@ -183,9 +183,10 @@ def _certain_comparison(node: fx.Node) -> bool | None:
 def _operators_before(
     node: fx.Node, root: torch.nn.Module, origin_of: FindOrigin, supposing: bool
 ) -> list[tuple[fx.Node, fx.Node | torch.Tensor | None]] | None:
-    """Return the nodes in the order to compute them, each with the tensor or the other record's node that it equals.
+    """Return the nodes in the order to compute them, each with the tensor, or the node of another record, that it
+    equals.
 
-    Who overwrites memory of one of them is among them, through whichever view.
+    They include all nodes that overwrite memory of one of them, through any view.
     """
     found: dict[fx.Node, fx.Node | torch.Tensor | None] = {}
     records: dict[fx.Graph, _Record] = {}
@@ -218,12 +219,12 @@ def _operators_before(
         pending.extend(record.overwriting(current))
         if len(found) > MAX_OPERATORS:
             return None
-    # A record that another one took tensors from is found after it, and came before it.
+    # A record is found after the records that took tensors from it, and was made before them.
     return sorted(found.items(), key=lambda item: records[item[0].graph].place(item[0]))
 
 
 class _Record:
-    """Order of a record's nodes, and those that overwrite memory; found when first asked for."""
+    """Order of a record's nodes, and its nodes that overwrite memory; computed on first use."""
 
     def __init__(self, graph: fx.Graph, number: int) -> None:
         self._graph, self._number = graph, number
@@ -260,20 +261,20 @@ def _is_pure(node: fx.Node) -> bool:
 
 
 def record_guard(condition: torch.Tensor, expected: bool | int) -> None:
-    """Record the check that ``condition``, of one element, is ``expected``, and where forward asks for it."""
+    """Record a check that ``condition``, of one element, is ``expected``, with the line of forward that reads it."""
     value = condition.reshape(())
     holds = value == expected if not isinstance(expected, bool) else value if expected else value.logical_not()
     aten._functional_assert_async.msg(holds, _place(sys._getframe()), holds)
 
 
 def record_equality(values: torch.Tensor, expected: torch.Tensor) -> None:
-    """Record the check that whole numbers, or a mask, are ``expected``, and where forward asks for them."""
+    """Record a check that integers, or a mask, are ``expected``, with the line of forward that reads them."""
     holds = (values == expected).all()
     aten._functional_assert_async.msg(holds, _place(sys._getframe()), holds)
 
 
 def _place(frame: FrameType | None) -> str:
-    """Describe the innermost frame that is the program's: ``model.py:12: if …``."""
+    """Describe the innermost frame of the user's program: ``model.py:12: if …``."""
     while frame is not None:
         if str(frame.f_globals.get("__name__", "torch")).partition(".")[0] not in _LIBRARIES:
             name = frame.f_code.co_filename

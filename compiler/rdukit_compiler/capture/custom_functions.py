@@ -1,7 +1,7 @@
 """Record custom autograd functions as they are written: the forward, and the backward as a graph of its own.
 
 Autograd calls a custom function's forward with gradients off and takes its gradient from ``backward`` alone. While a
-record is made, ``Function.apply`` comes here instead: forward runs, then backward runs once on stand-ins for the
+record is made, this module replaces ``Function.apply``: forward runs, then backward runs once on stand-ins for the
 gradients that will arrive, and an operator ties the two together. Nodes of the backward carry ``BACKWARD_META``.
 
 ``Function.apply`` is replaced by its code, not by its name: programs keep ``my_function = MyFunction.apply``.
@@ -32,7 +32,7 @@ from rdukit_compiler.torch_private import DisableTorchFunction, are_transforms_a
 ENTRY: Final = "rdukit.function_entry.default"
 
 _lock = threading.RLock()
-#: Under the lock: an item for everybody who is inside ``recording_functions``.
+#: Under the lock: an item for each caller that is inside ``recording_functions``.
 _depth: list[None] = []
 _thread = threading.local()
 
@@ -61,7 +61,8 @@ def apply_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     """Return the result of ``function.apply(*args, **kwargs)``; recorded as written if this thread is recording.
 
     Raises:
-        UnsupportedOperator: its gradient depends on which gradients arrive, or forward itself differentiates it.
+        UnsupportedOperator: the function's gradient depends on which gradients arrive, or forward itself differentiates
+            it.
     """
     mode, numbers = get_proxy_mode(), getattr(_thread, "numbers", None)
     if mode is None or numbers is None:
@@ -81,7 +82,7 @@ def apply_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
 
         return override.__torch_function__(apply, (override,), args, kwargs)
     if function is CheckpointFunction:
-        return args[0](*args[2:])  # what it saves to compute again is for the compiler to decide
+        return args[0](*args[2:])  # the compiler decides which values are recomputed
     context, made = _run_forward(function, args, kwargs)
     entries = [position for position, value in enumerate(args) if _is_differentiable(value)]
     outputs = list(made) if isinstance(made, list | tuple) else [made]
@@ -126,7 +127,7 @@ def _run_forward(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         bound = inspect.signature(function.forward).bind(*args, **kwargs)
         bound.apply_defaults()
         args, kwargs = bound.args, bound.kwargs
-    with DisableTorchFunction():  # what autograd follows now, not what it would follow on the host
+    with DisableTorchFunction():  # tensors that autograd follows now, not those that it would follow on the host
         is_followed = any(isinstance(value, torch.Tensor) and value.requires_grad for value in args)
     if is_followed:
         raise UnsupportedOperator(
@@ -148,7 +149,7 @@ def _run_backward(
     function: Any, context: _Context, outputs: Sequence[Any], carried: Sequence[int],
     incoming: Sequence[torch.Tensor], arguments: int,
 ) -> tuple[list[torch.Tensor | None], str]:  # fmt: skip
-    """Return a gradient for each argument, or why there is none; that is an error only if it is trained."""
+    """Return a gradient for each argument, or the reason for its absence, which is an error only in training."""
     if not context.materialize_grads and len(carried) > 1:
         return [None] * arguments, (
             f"custom autograd function {function.__name__!r} asks which gradients arrive "
@@ -164,7 +165,7 @@ def _run_backward(
         found = written(context, *given)
     except RdukitError:
         raise
-    # Whatever a backward raises says that this function has no gradient; programs that only infer never call it.
+    # Any exception of a backward means that this function has no gradient; programs that only infer never call it.
     except Exception as cause:  # noqa: BLE001
         return [None] * arguments, f"backward of custom autograd function {function.__name__!r} fails: {cause}"
     gradients = list(found) if isinstance(found, list | tuple) else [found]
@@ -236,13 +237,13 @@ def _library() -> torch.library.Library:
 
 
 def _operators() -> Any:
-    """Return the namespace that the operators are in; registers them."""
+    """Register the operators; return their namespace."""
     _library()
     return torch.ops.rdukit
 
 
 def _apply() -> FunctionType:
-    """Return the one Python function behind ``apply`` of every custom function."""
+    """Return the Python function behind ``apply`` of every custom function."""
     found = torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
     assert isinstance(found, FunctionType)
     return found
@@ -257,7 +258,7 @@ def _original() -> FunctionType:
 
 @cache
 def _replacement() -> CodeType:
-    _original()  # keeps torch's code
+    _original()  # this copy keeps torch's code
     __class__ = None
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,6 +1,6 @@
-"""Evaluation graph of a training PEF: whether the model computes something else in evaluation mode, and what. Pure.
+"""Evaluation graph of a training PEF, if the model computes something else in evaluation mode. Pure functions.
 
-The evaluation graph is the same model traced in evaluation mode: nothing is dropped out, batch norms take their running
+The evaluation graph is the same model traced in evaluation mode: dropout is off, and batch norms use their running
 statistics. It has forward sections only, over the training graph's inputs, parameters and buffers.
 """
 
@@ -12,7 +12,7 @@ from rdukit.errors import CompileError
 from rdukit.pef.kernel import Argument, Ref, rename_references
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
 
-#: (x, rate, train): what drops nothing passes x on.
+#: (x, rate, train): operators that return x if they drop nothing.
 _DROPOUTS: Final = frozenset(
     f"aten.{name}.default" for name in ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
 )
@@ -30,13 +30,13 @@ def name_in_training(name: str) -> str:
 
 
 def evaluation_graph(trained: ModelGraph, evaluated: ModelGraph) -> ModelGraph | None:
-    """Return the graph to compile beside ``trained``; None where that one's forward sections compute the same.
+    """Return the graph to compile next to ``trained``; None if the forward sections of ``trained`` compute the same.
 
     Args:
         evaluated: the same model on the same inputs, traced in evaluation mode under another name, with the training
             graph's names for what they share: see ``with_shared_names``.
     Raises:
-        CompileError: it cannot stand for the training graph: its outputs, or what they have in common, differ.
+        CompileError: its outputs, or the tensors that both graphs share, differ from the training graph's.
     """
     if computes_the_same(trained, evaluated):
         return None
@@ -80,14 +80,14 @@ def with_shared_names(trained: ModelGraph, evaluated: ModelGraph, constants: Map
 
 
 def computes_the_same(one: ModelGraph, other: ModelGraph) -> bool:
-    """Return whether two traces make the same calls on the same inputs, parameters and buffers, and leave the same
-    behind.
+    """Return whether two traces make the same calls on the same inputs, parameters and buffers, and update buffers
+    alike.
 
     Dropouts that drop nothing are equal, whatever their rates.
     """
     if len(one.operators) != len(other.operators) or _ends(one) != _ends(other):
         return False
-    #: Value of the other → the one's; rates of dropouts stand for each other, whatever they are.
+    #: Value of one graph → value of the other; rates of dropouts match each other, whatever they are.
     names: dict[str, str] = dict(zip(other.rates, one.rates, strict=True)) if len(other.rates) == len(one.rates) else {}
     for ours, theirs in zip(one.operators, other.operators, strict=True):
         if ours.op != theirs.op or len(ours.outputs) != len(theirs.outputs):

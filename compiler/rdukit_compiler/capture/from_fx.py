@@ -1,7 +1,7 @@
-"""torch's record of a forward pass → the compiler's model graph.
+"""Converts torch's record of a forward pass into the compiler's model graph.
 
-The record is ATen at the level before decomposition: ``linear``, ``layer_norm``, ``scaled_dot_product_attention``,
-the words that fusion rules use.
+The record has ATen's operators before decomposition, such as ``linear`` and ``scaled_dot_product_attention``, to which
+fusion rules refer.
 """
 
 import logging
@@ -73,11 +73,11 @@ def model_graph_from_fx(
     """Convert a record.
 
     Args:
-        inputs: one value per placeholder, in order. constants: attribute of the record → name of the buffer value
-            that stands for a tensor which the program made outside the trace; listed among ``inputs`` after the
-            placeholders' values. updated: buffers whose new values are the record's last outputs.
-        dtype_readers: paths of modules that looked up a tensor's dtype: there and in the modules below, a dtype that
-            is passed may be that tensor's.
+        inputs: one value per placeholder, in order. constants: attribute of the record → name of the buffer value for a
+            tensor that the program made outside the trace. These values follow the placeholders' in ``inputs``.
+            updated: buffers whose new values are the record's last outputs.
+        dtype_readers: paths of modules that looked up a tensor's dtype: in these modules and below, a dtype argument
+            may be that tensor's.
     """
     return _Converter(name, inputs, constants, dtype_readers).convert(recorded, updated)
 
@@ -90,7 +90,7 @@ class _Converter:
         self._graph = GraphWriter(name, inputs, dtype_readers)
         self._inputs = inputs
         self._constants = constants
-        #: What each torch node stands for now; an in-place operator moves it on.
+        #: Current value of each torch node; an in-place operator changes it.
         self._aliases = Aliases(self._show_again)
         #: Graph input → its node in the record.
         self._roots: dict[str, fx.Node] = {}
@@ -147,7 +147,9 @@ class _Converter:
                 del self._graph.values[made]
 
     def _assign_buffers(self, assigned: Mapping[str, fx.Node]) -> None:
-        """Update buffers that forward gave another tensor; one that it gave back its own stays as it is."""
+        """Update buffers to which forward assigned another tensor; assigning a buffer its own tensor changes
+        nothing.
+        """
         for buffer, node in assigned.items():
             value = self._aliases.name(node)
             self._updates.pop(buffer, None)
@@ -159,9 +161,7 @@ class _Converter:
         self._aliases.define(node, name)
 
     def _define_constant(self, node: fx.Node) -> None:
-        """Define a tensor from outside, or one of the graph: as ``.data`` gives it, or as autograd keeps it for a
-        gradient.
-        """
+        """Define a tensor from outside, or one of the graph that ``.data`` returned or autograd kept for a gradient."""
         if (symbol := self._constants.get(str(node.target))) is not None:
             self._define_input(node, symbol)
             return
@@ -190,7 +190,7 @@ class _Converter:
 
     def _call(self, node: fx.Node) -> None:
         if BACKWARD_META in node.meta:
-            return  # with the custom function that it belongs to: see ``_custom``
+            return  # its custom function converts it: see ``_custom``
         self._is_untracked = NO_GRAD_META in node.meta and not gives_itself(node)
         if node.target is set_grad_enabled or str(node.target) in _DROPPED:
             if node.args and isinstance(node.args[0], fx.Node) and self._aliases.knows(node.args[0]):
@@ -200,7 +200,7 @@ class _Converter:
             self._check_autocast(node)
             return
         if "val" not in node.meta and not node.users and not returns_nothing(node):
-            return  # torch refused this call while tracing; it was made again with operands that torch takes
+            return  # torch refused this call while tracing, and repeated it with valid operands
         op = self._op_of(node)
         if op in REFUSED:
             raise UnsupportedOperator(f"in module {module_of(node)!r}: {REFUSED[op]}")
@@ -210,7 +210,7 @@ class _Converter:
                 "does not support; use what the operator returns"
             )
         if op == _BROADCAST:
-            return  # each of its results by itself: see ``_broadcast``
+            return  # its results are converted separately: see ``_broadcast``
         if op == ENTRY:
             (source,) = node.args
             assert isinstance(source, fx.Node)
@@ -229,7 +229,7 @@ class _Converter:
                 return
             first = source.args[0] if source.args else None
             if isinstance(first, list | tuple) and str(source.target) == CUSTOM_FUNCTION:
-                self._aliases.tie(node, first[index])  # forward may have given a view
+                self._aliases.tie(node, first[index])  # forward may have assigned a view
             self._aliases.define(node, self._tuples[source][index], first)
             return
         if asks_for_places(node):
@@ -264,7 +264,7 @@ class _Converter:
         self._aliases.define(node, name, source)
 
     def _custom(self, node: fx.Node) -> None:
-        """Tie the results of a custom function's forward to the gradient that its backward gives: see ``_Backward``."""
+        """Tie the results of a custom function's forward to the gradient that its backward returns."""
         given: tuple[Any, ...] = node.args
         outputs, entries, gradients, incoming, number, refusal = given
         saved: list[Argument] = []
@@ -280,14 +280,16 @@ class _Converter:
         self._add(node, CUSTOM_FUNCTION, (*tied, saved, text, str(refusal)), {})
 
     def _keep_gradient(self, node: fx.Node, value: str, former: str) -> str:
-        """Give ``value`` the gradient of ``former``, as autograd does for a tensor that was overwritten unseen."""
+        """Give ``value`` the gradient of ``former``, as autograd does for a tensor that was overwritten through
+        ``.data``.
+        """
         if former not in self._graph.carrying:
             return self._graph.without_gradient(node, value) if value in self._graph.carrying else value
         passed = pass_on_text(self._graph.values[former])
         return self._graph.emit(node, CUSTOM_FUNCTION, [[Ref(value)], [Ref(former)], [], passed, ""])
 
     def _pass_zero(self, node: fx.Node, value: str, former: str) -> str:
-        """Put ``value`` in the place of all of ``former``, which gets a gradient of zeros, as in torch."""
+        """Replace all elements of ``former`` by ``value``; the gradient of ``former`` is zero, as in torch."""
         shape: list[Argument] = list(self._graph.values[former].shape)
         if not shape:
             former, value = (
@@ -298,7 +300,7 @@ class _Converter:
         return passed if shape else self._graph.emit(node, "aten.reshape.default", [Ref(passed), shape])
 
     def _check_autocast(self, node: fx.Node) -> None:
-        """Skip a block without autocast; refuse one with it, which would change dtypes behind the graph."""
+        """Skip a block that disables autocast; refuse one that enables it, which would change dtypes unrecorded."""
         entered = node.args[0] if node.target is _exit_autocast else node
         assert isinstance(entered, fx.Node)
         if entered.args[2]:
@@ -310,18 +312,18 @@ class _Converter:
     def _overwrite(
         self, node: fx.Node, mutated: fx.Node, op: str, args: tuple[Argument, ...], kwargs: dict[str, Argument]
     ) -> None:
-        """Write an in-place operator as one that is not: what it overwrites stands for the result from now on."""
+        """Write an in-place operator as a functional one; the overwritten tensor stands for the result from now on."""
         root = self._aliases.root(mutated)
         owner = self._aliases.name(root)
         base = parse_operator(op).word
         what = f"in module {module_of(node)!r}: {base}"
         if base != "detach_" and turns_a_tensor(node) and self._graph.values[owner].kind is ValueKind.OPERATOR:
-            self._add(node, _functional(op, what), args, kwargs)  # a view, by which the tensor goes from now on
+            self._add(node, _functional(op, what), args, kwargs)  # from now on the tensor is this view
             return
         hooked = next((name for name, n in self._roots.items() if n is not root and shares_memory(n, root)), None)
         self._check_owner(self._graph.values[owner], hooked, what)
         if self._graph.values[owner].kind is ValueKind.PARAMETER:
-            args = (Ref(owner), *args[1:])  # as it is held, not as detach reads it
+            args = (Ref(owner), *args[1:])  # the stored parameter, not its detached copy
         arguments = {"target": args[0], "source": args[1] if len(args) > 1 else None}
         dtype = dtype_name(mutated.meta["val"].dtype)
         if (form := functional_form(node, op, arguments)) is not None:
@@ -335,13 +337,13 @@ class _Converter:
                 value = self._aliases.name(node)
             else:
                 value = self._graph.emit(node, form_of, list(args), kwargs)
-        if self._graph.values[value].dtype != dtype:  # what is overwritten keeps its own
+        if self._graph.values[value].dtype != dtype:  # the overwritten tensor keeps its dtype
             value = self._graph.emit(node, "aten.to.dtype", [Ref(value), Special("dtype", dtype)])
         self._move(node, mutated, value, what)
         self._aliases.identify(node, mutated)
 
     def _check_owner(self, owner: Value, hooked: str | None, what: str) -> None:
-        """Refuse to overwrite a parameter; of an input, a copy is overwritten, and the program is told.
+        """Refuse to overwrite a parameter; for an input, log that a copy is overwritten instead.
 
         ``F.embedding`` alone may overwrite a parameter: with ``max_norm`` it shortens the rows that it looks up.
         """
@@ -383,11 +385,11 @@ class _Converter:
             )
         if moved.root is not root:
             raise UnsupportedOperator(f"{what} overwrites buffer {buffer!r} through a view; overwrite all of it")
-        # A parameter gets what was computed, not what autograd makes of it: that may be rounded.
+        # A parameter gets the computed value, not autograd's copy of it, which may be rounded.
         self._updates[buffer] = value if self._graph.values[buffer].kind is ValueKind.PARAMETER else moved.value
 
     def _update_of(self, buffer: str, value: str, outputs: tuple[str, ...]) -> str:
-        """Return the value that a section writes into a buffer: one that nobody else reads, else a copy."""
+        """Return the value that a section writes into a buffer: a copy, if ``value`` has other readers."""
         read = {name for operator in self._graph.operators for name in operator.inputs}
         shared = list(self._updates.values()).count(value) > 1
         if value in read or value in outputs or shared or self._graph.values[value].kind is not ValueKind.OPERATOR:
@@ -397,10 +399,10 @@ class _Converter:
         return self._graph.copy(value) if is_read_later else value
 
     def _without_statistics(self, node: fx.Node, args: tuple[Argument, ...]) -> tuple[Argument, ...]:
-        """Update running statistics of norms, which they do without saying so, by operators of their own.
+        """Update running statistics of norms by separate operators: the record does not show that norms write them.
 
-        x [N, C, …]: mean and unbiased variance over all but axis 1 move the statistics [C] by ``momentum``; of an
-        instance norm those of each instance, averaged over N.
+        x [N, C, …]: mean and unbiased variance over all but axis 1 move the statistics [C] by ``momentum``; for an
+        instance norm, the average over N of each instance's.
         """
         x, _, _, mean, variance, training, momentum = node.args[:7]
         if not (training and isinstance(mean, fx.Node) and isinstance(variance, fx.Node)):
@@ -425,19 +427,20 @@ class _Converter:
         return (*args[:3], None, None, *args[5:])
 
     def _show_again(self, view: fx.Node, base: fx.Node, base_value: str) -> str | None:
-        """Return a view of what has been overwritten, as it is now.
+        """Return a view of the overwritten tensor's current value.
 
-        Autograd may not follow a view that was taken while gradients were off: none of what carries one.
+        Return None for a view that was taken while gradients were off, if the tensor carries a gradient: autograd must
+        not follow it.
         """
         is_untracked = NO_GRAD_META in view.meta and not gives_itself(view)
-        if asks_for_places(view):  # it may show more than its operand, which alone says whether a gradient flows
+        if asks_for_places(view):  # it may show more than its operand, which decides whether a gradient flows
             is_untracked = is_untracked or self._named(view.args[0]) not in self._graph.carrying
         if is_untracked and base_value in self._graph.carrying:
             return None
         return show_again(view, base, base_value, self._name_of_value, self._emitting(view))
 
     def _show_places(self, node: fx.Node) -> None:
-        """Convert ``as_strided``, of its operand or of the tensor that owns that one's memory."""
+        """Convert ``as_strided``, of its operand or of the tensor that owns the operand's memory."""
         operand = node.args[0]
         assert isinstance(operand, fx.Node)
         carries = self._named(operand) in self._graph.carrying
@@ -476,9 +479,9 @@ class _Converter:
             self._aliases.define(node, names[0], node.args[0] if node.args else None)
 
     def _output(self, item: Any, earlier: tuple[str, ...]) -> str:
-        """Return an output as a value of its own: an input that is returned as it is gets copied, and so is a value
-        that
-        is returned twice, as each output starts backward with a gradient of its own.
+        """Return an output as a value of its own: copy a returned input, and a value that is returned twice.
+
+        Each output starts backward with a gradient of its own.
         """
         if not isinstance(item, fx.Node):
             raise UnsupportedOperator(f"forward returns {item!r}; it may return tensors, and tuples or lists of them")
@@ -494,7 +497,7 @@ class _Converter:
 
 
 def _functional(op: str, what: str) -> str:
-    """Return the operator that makes what the in-place operator ``op`` writes."""
+    """Return the functional operator that computes the result of the in-place operator ``op``."""
     if (found := find_functional(op)) is None:
         raise UnsupportedOperator(f"{what} overwrites its input and has no form that does not")
     return found

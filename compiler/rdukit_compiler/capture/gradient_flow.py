@@ -1,12 +1,12 @@
-"""Autograd's view of the tensors of a record, derived from the record itself: no gradient is computed while it is made.
+"""Derives from a record which tensors require a gradient: autograd is off while the record is made.
 
-A tensor and its views require a gradient together, from the write on that brought one; so the flag belongs to the
-tensor that owns the memory, and follows the record in order. A detached tensor is a tensor of its own. Parameters may
-be frozen for a while: ``requires_grad_`` and the attribute ``requires_grad`` come here, and a value read of a frozen
+A tensor and its views share one flag, which belongs to the tensor that owns the memory. A write of a value that
+requires a gradient sets it; calls are read in order. A detached tensor has a flag of its own. Parameters may be frozen
+for a while: ``requires_grad_`` and the attribute ``requires_grad`` call this module, and a value read from a frozen
 parameter has no gradient.
 
-Where forward asks for a gradient itself, autograd follows the calls. It keeps tensors of the parts of a composite
-operator, which a record of the whole does not have: such a call is recorded as its parts. Source: ours.
+Autograd is on where forward computes a gradient itself. It keeps tensors from inside composite operators, so these are
+recorded as the calls that they consist of. Source: ours.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,33 +24,33 @@ from rdukit_compiler.capture.record_nodes import NO_GRAD_META, shares_memory
 from rdukit_compiler.torch_private import OpOverload, has_kernel_for_key
 
 _DETACHED: Final = frozenset({"aten.detach.default", "aten.detach_.default"})
-#: Operators that look at a tensor's form alone.
+#: Operators that read only a tensor's shape and dtype.
 _UNFOLLOWED: Final = frozenset(
     "zeros_like ones_like full_like empty_like rand_like randn_like randint_like new_zeros new_ones new_full new_empty "
     "new_empty_strided".split()
 )
 
-#: torch's functions that say whether a tensor requires a gradient: (tensor, value).
+#: torch's functions that set whether a tensor requires a gradient: (tensor, value).
 SAYS_REQUIRES_GRAD: Final = frozenset({
     torch.Tensor.requires_grad_, torch.Tensor.requires_grad.__set__,  # type: ignore[attr-defined]
 })  # fmt: skip
-#: Metadata of the node that a frozen tensor stands for: its entry in the tracker before, and torch's own flag.
+#: Metadata of the node that a frozen tensor stands for: the tensor's former entry in the tracker, and torch's own flag.
 _FROZEN_META: Final = "rdukit_frozen"
-#: Operators of which the record needs the whole: they update statistics, a run may change their rate, what they were
-#: called with decides about precision, or they look at values.
+#: Composite operators that the record keeps undivided: they update statistics, have a rate that a run may change,
+#: decide about precision by their arguments, or read values.
 _WHOLE: Final = frozenset({
     "aten::batch_norm", "aten::instance_norm", "aten::dropout", "aten::feature_dropout", "aten::to", "aten::type_as",
     "aten::ctc_loss", "aten::is_nonzero", "aten::item", "aten::data", "aten::set_data",
 })  # fmt: skip
-#: Operators that autograd calls, whose last argument says which of the gradients are wanted. A graph has no results
-#: that are None: it computes all, and what nobody reads is left out later.
+#: Operators of autograd whose last argument selects the gradients. A graph has no results that are None, so it computes
+#: all gradients; unread ones are dropped later.
 MASKED: Final = frozenset({
     torch.ops.aten.convolution_backward.default, torch.ops.aten.native_layer_norm_backward.default,
 })  # fmt: skip
 
 
 class GradientFlow:
-    """Follows a record while it grows.
+    """Tracks which tensors of a growing record require a gradient.
 
     Args:
         followed: which of the record's placeholders stand for tensors that require a gradient.
@@ -94,7 +94,7 @@ class GradientFlow:
             self._owners[node] = node
             is_cut = op in _DETACHED or (is_untracked and base is None)
             if not is_cut and self._any_carries(node, None) and _is_followed(node):
-                self._carrying.add(node)  # of a view that was taken while gradients were off, torch says so too
+                self._carrying.add(node)  # also a view that was taken while gradients were off, as in torch
             return
         owner = self._owners[node] = self._owners[base]
         if op in _DETACHED:
@@ -109,7 +109,7 @@ class GradientFlow:
 
 
 class UnknownFunction:
-    """Stand-in for ``grad_fn`` of a tensor that an operator made: it exists, and nothing can be asked of it."""
+    """Stand-in for ``grad_fn`` of a tensor that an operator made: it exists, but has no attributes."""
 
     def _refuse(self, name: str) -> NoReturn:
         raise UnsupportedOperator(
@@ -153,10 +153,10 @@ def set_requires_grad(tracker: Any, flow: GradientFlow, tensor: Any, value: bool
     """Record whether ``tensor`` requires a gradient from now on. Returns False where torch has to record it.
 
     Args:
-        flow: of the record.
+        flow: gradient flow of the record.
     Raises:
-        RuntimeError: ``tensor`` is computed of what requires a gradient, and shall not require one.
-        UnsupportedOperator: a parameter shall that did not when the record began.
+        RuntimeError: ``value`` is False, but ``tensor`` is computed from tensors that require a gradient.
+        UnsupportedOperator: ``value`` is True for a parameter that was frozen when the record began.
     """
     entry = tracker.get(tensor)
     if entry is None:
@@ -193,12 +193,12 @@ def set_requires_grad(tracker: Any, flow: GradientFlow, tensor: Any, value: bool
 
 
 def check_frozen(stand_ins: Mapping[str, torch.Tensor]) -> None:
-    """Check that the next call of forward finds its parameters as this one did.
+    """Check that forward leaves no parameter frozen that it read unfrozen.
 
     Args:
         stand_ins: path of a parameter → the tensor that stands for it.
     Raises:
-        TraceError: forward read a parameter and then froze it for good: the next call would read it frozen.
+        TraceError: forward read a parameter and then froze it until its end: the next call would read it frozen.
     """
     mode = get_proxy_mode()
     assert mode is not None
@@ -214,7 +214,7 @@ def check_frozen(stand_ins: Mapping[str, torch.Tensor]) -> None:
 
 @cache
 def is_composite(func: Any) -> bool:
-    """Return whether torch makes a call out of calls of other operators, of which autograd knows the gradients."""
+    """Return whether torch composes the operator of others, whose gradients autograd knows."""
     return (
         isinstance(func, OpOverload)
         and not func._schema.is_mutable
@@ -233,7 +233,7 @@ def is_followed(value: object) -> bool:
 
 
 def unmasked(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the arguments of one of ``MASKED`` for all gradients that it can give."""
+    """Return the arguments with which an operator of ``MASKED`` computes all its gradients."""
     if func is torch.ops.aten.convolution_backward.default and args[3] is None:
-        return (*args[:3], [args[0].shape[1]], *args[4:-1], [True, True, True])  # [channels] of a bias
+        return (*args[:3], [args[0].shape[1]], *args[4:-1], [True, True, True])  # the bias has the shape [channels]
     return (*args[:-1], [True, True, True])

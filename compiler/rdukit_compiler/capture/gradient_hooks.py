@@ -1,6 +1,7 @@
 """Hooks on gradients, recorded as they are written: a tensor passes through a function whose backward calls the hook.
 
-While a forward is recorded, ``Tensor.register_hook`` and the backward hooks of modules come here. Source: ours.
+While a forward is recorded, this module replaces ``Tensor.register_hook`` and the backward hooks of modules. Source:
+ours.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from rdukit.errors import UnsupportedOperator
 #: Metadata of a node: the tensor's entry before it was hooked, and its hooks.
 _HOOKS_META: Final = "rdukit_hooks"
 
-#: What a hook is given and returns: gradients, None where there is none.
+#: Arguments and result of a hook: gradients, or None where there is none.
 Gradients = tuple[Any, ...]
 
 
@@ -25,7 +26,7 @@ class RecordedHook:
         self._name = name
 
     def remove(self) -> None:
-        """Refuse while the record is made; afterwards the record has the hook already.
+        """Refuse while the record is made; later, do nothing: the record keeps the hook.
 
         Raises:
             UnsupportedOperator: forward removes its own hook.
@@ -41,7 +42,7 @@ def hook_tensor(tensor: torch.Tensor, hook: Callable[[Any], Any]) -> RecordedHoo
     """Replace ``tensor.register_hook(hook)``: from now on ``tensor`` stands for itself behind the hook.
 
     Raises:
-        UnsupportedOperator: an operator has read the tensor already, whose part of the gradient the hook would miss.
+        UnsupportedOperator: an operator has read the tensor already: the hook would miss its part of the gradient.
     """
     mode = get_proxy_mode()
     assert mode is not None
@@ -74,7 +75,7 @@ def hook_tensor(tensor: torch.Tensor, hook: Callable[[Any], Any]) -> RecordedHoo
 
     (passed,) = pass_through([tensor], call, name)
     made = tracker[passed]
-    # Views that are made of the tensor from now on are views of what passed through.
+    # Later views of the tensor are views of the result that passed through the hook.
     made.proxy.node.meta["val"] = former.meta["val"]
     made.proxy.node.meta[_HOOKS_META] = (unhooked, hooks)
     tracker[tensor] = made
@@ -84,7 +85,7 @@ def hook_tensor(tensor: torch.Tensor, hook: Callable[[Any], Any]) -> RecordedHoo
 def pass_through(
     tensors: Sequence[torch.Tensor], call: Callable[[Gradients], Gradients], name: str
 ) -> list[torch.Tensor]:
-    """Return the same values, with ``call`` of the gradients that arrive as their gradients."""
+    """Return the same values, whose gradients are ``call`` of the arriving gradients."""
 
     class Hook(torch.autograd.Function):
         @staticmethod
@@ -102,8 +103,8 @@ def pass_through(
 class ModuleHooks:
     """Backward hooks of one call of a module; replaces ``torch.utils.hooks.BackwardHook``.
 
-    A full backward hook gets the gradients of the module's inputs; those of its outputs belong to another point of the
-    backward, so a hook that looks at them is refused.
+    A full backward hook gets the gradients of the module's inputs; the gradients of its outputs belong to another point
+    of the backward, so a hook that reads them is refused.
     """
 
     def __init__(self, module: Any, hooks: Sequence[Any], pre_hooks: Sequence[Any]) -> None:
@@ -158,7 +159,7 @@ class _Unknown:
 
 
 def _chain(hooks: Sequence[Any], gradients: Gradients, call: Callable[[Any, Gradients], Any]) -> Gradients:
-    """Call the hooks in turn, each with the last one's result; None changes nothing."""
+    """Call each hook with the result of the one before; None changes nothing."""
     for hook in hooks:
         found = call(hook, gradients)
         if found is None:
@@ -173,7 +174,7 @@ def _chain(hooks: Sequence[Any], gradients: Gradients, call: Callable[[Any, Grad
 
 
 def _replace_tensors(values: Any, call: Callable[[Gradients], Gradients], name: str) -> Any:
-    """Put each floating tensor of ``values`` behind one function; hooks get None where there is no such tensor."""
+    """Pass each floating tensor of ``values`` through one function; hooks get None for other values."""
     places = [i for i, value in enumerate(values) if _is_floating(value)]
     if not places:
         return values

@@ -1,4 +1,6 @@
-"""Writer of a model graph: names operators and values, and infers dtype and shape of those that no record has."""
+"""Writer of a model graph: names operators and values, and infers dtype and shape of values that are not in the
+record.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
@@ -15,7 +17,7 @@ from rdukit_compiler.ir import Operator, Value, ValueKind
 from rdukit_compiler.operators.custom_gradients import CUSTOM_FUNCTION
 from rdukit_compiler.operators.naming import callable_of, decode, dtype_name
 
-#: Labels of an operator that keeps its declared precision, and of most others.
+#: Labels of an operator that keeps its declared precision, and labels of most others.
 EXACT: Final[Mapping[str, str]] = {"graphamp": "disabled"}
 _UNLABELLED: Final[Mapping[str, str]] = {}
 _NO_KWARGS: Final[Mapping[str, Argument]] = {}
@@ -36,9 +38,9 @@ class GraphWriter:
         self._dtype_readers = frozenset(dtype_readers)
         self.values: dict[str, Value] = {value.name: value for value in inputs}
         self.operators: list[Operator] = []
-        #: Buffer of our own making → the dropout rate that forward asked for.
+        #: Buffer that the writer created → the dropout rate in forward.
         self.rates: dict[str, float] = {}
-        #: Values through which a gradient may flow; it ends where the program switched gradients off.
+        #: Values through which a gradient may flow, except where the program switched gradients off.
         self.carrying: set[str] = {value.name for value in inputs if value.requires_grad}
         #: Value → the same without a gradient, for calls that were made while gradients were off.
         self._detached: dict[str, str] = {}
@@ -77,7 +79,7 @@ class GraphWriter:
         if op in _DROPOUTS:
             args = self._with_rate(f"{name}__p", args)
         if op_type == "embedding_renorm":
-            labels |= EXACT  # it overwrites a parameter, whose other rows keep every bit
+            labels |= EXACT  # it overwrites rows of a parameter; the other rows keep every bit
         names_dtype = NAMED_META in node.meta or not self._may_be_looked_up(module)
         self._append(
             Operator(
@@ -123,7 +125,7 @@ class GraphWriter:
             self.carrying.update(n for n in operator.outputs if getattr(torch, self.values[n].dtype).is_floating_point)
 
     def _may_be_looked_up(self, module: str) -> bool:
-        """Return whether a dtype that is passed in ``module`` may be one that a tensor was asked for."""
+        """Return whether a dtype argument in ``module`` may have been looked up on a tensor."""
         parts = module.split(".") if module else []
         above = (".".join(parts[:count]) for count in range(len(parts) + 1))
         return not self._dtype_readers.isdisjoint(above)

@@ -1,9 +1,9 @@
 """Static operators for torch's operators on lengths: packed sequences, repeats, and the CTC loss.
 
-torch's own read the lengths. Where these depend on no input they are numbers, and packing is a choice of rows; a
-recurrent layer over packed rows is one call for each stretch of steps in which equally many sequences go on. Fake
-tensors refuse the CTC loss, because lengths may be tensors; with numbers its shapes are known. Private to torch: the
-registry of fake implementations.
+torch's operators read the lengths. Lengths that depend on no input are numbers here, and packing selects rows. A
+recurrent layer over packed rows is one call for each run of steps with the same number of sequences. Fake tensors
+refuse the CTC loss, because lengths may be tensors; with numbers its shapes are known. The registry of fake
+implementations is private to torch.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,15 +18,17 @@ from rdukit_compiler.torch_private import register_op_impl, unset_fake_temporari
 
 aten = torch.ops.aten
 
-#: What is said of lengths that are not known.
+#: Message for lengths that are not known.
 DATA_DEPENDENT: Final = "lengths of sequences depend on data"
 
-#: Gives a tensor with its values; None if they depend on data.
+#: Returns a tensor with its values; None if they depend on data.
 Find = Callable[[Any], torch.Tensor | None]
 
 
 def pack(find: Find, x: torch.Tensor, lengths: Any, batch_first: bool) -> Any:
-    """Compute ``aten._pack_padded_sequence``: rows by step, of each step those of the sequences that reach it."""
+    """Compute ``aten._pack_padded_sequence``: return the rows of each step, for the sequences that are long enough, and
+    their number in each step.
+    """
     sizes = _numbers(find, lengths)
     steps = x.transpose(0, 1) if batch_first else x
     longest, batch = steps.shape[:2]
@@ -101,7 +103,7 @@ def _direction(
     own: list[Any],
     is_reversed: bool,
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Run one layer in one direction; states [B, H]. Backwards, each sequence is turned around in its own length."""
+    """Run one layer in one direction; states [B, H]. Backwards, each sequence is reversed within its own length."""
     offsets = _offsets(sizes)
     turned: torch.Tensor | None = None
     if is_reversed:
@@ -131,14 +133,14 @@ def _direction(
 def repeat_rows(
     find: Find, x: torch.Tensor, repeats: Any, dim: int | None = None, *, output_size: int | None = None
 ) -> Any:  # fmt: skip
-    """Compute ``aten.repeat_interleave.self_Tensor`` as a choice of rows, unless ``repeats`` depends on data."""
+    """Compute ``aten.repeat_interleave.self_Tensor`` by selecting rows, unless ``repeats`` depends on data."""
     if find(repeats) is None:
         return NotImplemented
     x, dim = (x.flatten(), 0) if dim is None else (x, dim)
     counts = _numbers(find, repeats)
     counts = counts * x.shape[dim] if len(counts) == 1 else counts
     if len(counts) != x.shape[dim]:
-        return NotImplemented  # torch says what is wrong
+        return NotImplemented  # torch raises the error
     return x.index_select(dim, _constant([row for row, count in enumerate(counts) for _ in range(count)]))
 
 
@@ -165,7 +167,7 @@ def _offsets(sizes: Sequence[int]) -> list[int]:
     return [sum(sizes[:t]) for t in range(len(sizes))]
 
 
-#: Operator → the form for known lengths; ``NotImplemented`` leaves it as it is.
+#: Operator → the form for known lengths; a form that returns ``NotImplemented`` leaves the call to torch.
 FORMS: Final[dict[Any, Callable[..., Any]]] = {
     aten._pack_padded_sequence.default: pack,
     aten._pad_packed_sequence.default: pad,
@@ -182,7 +184,7 @@ def _made(
     mode: object, func: object, log_probs_TNC: torch.Tensor, targets: torch.Tensor, input_lengths: Sequence[int],
     target_lengths: Sequence[int], *rest: object, **options: object,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Return the loss of each sequence [N], and what the gradient needs [N, T, 2 L + 1] with the longest target L."""
+    """Return the loss of each sequence [N], and the gradient's operand [N, T, 2 L + 1] with the longest target L."""
     steps, count = log_probs_TNC.shape[:2]
     longest = max(target_lengths, default=0)
     return log_probs_TNC.new_empty(count), log_probs_TNC.new_empty(count, steps, 2 * longest + 1)
@@ -194,9 +196,9 @@ def with_known_lengths(
     """Return the call with numbers for lengths that are known tensors.
 
     Args:
-        find: the values of a tensor, if they are known.
+        find: returns the values of a tensor, or None if they are not known.
     Raises:
-        UnsupportedOperator: they are not.
+        UnsupportedOperator: the lengths are not known.
     """
     if func is not aten.ctc_loss.Tensor:
         return func, tuple(args)

@@ -1,11 +1,11 @@
-"""Lazy imports of torch's compilers and of sympy: a third of a small compile's time, and a record does not use them.
+"""Lazy imports of torch's compilers and sympy: they take a third of a small compile's time, and a record needs neither.
 
-Fake tensors and torch's recorder import the packages ``torch._dynamo`` and ``torch._inductor`` and the arithmetic of
-symbolic shapes for a few settings and functions. While ``without_dynamo`` lasts, stand-ins have these; any other access
-imports the packages themselves. Nothing of the stand-ins stays: afterwards ``torch.compile`` does what it always does.
+Fake tensors and torch's recorder import ``torch._dynamo``, ``torch._inductor`` and symbolic shapes for a few settings
+and functions. While ``without_dynamo`` lasts, stand-ins provide these; any other access imports the packages
+themselves. Afterwards the stand-ins are removed, and ``torch.compile`` works as usual.
 
-The recorder asks ``torch.fx.experimental.symbolic_shapes`` a few things about every shape. In a record of ours a shape
-is numbers, and then the answers are plain; any other question goes to torch's own functions.
+The recorder calls a few functions of ``torch.fx.experimental.symbolic_shapes`` for every shape. Our records have shapes
+of numbers, for which stand-ins compute the result; any other call is passed to torch's own functions.
 
 All of it is private to torch. Source: ours.
 """
@@ -29,26 +29,26 @@ from torch.utils._ordered_set import OrderedSet
 _DYNAMO: Final = "torch._dynamo"
 _INDUCTOR: Final = "torch._inductor"
 _CONFIG: Final = f"{_DYNAMO}.config"
-#: Packages that hold no function of torch's for symbolic shapes.
+#: Packages that do not keep references to torch's functions for symbolic shapes.
 _OURS: Final = ("rdukit", "sambaflow")
-#: What every record imports, and what keeps nothing.
+#: Packages that every record imports, and that keep no references to stand-ins.
 _ALWAYS: Final = ("torch._functorch.config", "torch._subclasses.schema_check_mode")
-#: Where torch keeps, on a function, its form that dynamo leaves alone.
+#: Attribute in which torch keeps a function's form that dynamo does not compile.
 _DISABLED: Final = "__dynamo_disable"
 
 _lock = threading.RLock()
-#: Under the lock: the stand-ins that are in their places, and an item for everybody who is inside.
+#: Under the lock: the active stand-ins, and an item for each caller that is inside ``without_dynamo``.
 _current: "list[_StandIns]" = []
 _depth: list[None] = []
 
 SYMBOLIC_SHAPES: Final = "torch.fx.experimental.symbolic_shapes"
-#: The recorder asks whether what it records is of two classes of this module, which imports the former.
+#: The recorder checks recorded values against two classes of this module, which imports the package above.
 TRITON_KERNELS: Final = "torch._higher_order_ops.triton_kernel_wrap"
-#: Imported for every result of a fake operator, and asked about symbols alone.
+#: Imported for every result of a fake operator, but used only for symbols.
 SYMPY: Final = "sympy"
-#: torch's functions over sympy's expressions; one import of it is in the way of every shape.
+#: torch's functions over sympy's expressions; torch imports one of them for every shape.
 SYMPY_FUNCTIONS: Final = "torch.utils._sympy.functions"
-#: Module and name → what has that name in the module, which is imported for it.
+#: Imports a module and returns its attribute: (module, name).
 FindReal = Callable[[str, str], Any]
 
 
@@ -70,7 +70,7 @@ def _enter() -> None:
         if not _current and not {_DYNAMO, _INDUCTOR} & sys.modules.keys():
             _current.append(_stand_in_for_compilers())
             if {SYMBOLIC_SHAPES, SYMPY_FUNCTIONS, TRITON_KERNELS} & sys.modules.keys():
-                importlib.import_module(TRITON_KERNELS)  # the recorder takes for granted that somebody has
+                importlib.import_module(TRITON_KERNELS)  # the recorder assumes that these are imported
             else:
                 _current.append(_stand_in_for_shapes())
         _depth.append(None)
@@ -89,28 +89,29 @@ class _StandIn(ModuleType):
 
     def __init__(self, stand_ins: "_StandIns", name: str, **has: Any) -> None:
         super().__init__(name)
-        self.__path__: MutableSequence[str] = []  # a package; ``_StandIns`` finds its parts
+        self.__path__: MutableSequence[str] = []  # marks a package; ``_StandIns`` finds its submodules
         vars(self).update(has)
         vars(self)["_become_real"] = stand_ins.become_real
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name != "__version__":  # who walks over all modules asks for such names
+        if name.startswith("__") and name != "__version__":  # code that walks over all modules reads such names
             raise AttributeError(name)
         vars(self)["_become_real"]()
         return getattr(importlib.import_module(self.__name__), name)
 
 
 class _StandIns(importlib.abc.MetaPathFinder):
-    """Stand-ins that go together; importing a part of ``packages`` that is not among them brings the real ones first.
+    """A group of stand-ins. Importing a submodule of ``packages`` that is not in the group imports the real packages
+    first.
 
-    ``real`` is what has to be imported then.
+    ``real``: the modules to import then.
     """
 
     def __init__(self, packages: Sequence[str], real: Sequence[str]) -> None:
         self._packages = tuple(f"{package}." for package in packages)
         self._real = real
         self._modules: dict[str, ModuleType] = {}
-        #: Packages that have a stand-in as an attribute, its name there, and the stand-in.
+        #: Packages that have a stand-in as an attribute, the attribute's name, and the stand-in.
         self._places: list[tuple[ModuleType, str, ModuleType]] = []
         self._cleanups: list[Callable[[], object]] = []
 
@@ -125,7 +126,7 @@ class _StandIns(importlib.abc.MetaPathFinder):
         self._modules[name] = module
 
     def take_place(self) -> None:
-        """Put the stand-ins in the places of the real ones, also as attributes of their packages."""
+        """Install the stand-ins in ``sys.modules`` and as attributes of their packages."""
         sys.meta_path.insert(0, self)
         sys.modules.update(self._modules)
         for name, module in self._modules.items():
@@ -139,7 +140,7 @@ class _StandIns(importlib.abc.MetaPathFinder):
         self._cleanups.append(clean)
 
     def become_real(self) -> None:
-        """Make room for the real ones, and import them: they make tensors, which are nobody's graph."""
+        """Remove the stand-ins and import the real modules, outside any recording: their import creates tensors."""
         self.retire()
         with torch.utils._python_dispatch._disable_current_modes(), torch._C.DisableTorchFunction():
             for name in self._real:
@@ -151,7 +152,7 @@ class _StandIns(importlib.abc.MetaPathFinder):
         return getattr(importlib.import_module(module), name)
 
     def retire(self) -> None:
-        """Remove those that are still in their places."""
+        """Remove the stand-ins that are still installed."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
         for name, module in self._modules.items():
@@ -176,12 +177,12 @@ class _StandIns(importlib.abc.MetaPathFinder):
         return importlib.machinery.ModuleSpec(name, _Imported(sys.modules[name]))
 
     def _is_theirs(self, name: str) -> bool:
-        """Return whether a module is part of one of the packages, or would keep what it finds in its place."""
+        """Return whether a module is part of one of the packages, or would keep references to stand-ins."""
         return name.startswith(self._packages)
 
 
 class _Imported(importlib.abc.Loader):
-    """Loader of a module that was imported while it was looked for: Python would run it again."""
+    """Loader of a module that was imported during its own lookup: Python would run it again."""
 
     def __init__(self, module: ModuleType) -> None:
         self._module, self._spec = module, module.__spec__
@@ -197,7 +198,7 @@ class _Imported(importlib.abc.Loader):
 
 
 class _StandInsForCompilers(_StandIns):
-    """Stand-ins whose real import is that of symbolic shapes as well, and keeps some of their functions."""
+    """Stand-ins whose real modules also import symbolic shapes, and keep some of their functions."""
 
     def become_real(self) -> None:
         for others in _current:
@@ -206,7 +207,7 @@ class _StandInsForCompilers(_StandIns):
 
 
 class _StandInsForShapes(_StandIns):
-    """Stand-ins that nobody keeps: any other first import gets the real ones."""
+    """Stand-ins to which no module keeps references: any other first import gets the real modules."""
 
     def _is_theirs(self, name: str) -> bool:
         package = name.partition(".")[0]
@@ -217,7 +218,7 @@ def _stand_in_for_compilers() -> _StandIns:
     made = _StandInsForCompilers((_DYNAMO, _INDUCTOR), (_DYNAMO, _INDUCTOR))
 
     def leave_alone(function: Callable[..., Any], recursive: bool = True, **_: Any) -> Callable[..., Any]:
-        """Replace ``torch._dynamo.disable``: nothing compiles what runs here."""
+        """Replace ``torch._dynamo.disable`` by the identity: no compiler is active here."""
         made.at_end(lambda: vars(function).pop(_DISABLED, None))
         return function
 
@@ -227,7 +228,7 @@ def _stand_in_for_compilers() -> _StandIns:
         _DYNAMO, config=config, disable=leave_alone, OptimizedModule=_NoModule,
         utils=SimpleNamespace(detect_fake_mode=torch._guards.detect_fake_mode),
     )  # fmt: skip
-    # Shapes are numbers: there is nothing that the pass could do.
+    # Shapes are numbers: the pass has no effect.
     symbols = made.add(f"{_INDUCTOR}.fx_passes.dedupe_symint_uses", dedupe_symints=lambda graph: None)
     passes = made.add(f"{_INDUCTOR}.fx_passes", dedupe_symint_uses=symbols)
     made.add(f"{_INDUCTOR}.compiler_bisector", CompilerBisector=_NoBisector)
@@ -251,7 +252,7 @@ def _stand_in_for_shapes() -> _StandIns:
 
 
 class _NoBisector:
-    """Bisector that leaves nothing out on trial."""
+    """Bisector that disables nothing."""
 
     @staticmethod
     def disable_subsystem(*_: object, **__: object) -> bool:
@@ -269,7 +270,7 @@ def _folder() -> Path:
 
 @cache
 def _load_config() -> ModuleType:
-    """Return the settings, in a module of their own: the package's are made anew when it is imported."""
+    """Return the settings, in a module of their own: importing the package creates its own."""
     spec = importlib.util.spec_from_file_location(_CONFIG, _folder() / "config.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -280,7 +281,7 @@ def _load_config() -> ModuleType:
 
 @contextlib.contextmanager
 def _in_place(module: ModuleType) -> Iterator[None]:
-    """Put ``module`` in ``sys.modules``, where the file looks itself up."""
+    """Put ``module`` in ``sys.modules``, where its code looks itself up."""
     sys.modules[_CONFIG] = module
     try:
         yield
@@ -289,7 +290,7 @@ def _in_place(module: ModuleType) -> Iterator[None]:
 
 
 def shape_functions(find_real: FindReal) -> dict[str, Callable[..., Any]]:
-    """Return the functions of ``SYMBOLIC_SHAPES`` that records of plain shapes call or import."""
+    """Return the functions of ``SYMBOLIC_SHAPES`` that records with plain shapes call or import."""
 
     def answers(name: str, is_plain: Callable[..., bool], answer: Callable[..., Any]) -> Callable[..., Any]:
         def function(*args: Any, **kwargs: Any) -> Any:
@@ -310,7 +311,7 @@ def shape_functions(find_real: FindReal) -> dict[str, Callable[..., Any]]:
         made[name] = answers(name, _holds_no_symbol, lambda value: False)
     for name in ("_iterate_exprs", "_iterate_nodes"):
         made[name] = answers(name, _holds_no_symbol, lambda value: iter(()))
-    for name in ("constrain_range", "_constrain_range_for_size"):  # asked for with others, called for symbols alone
+    for name in ("constrain_range", "_constrain_range_for_size"):  # called only for symbols
         made[name] = answers(name, lambda *_: False, _itself)
     made["free_unbacked_symbols"] = answers("free_unbacked_symbols", _holds_no_symbol, lambda value: OrderedSet())
     made["has_guarding_hint"] = answers("has_guarding_hint", _is_number, lambda number: True)
@@ -325,7 +326,7 @@ def shape_functions(find_real: FindReal) -> dict[str, Callable[..., Any]]:
 
 
 class _NoGuard(Exception):
-    """A question about a symbol without a value."""
+    """Raised by torch for a guard on a symbol without a value."""
 
 
 def sympy_classes(find_real: FindReal) -> dict[str, type]:
@@ -334,18 +335,20 @@ def sympy_classes(find_real: FindReal) -> dict[str, type]:
 
 
 def sympy_functions(find_real: FindReal) -> dict[str, type]:
-    """Return what the check of a shape's strides imports from ``SYMPY_FUNCTIONS``, and calls for symbols alone."""
+    """Return the functions of ``SYMPY_FUNCTIONS`` that the check of strides imports, and calls only for symbols."""
     return {"Max": _stand_in_class(SYMPY_FUNCTIONS, "Max", find_real)}
 
 
 def triton_classes(find_real: FindReal) -> dict[str, type]:
-    """Return the classes of ``TRITON_KERNELS`` that the recorder asks for."""
+    """Return the classes of ``TRITON_KERNELS`` that the recorder checks against."""
     names = ("TritonKernelWrapperFunctional", "TritonKernelWrapperMutation")
     return {name: _stand_in_class(TRITON_KERNELS, name, find_real) for name in names}
 
 
 def _stand_in_class(module: str, name: str, find_real: FindReal) -> type:
-    """Create a stand-in for a class: it has no instances before its module is imported; a call makes a real one."""
+    """Create a stand-in for a class: it has no instances until its module is imported; calling it creates a real
+    instance.
+    """
 
     class StandIn(type):
         def __instancecheck__(cls, instance: object) -> bool:
@@ -404,7 +407,7 @@ def _is_concrete(value: object) -> bool:
 
 
 def _is_without(*arguments: object) -> bool:
-    """Return whether the arguments are no environment of symbols, and a result."""
+    """Return whether the arguments are None, as environment of symbols, and a result."""
     return len(arguments) == 2 and arguments[0] is None
 
 

@@ -1,14 +1,14 @@
-"""Meta rules: dtype, shape and strides of common operators' results without torch, whose first answer takes 5 to 20 ms.
+"""Meta rules: dtype, shape and strides of common operators' results, without torch's inference.
 
-torch takes these operators apart in Python and follows each part. Of operands without gaps, of one floating dtype and
-of shapes that fit, they make a tensor without gaps of that dtype, and its shape is plain. For anything else there is
-no answer here: torch has one, or an error. A few operators' results lie otherwise in memory than torch's record of them
-says, which decides whether ``reshape`` and its like give a view; their strides were found by running each operator of
-torch's table ``op_db`` on operands in another order.
+torch decomposes these operators in Python, which takes 5 to 20 ms for the first call. For dense operands of one
+floating dtype and of fitting shapes, the result is a dense tensor of that dtype, whose shape is easy to compute. Any
+other call is left to torch. For a few operators, torch infers other strides than the real result has, which decides
+whether ``reshape`` and similar operators return a view. These operators were found by running torch's table ``op_db``
+on operands in another order.
 
-``FakeMode`` is torch's mode of tensors without data. For a few operators torch finds the result by calling others on
-the fake tensors, outside of their mode. There its C++ looks whether they are distributed tensors, and imports these for
-it, which takes 0.3 s. Inside their mode, where torch calls the decompositions of most operators, it does not look.
+``FakeMode`` is torch's mode of tensors without data. For a few operators torch infers the result by calling others on
+the fake tensors, outside of their mode. There its C++ checks for distributed tensors and imports their package, which
+takes 0.3 s. Inside the mode, where torch calls most decompositions, it does not check.
 
 All of it is private to torch. Source: ours.
 """
@@ -25,14 +25,14 @@ aten = torch.ops.aten
 
 _NO_REDUCTION: Final = 0
 
-#: Operators of which operands may have gaps.
+#: Operators whose operands may have gaps.
 _ANY_LAYOUT: Final = frozenset({aten._grouped_mm.default})
-#: Their results are without gaps, in the order of the axes, or in the other common one where the operand is.
+#: Operators whose results are dense, in the order of the axes, or channels last if the operand is.
 _PLAIN: Final = frozenset({
     aten.batch_norm.default, aten.upsample_nearest1d.default, aten.upsample_nearest1d.vec,
     aten._upsample_nearest_exact1d.default, aten._upsample_nearest_exact1d.vec,
 })  # fmt: skip
-#: They are elementwise, and their results lie as their operands do.
+#: Elementwise operators, whose results have their operands' strides.
 _ELEMENTWISE: Final = frozenset({
     aten.copysign.Tensor, aten.copysign.Scalar, aten.floor_divide.default, aten.floor_divide.Scalar,
     aten.div.Tensor_mode, aten.div.Scalar_mode,
@@ -44,7 +44,7 @@ _BY_OTHERS: Final = frozenset({
 
 
 def infer_result(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[torch.dtype, Shape] | None:
-    """Infer dtype and shape of the one tensor, without gaps, that ``func`` makes; None where it is not known."""
+    """Infer dtype and shape of the dense tensor that ``func`` returns; None if they are not known."""
     rule = _RULES.get(func)
     if rule is None or kwargs or torch.is_autocast_enabled("cpu"):
         return None
@@ -113,9 +113,7 @@ _RULES: Final[dict[Any, Callable[..., Shape | None]]] = {
 
 
 def find_true_stride(func: Any, args: Sequence[Any], made: torch.Tensor) -> tuple[int, ...] | None:
-    """Return the strides of what ``func`` makes of ``args``, of which torch's record is ``made``; None where that is
-    right.
-    """
+    """Return the true strides of the result of ``func``; None if those of ``made``, torch's record of it, are right."""
     operands = [argument for argument in args if isinstance(argument, torch.Tensor)]
     if not operands:  # all are numbers, as in torch.div(x.size(0), 2, rounding_mode="trunc")
         return None
@@ -131,7 +129,7 @@ def find_true_stride(func: Any, args: Sequence[Any], made: torch.Tensor) -> tupl
 
 
 class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
-    """torch's mode, with the same results."""
+    """torch's mode of fake tensors, made faster; results are the same."""
 
     def _dispatch_impl(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if func in _BY_OTHERS:

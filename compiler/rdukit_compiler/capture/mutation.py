@@ -18,12 +18,12 @@ from rdukit_compiler.capture.record_nodes import memory_of, shares_memory
 from rdukit_compiler.capture.views import Emit, leaves_gradient, write_back
 from rdukit_compiler.torch_private import OpOverload
 
-#: (view, what it is a view of, that one's value now) → the view's value; None if it cannot be made again.
+#: (view, its base, the base's current value) → the view's value; None if it cannot be recomputed.
 ShowAgain = Callable[[fx.Node, fx.Node, str], str | None]
 #: (new value, former value) → the new value with the gradient of the former.
 Keep = Callable[[str, str], str]
 
-#: In-place operators on floating tensors that write another dtype than their operands': what they write is converted.
+#: In-place operators on floating tensors whose result has another dtype than the tensor; it is converted.
 _OTHER_DTYPE: Final = frozenset(
     "eq ne lt le gt ge not_equal less less_equal greater greater_equal logical_and logical_or logical_xor logical_not "
     "float_power".split()
@@ -32,25 +32,25 @@ _OTHER_DTYPE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Overwritten:
-    """Effect of an in-place operator: the tensor that owns the memory, and the value that it stands for now."""
+    """Effect of an in-place operator: the tensor that owns the memory, and its new value."""
 
     root: fx.Node
     value: str
 
 
 class Aliases:
-    """Nodes of a record that share memory, and the value that each stands for now."""
+    """Nodes of a record that share memory, and the current value of each."""
 
     def __init__(self, show_again: ShowAgain) -> None:
         self._show_again = show_again
-        #: Node → name of its value; a node that an in-place operator returned is not here but in ``_same``.
+        #: Node → name of its value. Nodes that in-place operators returned are in ``_same`` instead.
         self._names: dict[fx.Node, str] = {}
-        #: What an in-place operator returned → the node that it overwrote.
+        #: Node that an in-place operator returned → the node that it overwrote.
         self._same: dict[fx.Node, fx.Node] = {}
-        #: View → what it is a view of.
+        #: View → its base.
         self._base: dict[fx.Node, fx.Node] = {}
         self._stale: dict[fx.Node, str] = {}
-        #: What a custom function gave → what its forward gave, which may be a view.
+        #: Result of a custom function → the result of its forward, which may be a view.
         self._tied: dict[fx.Node, fx.Node] = {}
 
     def define(self, node: fx.Node, name: str, base: object = None) -> None:
@@ -67,7 +67,7 @@ class Aliases:
         """Return the value that ``node`` stands for now.
 
         Raises:
-            UnsupportedOperator: it is a view of what has been overwritten since, and cannot be made again.
+            UnsupportedOperator: its base has been overwritten since, and the view cannot be recomputed.
         """
         own = self._own(node)
         if (reason := self._stale.get(own)) is not None:
@@ -80,7 +80,7 @@ class Aliases:
         return self._names[own]
 
     def tie(self, node: fx.Node, shown: fx.Node) -> None:
-        """Note that ``node``, which the record takes for a tensor of its own, lies where ``shown`` lies."""
+        """Note that ``node``, a separate tensor in the record, shares the memory of ``shown``."""
         self._tied[node] = shown
 
     def _places(self, node: fx.Node) -> set[int | None]:
@@ -115,10 +115,10 @@ class Aliases:
     def overwrite(
         self, node: fx.Node, value: str, emit: Emit, what: str, keep: Keep, is_untracked: bool
     ) -> Overwritten:  # fmt: skip
-        """Note that ``node`` was overwritten and stands for ``value``; brings up to date what it is a view of.
+        """Note that ``node`` was overwritten and stands for ``value``; update the tensor that it is a view of.
 
-        Autograd sees nothing of a write that was made while gradients were off, nor a tensor of one that was made
-        through what ``detach`` or ``.data`` gave of it: such a tensor keeps the gradient that it had.
+        Autograd does not see a write while gradients are off, nor a write through the result of ``detach`` or
+        ``.data``. A tensor that was overwritten so keeps the gradient that it had.
 
         Args:
             what: names the operator in messages. is_untracked: whether gradients were off.
@@ -163,7 +163,7 @@ def overwritten_argument(node: fx.Node) -> fx.Node | None:
     """Return the value that an in-place operator overwrites and returns; None for an operator that overwrites nothing.
 
     Raises:
-        UnsupportedOperator: it overwrites anything else.
+        UnsupportedOperator: the operator overwrites anything else.
     """
     schema = getattr(node.target, "_schema", None)
     if schema is None or not schema.is_mutable:
@@ -187,7 +187,9 @@ def overwritten_argument(node: fx.Node) -> fx.Node | None:
 
 
 def keeps_dtype(node: fx.Node, op: str) -> bool:
-    """Return whether the functional form of an in-place operator surely makes the dtype of what is overwritten."""
+    """Return whether the functional form of an in-place operator certainly returns the dtype of the overwritten
+    tensor.
+    """
     dtypes = {n.meta["val"].dtype for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.Tensor)}
     is_floating = all(dtype.is_floating_point for dtype in dtypes)
     return len(dtypes) == 1 and is_floating and parse_operator(op).word.removesuffix("_") not in _OTHER_DTYPE

@@ -1,7 +1,7 @@
-"""Tensors of a program that forward overwrites while it is recorded, and that are neither parameters nor buffers.
+"""Restores tensors, other than parameters and buffers, that forward overwrites while it is recorded.
 
-Forward runs once for the record, and torch carries out what it does to a tensor that has values: a plain attribute, an
-item of a list, a global. Such a tensor gets its values back, so that the first run starts from them.
+Forward runs once for the record, and torch executes its writes to tensors that have values: plain attributes, items of
+lists, globals. Such a tensor gets its former values back, so that the first run starts from them.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ Overwritten = dict[int, tuple[torch.Tensor, torch.Tensor]]
 
 @contextlib.contextmanager
 def restored_tensors() -> Iterator[Overwritten]:
-    """Give a dict to note tensors in with ``keep_overwritten``; they get their values back afterwards."""
+    """Yield a dict for ``keep_overwritten``; restore the values of its tensors at the end."""
     kept: Overwritten = {}
     try:
         yield kept
@@ -28,7 +28,7 @@ def restored_tensors() -> Iterator[Overwritten]:
 
 
 def keep_overwritten(kept: Overwritten, arguments: Iterable[object]) -> None:
-    """Note those of ``arguments`` that have values; an operator is about to overwrite one."""
+    """Copy the values of those ``arguments`` that have some, before an operator overwrites one."""
     for value in arguments:
         if isinstance(value, torch.Tensor) and type(value) is not FakeTensor and value.layout is torch.strided:
             _keep(kept, value)

@@ -1,8 +1,8 @@
-"""Record a program's forward pass, at torch's level before decomposition; a call like an earlier one costs little.
+"""Record a program's forward pass in torch's operators before decomposition; repeated calls are cheap.
 
 torch's own recorder takes about a millisecond an operator, most of it to find shape and dtype of the result. A deep
-model makes the same calls layer after layer, so the results of plain calls are remembered by what they were given.
-Whatever is out of the ordinary goes torch's way: in-place operators, constants, what needs data, other tensor types.
+model makes the same calls layer after layer, so results of plain calls are remembered by their arguments. torch's
+recorder handles all other calls: in-place operators, constants, calls that need data, other tensor types.
 
 All of it is private to torch: see ``torch_private``, whose self-test covers it.
 """
@@ -88,16 +88,16 @@ _NEVER: Final = frozenset({
     "aten::_local_scalar_dense", "prim::device", "aten::set_data", "aten::data", "aten::alias",
 })  # fmt: skip
 
-#: Functions that are no operators and are recorded all the same.
+#: Functions that are recorded although they are not operators.
 _RECORDED: Final = frozenset(_side_effectful_need_to_be_preserved_pre_dispatch)
 _INDEXED: Final = frozenset({torch.Tensor.__getitem__, torch.Tensor.__setitem__})
-#: What programs ask of autograd, and what it says of a tensor that it does not follow.
+#: Programs' queries of autograd → the result for a tensor that it does not follow.
 _REQUIRES_GRAD: Final = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 _IS_LEAF: Final = torch.Tensor.is_leaf.__get__  # type: ignore[attr-defined]
 _GRAD_FN: Final = torch.Tensor.grad_fn.__get__  # type: ignore[union-attr]
 _UNFOLLOWED: Final[Mapping[object, object]] = {_REQUIRES_GRAD: False, _IS_LEAF: True, _GRAD_FN: None}
 
-#: (x, rate, train): operators that give x itself where they drop nothing.
+#: (x, rate, train): operators that return x itself if they drop nothing.
 _DROPOUTS: Final = frozenset(
     getattr(torch.ops.aten, f"{kind}dropout{end}").default
     for kind in ("", "feature_", "alpha_", "feature_alpha_")
@@ -106,14 +106,14 @@ _DROPOUTS: Final = frozenset(
 
 _NATIVE_DROPOUT: Final = torch.ops.aten.native_dropout.default
 
-#: Operators of which the shape depends on data → the argument that gives it.
+#: Operators whose result's shape depends on data → the argument that sets it.
 _GIVE_SHAPES: Final = {
     torch.ops.aten.one_hot.default: "num_classes",
     torch.ops.aten.repeat_interleave.Tensor: "output_size",
     torch.ops.aten.repeat_interleave.self_Tensor: "output_size",
 }
 
-#: Losses of which torch makes several operators, in Python.
+#: Losses that torch composes of several operators, in Python.
 _LOSSES: Final = frozenset(
     getattr(torch.nn.functional, name)
     for name in (
@@ -133,15 +133,15 @@ def record_forward(
 ) -> fx.GraphModule:  # fmt: skip
     """Record the calls of ``function(list of tensors)``; each node has its result in ``meta["val"]``.
 
-    Results are tensors without data, fake ones or on the meta device; those over one memory share a storage.
+    Results are tensors without data, fake ones or on the meta device; results that share memory share a storage.
 
     Args:
         values: fake tensors.
         origin_of: tensor that ``function`` kept from an earlier record → its node there.
         followed: which of ``values`` stand for tensors that require a gradient.
-        where: the module that runs at the moment; None while none does.
-        fixed: position among ``values`` → the tensor that never changes and that it stands for.
-        examples: position among ``values`` → an example of it, whose values are supposed where ``function`` looks.
+        where: returns the running module, or None.
+        fixed: position among ``values`` → the constant tensor that it stands for.
+        examples: position among ``values`` → an example, whose values are assumed where ``function`` reads them.
     Raises:
         Whatever ``function`` raises.
     """
@@ -149,7 +149,7 @@ def record_forward(
     recorder.origin_of, recorder.followed, recorder.fixed = origin_of, followed, fixed or {}
     recorder.examples = examples or {}
     recorder.where, recorder.dtype_readers = where, set()
-    # Nobody runs the record: its Python code is not generated. What runs under no_grad is for forward to say.
+    # The record is never run, so its Python code is not generated. Forward itself decides about no_grad.
     with (
         _use_lazy_graph_module(True), torch.enable_grad(), recording_functions(), quiet_failures(),
         restored_tensors() as recorder.overwritten,
@@ -169,7 +169,7 @@ def record_forward(
 
 
 def _select(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Write ``masked_select`` as an index, of which a known mask has positions."""
+    """Write ``masked_select`` as an index, which becomes positions if the mask is known."""
     shape = torch.broadcast_shapes(x.shape, mask.shape)  # type: ignore[no-untyped-call]
     x, mask = (t if t.shape == shape else t.expand(shape) for t in (x, mask))
     made: torch.Tensor = torch.ops.aten.index.Tensor(x, [mask])
@@ -177,7 +177,7 @@ def _select(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 
 def _without_dead_wrapper(argument: object) -> object:
-    """Unwrap a tensor that a transformation, which is over, wrapped."""
+    """Unwrap a tensor that a finished transformation wrapped."""
     is_tensor = isinstance(argument, torch.Tensor)
     return unwrap_if_dead(argument) if is_tensor else argument  # type: ignore[arg-type]
 
@@ -217,10 +217,10 @@ class _Recorder(proxy_tensor._MakefxTracer):
 
 
 class _FunctionMode(PreDispatchTorchFunctionMode):
-    """Looks at the few functions that must be recorded although they are no operators, and lets the rest pass.
+    """Handles the few functions that must be recorded although they are not operators; passes on all others.
 
-    It notes where a dtype comes from: ``dtype=torch.float32`` and ``dtype=x.dtype`` are one call in the record, and
-    only the first means float32 on a device that computes in another dtype.
+    It notes where a dtype comes from: ``dtype=torch.float32`` and ``dtype=x.dtype`` give the same call in
+    the record, but only the first means float32 on a device that computes in another dtype.
     """
 
     note_reader: Callable[[], object]
@@ -233,7 +233,8 @@ class _FunctionMode(PreDispatchTorchFunctionMode):
         if func in _RECORDED or str(getattr(func, "__module__", "")).startswith(FUNCTORCH):
             return super().__torch_function__(func, types, args, kwargs)
         if func in _INDEXED and (override := find_override(_parts(args[1]))) is not None:
-            # torch asks only what is indexed for its override, and takes an index that is no tensor for a sequence.
+            # torch looks for overrides only on the indexed tensor, and treats an index that is not a tensor as a
+            # sequence.
             return override.__torch_function__(func, (override,), args, kwargs)
         if func in _NAMING:
             with marked(self.tracer.graph, NAMED_META, True):
@@ -254,7 +255,7 @@ class _FunctionMode(PreDispatchTorchFunctionMode):
         return set_requires_grad(self.tracer.tensor_tracker, self.flow, tensor, requires_grad)
 
     def _of_autograd(self, func: Any, tensor: Any, made: object) -> object:
-        """Answer a question about autograd, which does not follow the tensor here: a record needs no gradients."""
+        """Answer a query of autograd, which does not follow the tensor here: a record needs no gradients."""
         entry = self.tracer.tensor_tracker.get(tensor)
         if entry is None:
             return made
@@ -270,13 +271,15 @@ def _parts(index: object) -> Sequence[object]:
 
 
 class _ModeBelow(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
-    """torch's mode behind the transformations of ``torch.func``: for what ``vmap`` and its like make of a call."""
+    """torch's mode behind the transformations of ``torch.func``: it records the calls that ``vmap`` and similar
+    functions make.
+    """
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
     ) -> object:
         if kwargs and getattr(kwargs.get("device"), "type", "") == "meta":
-            # Transformations read the device off the memory of a tensor, which has none of its own here.
+            # Transformations read the device from a tensor's memory, which a traced tensor lacks.
             kwargs = {**kwargs, "device": torch.device("cpu")}
         if torch.is_grad_enabled():
             return super().__torch_dispatch__(func, types, args, kwargs)
@@ -289,7 +292,7 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        #: Call → its result; None where the like of it cannot be made.
+        #: Call → its result; None if no similar result can be created.
         self._results: dict[tuple[object, ...], CallResult | None] = {}
         self._plain: dict[object, bool] = {}
         self.origin_of: FindOrigin = lambda tensor: None
@@ -313,7 +316,7 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
         if func._schema.is_mutable:
             keep_overwritten(self.overwritten, (*args, *kwargs.values()))
         if torch.is_grad_enabled() and is_composite(func) and is_followed((args, kwargs)):
-            with self:  # what autograd keeps of its parts for a gradient is then recorded, too
+            with self:  # then the tensors that autograd keeps from its parts are recorded, too
                 made = func.decompose(*args, **kwargs)
             if made is not NotImplemented:
                 return made
@@ -321,7 +324,7 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
             with self:
                 found = func(*unmasked(func, args), **kwargs)
             return tuple(result if is_read else None for result, is_read in zip(found, mask, strict=True))  # type: ignore[call-overload]
-        # Forward may write to what it is given: torch gives x itself or not, and its own record is the other way round.
+        # Forward may write to the result. Whether torch returns x itself differs between execution and its record.
         if func in _DROPOUTS and _drops_nothing(*args, **kwargs):
             return args[0]
         if func is _NATIVE_DROPOUT and _drops_nothing(*args, **kwargs):
@@ -399,10 +402,10 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[object, ...], kwargs: dict[str, object], key: tuple[object, ...],
         tensors: list[FakeTensor],
     ) -> object:  # fmt: skip
-        """Record a call unlike any before, by torch.
+        """Record a new kind of call, by torch.
 
         A conversion to the dtype that a tensor already has returns the tensor itself. The device may hold it in another
-        dtype, so the record keeps two tensors: later uses of the converted one do not become uses of the original.
+        dtype, so the record keeps two tensors, and later uses of the converted one stay separate.
         """
         tracker = self.tracer.tensor_tracker
         former = tracker.get(tensors[0]) if tensors else None
@@ -421,7 +424,7 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
         return made
 
     def _lay_out(self, made: FakeTensor, stride: tuple[int, ...]) -> FakeTensor:
-        """Return the same result with the strides that it has when it is computed."""
+        """Return the same result with the strides of its execution."""
         mode = current_fake_mode()
         form = TensorForm(made.dtype, tuple(made.shape), stride, 0)
         described = CallResult(form, made.fake_device, -1).make(mode, ())
@@ -432,7 +435,7 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
         return laid
 
     def _number(self, tensor: Any) -> bool | int | float | None:
-        """Return the number in a tensor, if it is known, or supposed: see ``fold_constant``."""
+        """Return the number in a tensor, if it is known or assumed: see ``fold_constant``."""
         if (known := self._known(tensor)) is not None:
             return number_in(known)
         if tensor.dtype.is_floating_point or (supposed := self._known(tensor, supposing=True)) is None:
@@ -443,7 +446,7 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
         return number
 
     def _supposed(self, tensor: Any) -> torch.Tensor | None:
-        """Return a known tensor, or whole numbers or a mask as the example gives them, which each run checks."""
+        """Return a known tensor, or integers or a mask from the example, which each run checks."""
         if (known := self._known(tensor)) is not None or tensor.dtype.is_floating_point or tensor.dtype.is_complex:
             return known
         if (supposed := self._known(tensor, supposing=True)) is not None:
@@ -475,7 +478,7 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
         graph = self.tracer.graph
         name = graph._target_to_str(func.overloadpacket.__name__)
         node = graph.create_node("call_function", func, args, kwargs, name)
-        # Over the same memory, but what is done to ``made`` in place later does not change what it says of this call.
+        # A tensor over the same memory, whose metadata later in-place operators on ``made`` do not change.
         node.meta["val"] = described
         self.tracer.tensor_tracker[made] = proxy_tensor._ProxyTensor(fx.Proxy(node, self.tracer), None)
         return made

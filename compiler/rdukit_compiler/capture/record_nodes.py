@@ -1,4 +1,4 @@
-"""Nodes of a record: marks in their metadata, next to torch's own, and questions about their calls and memory."""
+"""Nodes of a record: keys of their metadata, in addition to torch's own, and queries about their calls and memory."""
 
 import contextlib
 from collections.abc import Iterator
@@ -18,24 +18,24 @@ NO_GRAD_META: Final = "rdukit_no_grad"
 #: The call belongs to the backward of the custom function with this number.
 BACKWARD_META: Final = "rdukit_backward"
 
-#: An attribute of the record is a tensor that autograd keeps for a gradient, and follows itself.
+#: An attribute of the record is a tensor that autograd keeps for a gradient and follows.
 FOLLOWED_META: Final = "rdukit_followed"
 
-#: The program named the dtype, in ``x.float()``.
+#: The program named the dtype, as in ``x.float()``.
 NAMED_META: Final = "rdukit_named_dtype"
 #: A loss function made the call: see ``record``.
 LOSS_META: Final = "rdukit_loss"
-#: A placeholder stands for a tensor that never changes, whose values forward may look at: that tensor.
+#: The constant tensor that a placeholder stands for; forward may read its values.
 FIXED_META: Final = "rdukit_fixed"
-#: A placeholder stands for an input, or a buffer of a checkpoint, whose values at the trace forward may look at, each
-#: run being checked: those values.
+#: The example values of a placeholder for an input or a buffer of a checkpoint. Forward may read them; each run checks
+#: that they are the same.
 EXAMPLE_META: Final = "rdukit_example"
-#: It has looked.
+#: Forward has read the values.
 READ_META: Final = "rdukit_read"
-#: Of the whole record: modules in which the program looked up the dtype of a float32 tensor.
+#: Key of the graph's metadata: modules in which the program looked up the dtype of a float32 tensor.
 DTYPE_READERS_META: Final = "rdukit_dtype_readers"
 
-#: Operators beside dropouts that may give the tensor itself, with its gradient, also while gradients are off.
+#: Operators, other than dropouts, that may return the tensor itself, with its gradient, also while gradients are off.
 _IDENTITIES: Final = frozenset(
     "to type_as contiguous positive flatten sum_to_size real conj conj_physical resolve_conj resolve_neg atleast_1d "
     "atleast_2d atleast_3d adjoint to_dense dequantize".split()
@@ -44,7 +44,7 @@ _IDENTITIES: Final = frozenset(
 
 @contextlib.contextmanager
 def marked(graph: fx.Graph, key: str, value: object) -> Iterator[None]:
-    """Give every node that is recorded inside this block ``meta[key] = value``, unless it has one."""
+    """Set ``meta[key] = value`` on every node that is recorded inside this block, unless it has the key."""
     before = len(graph.nodes)
     try:
         yield
@@ -54,7 +54,7 @@ def marked(graph: fx.Graph, key: str, value: object) -> Iterator[None]:
 
 
 def memory_of(node: fx.Node) -> int | None:
-    """Return what tells the memory of a node's tensor from others; None if it is no tensor."""
+    """Return a key that identifies the memory of a node's tensor; None if the node is not a tensor."""
     value = node.meta.get("val")
     return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
 
@@ -69,19 +69,19 @@ def module_of(node: fx.Node) -> str:
 
 
 def returns_nothing(node: fx.Node) -> bool:
-    """Return whether an operator acts by what it does alone, such as one that overwrites a list of tensors."""
+    """Return whether an operator has only effects and no result, such as one that overwrites a list of tensors."""
     return isinstance(node.target, OpOverload) and not node.target._schema.returns
 
 
 def turns_a_tensor(node: fx.Node) -> bool:
-    """Return whether an in-place operator changes how its tensor shows its memory, such as ``unsqueeze_``, and no
+    """Return whether an in-place operator changes only its tensor's view of memory, such as ``unsqueeze_``, and no
     number.
     """
     return isinstance(node.target, OpOverload) and torch.Tag.inplace_view in node.target.tags
 
 
 def gives_itself(node: fx.Node) -> bool:
-    """Return whether torch gives the call's operand back, such as ``x.float()`` of what is float32."""
+    """Return whether torch returns the call's operand itself, such as for ``x.float()`` of a float32 tensor."""
     if not isinstance(node.target, OpOverload) or not node.args or not isinstance(node.args[0], fx.Node):
         return False
     made, given, name = node.meta.get("val"), node.args[0].meta.get("val"), node.target._schema.name

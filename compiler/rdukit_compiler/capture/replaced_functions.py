@@ -1,9 +1,8 @@
-"""Functions of torch that a trace cannot take, each replaced by one that does the same.
+"""Replacements for functions of torch that cannot be traced; each computes the same.
 
-Some look at values only to refuse some: the replacement makes NaN of what torch refuses, so that a wrong argument is
-not answered with a number. In-place operators on lists of tensors, ``_foreach_mul_`` and its like, return nothing, so
-that a record would hold no trace of what they wrote; torch's own form without kernels for lists calls one in-place
-operator for each tensor, in order, and so it is recorded.
+Some functions read values only to refuse invalid ones: their replacements return NaN for these. In-place operators on
+lists of tensors, such as ``_foreach_mul_``, return nothing, so a record would miss their writes. They are recorded as
+one in-place operator for each tensor, in order, as in torch's form without list kernels.
 """
 
 import math
@@ -16,9 +15,9 @@ from torch.nn import functional
 from rdukit.errors import UnsupportedOperator
 
 _PREFIX: Final = "aten::_foreach_"
-#: Where the operator on one tensor has another name.
+#: List operator → the operator on one tensor, if its name differs.
 _WORDS: Final[Mapping[str, str]] = {"maximum": "clamp_min", "minimum": "clamp_max"}
-#: Operators that take their factor by name.
+#: Operators whose factor is a keyword argument.
 _WITH_VALUE: Final = frozenset({"addcmul", "addcdiv"})
 
 
@@ -26,7 +25,7 @@ def gaussian_nll_loss(
     input: torch.Tensor, target: torch.Tensor, var: torch.Tensor | float, full: bool = False, eps: float = 1e-6,
     reduction: str = "mean",
 ) -> torch.Tensor:  # fmt: skip
-    """Compute ``torch.nn.functional.gaussian_nll_loss``; a negative variance makes NaN."""
+    """Compute ``torch.nn.functional.gaussian_nll_loss``; a negative variance gives NaN."""
     if isinstance(var, float):
         return functional.gaussian_nll_loss(input, target, var, full, eps, reduction)
     if var.shape != input.shape:
@@ -36,7 +35,7 @@ def gaussian_nll_loss(
             raise ValueError("var is of incorrect size")
     if reduction not in {"none", "mean", "sum"}:
         raise ValueError(f"{reduction} is not valid")
-    # clamped for the value only: the gradient passes as if it were not, as torch's does
+    # only the value is clamped; the gradient passes unclamped, as in torch
     clamped = var + (var.detach().clamp(min=eps) - var.detach())
     loss = 0.5 * (torch.log(clamped) + (input - target) ** 2 / clamped) + _nan_where(var.detach() < 0)
     if full:
@@ -48,7 +47,7 @@ def cov(
     input: torch.Tensor, *, correction: int = 1, fweights: torch.Tensor | None = None,
     aweights: torch.Tensor | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """Compute ``torch.cov``: input [V, N] or [N], weights [N] → [V, V] or []; negative weights make NaN."""
+    """Compute ``torch.cov``: input [V, N] or [N], weights [N] → [V, V] or []; negative weights give NaN."""
     if input.dim() > 2:
         raise RuntimeError(f"cov(): expected input to have two or fewer dimensions but got {input.dim()}")
     rows = input.reshape(1, -1) if input.dim() < 2 else input
@@ -88,7 +87,7 @@ def ctc_loss(
     log_probs: torch.Tensor, targets: torch.Tensor, input_lengths: Any, target_lengths: Any, blank: int = 0,
     reduction: str = "mean", zero_infinity: bool = False,
 ) -> torch.Tensor:  # fmt: skip
-    """Compute ``torch.nn.functional.ctc_loss``, whose mean torch divides by lengths in a tensor of its own."""
+    """Compute ``torch.nn.functional.ctc_loss``, whose mean divides by lengths that torch puts into a new tensor."""
     each = "none" if reduction == "mean" else reduction
     made = functional.ctc_loss(log_probs, targets, input_lengths, target_lengths, blank, each, zero_infinity)
     if reduction != "mean":
@@ -120,7 +119,7 @@ def istft(
     window: torch.Tensor | None = None, center: bool = True, normalized: bool = False, onesided: bool | None = None,
     length: int | None = None, return_complex: bool = False,
 ) -> torch.Tensor:  # fmt: skip
-    """Compute ``torch.istft``: input [C, F, T] or [F, T] complex → [C, N] or [N]; windows that leave a gap make NaN."""
+    """Compute ``torch.istft``: input [C, F, T] or [F, T] complex → [C, N] or [N]; windows that leave a gap give NaN."""
     spectra = (input if input.dim() == 3 else input.unsqueeze(0)).transpose(1, 2)
     hop, width = hop_length or n_fft // 4, win_length or n_fft
     shape = window if window is not None else torch.ones(width, dtype=spectra.real.dtype)
@@ -150,7 +149,9 @@ def _nan_where(refused: torch.Tensor) -> torch.Tensor:
 
 
 def refuse_python(tensor: torch.Tensor, *args: Any) -> Any:
-    """Refuse ``apply_`` and its like: they call Python for each element, and a traced tensor has no memory."""
+    """Refuse ``apply_``, ``map_`` and ``map2_``: they call Python for each element, and a traced tensor has no
+    memory.
+    """
     raise UnsupportedOperator(
         "apply_, map_ and map2_ call a Python function for each element, which no device does; write it with torch's "
         "operators, or compute the values outside of forward and keep them in a buffer (register_buffer)"
@@ -158,9 +159,7 @@ def refuse_python(tensor: torch.Tensor, *args: Any) -> Any:
 
 
 def data_ptr(tensor: torch.Tensor) -> int:
-    """Return a number that tells a tensor's memory from others': a traced tensor has no address, and torch says 0 of
-    each.
-    """
+    """Return a number that identifies a tensor's memory: torch returns 0 for all traced tensors."""
     return int(tensor.untyped_storage()._cdata) + int(tensor.storage_offset()) * tensor.element_size()
 
 
@@ -190,7 +189,7 @@ def overwrite_each(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     """Call the operator that ``func`` stands for on each tensor of its first argument.
 
     Raises:
-        What torch raises where lists have other lengths or dtypes than it takes.
+        The errors that torch raises for lists of wrong lengths or dtypes.
     """
     single = find_single(func)
     word = func._schema.name.removeprefix(_PREFIX).removesuffix("_")

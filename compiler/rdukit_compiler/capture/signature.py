@@ -27,7 +27,7 @@ def graph_signature(graph: ModelGraph, optimizers: tuple[OptimizerGroup, ...]) -
 
 
 def call_digests(graph: ModelGraph) -> list[str]:
-    """Return a short digest of each operator's call: kept in a PEF, so that a later trace can name the one that
+    """Return a short digest of each operator's call: a PEF keeps them, so that a later trace can name the operator that
     differs.
     """
     return [_digest(operator) for operator in graph.operators]
@@ -41,7 +41,7 @@ def check_signature(
 
     Args:
         with_optimizer: False for a run without optimizer, which a training PEF allows.
-        graph: the trace's, to name the operator that differs.
+        graph: the trace's graph, to name the operator that differs.
     Raises:
         PefMismatch: they differ; the message names the first difference and what the PEF was compiled for.
     """

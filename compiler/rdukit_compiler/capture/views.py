@@ -1,8 +1,8 @@
-"""Views in a record of torch: each made again from what it shows, and a write through it carried back.
+"""Views in a record of torch: each is recomputed from its base, and a write through it is carried back to the base.
 
-A view lies in memory by strides; a model graph has values without any, and a cut lays them out anew. So a view is what
-its operator makes of a value, whatever that value's layout, and ``as_strided``, which asks for places in memory,
-becomes a lookup of elements by their positions.
+torch's views depend on strides. Values of a model graph have none, and a cut changes their layout. Therefore a view is
+its operator's result for a value of any layout, and ``as_strided``, which names positions in memory, becomes a lookup
+of elements.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,12 +17,12 @@ from rdukit.pef.kernel import Argument, Ref, Special, parse_operator
 from rdukit_compiler.operators.custom_gradients import CUSTOM_FUNCTION
 from rdukit_compiler.operators.naming import aten_word, callable_of, dtype_name, encode, find_functional, name_of
 
-#: Node → name of its value; None for what is no node.
+#: Node → name of its value; None for an argument that is not a node.
 NameOf = Callable[[Any], str | None]
 
 DETACH: Final = "aten.detach.default"
 _AS_STRIDED: Final = ("as_strided", "as_strided_")
-#: Operators that give one tensor in parts that lie behind each other.
+#: Operators that divide a tensor into consecutive parts.
 _PARTS: Final = frozenset({
     "split", "split_with_sizes", "chunk", "tensor_split", "hsplit", "vsplit", "dsplit",
 })  # fmt: skip
@@ -35,7 +35,7 @@ class Emit(Protocol):
 
 
 class Call(NamedTuple):
-    """The call that makes a view of its base: an operator of one result, and its arguments behind the base."""
+    """The call that makes a view of its base: an operator with one result, and its arguments after the base."""
 
     op: str
     args: tuple[Any, ...]
@@ -57,7 +57,7 @@ _NO_SCATTER_GRADIENT: Final = (
 
 
 class MemoryLayout(NamedTuple):
-    """Places of elements, in elements from the start of the memory."""
+    """Positions of elements, in elements from the start of the memory."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -65,7 +65,7 @@ class MemoryLayout(NamedTuple):
 
 
 def asks_for_places(node: fx.Node) -> bool:
-    """Return whether a node is ``as_strided``: its result depends on how its operand lies in memory."""
+    """Return whether a node is ``as_strided``: its result depends on its operand's layout in memory."""
     return word_of(node) in _AS_STRIDED
 
 
@@ -79,7 +79,7 @@ def leaves_gradient(view: fx.Node) -> bool:
 
 
 def show_again(view: fx.Node, base: fx.Node, base_value: str, name_of_value: NameOf, emit: Emit) -> str | None:
-    """Return the value of ``view`` now that its base has become ``base_value``; None if it cannot be told."""
+    """Return the value of ``view`` after its base became ``base_value``; None if it cannot be computed."""
     if view.op == "get_attr":
         return emit(DETACH, [Ref(base_value)])
     if asks_for_places(view):
@@ -93,13 +93,13 @@ def show_again(view: fx.Node, base: fx.Node, base_value: str, name_of_value: Nam
 
 
 def write_back(view: fx.Node, base: fx.Node, value: str, base_value: str, emit: Emit) -> str | None:
-    """Return the value of ``base`` after its ``view`` became ``value``; None if that cannot be told."""
+    """Return the value of ``base`` after its ``view`` became ``value``; None if that cannot be computed."""
     shape = _sizes(base)
     if view.op == "get_attr":
         return emit("aten.reshape.default", [Ref(value), shape])
     lies = base.meta["val"]
     if _overlaps(MemoryLayout(tuple(lies.shape), tuple(lies.stride()), 0)):
-        return None  # of an expanded tensor: what is written into one of its rows is in all of them
+        return None  # rows of an expanded tensor share memory: a write into one changes all
     if asks_for_places(view):
         flat = _in_memory_order(base, base_value, emit)
         placed = _placed(flat, _numel(base), _relative(view, base), value, emit)
@@ -109,7 +109,7 @@ def write_back(view: fx.Node, base: fx.Node, value: str, base_value: str, emit: 
     if call.word in {
         "to",
         "type_as",
-    }:  # to the dtype that the base had when traced: the device may hold the two in different ones
+    }:  # to the base's dtype in the trace: on the device, the two dtypes may differ
         return emit("aten.to.dtype", [Ref(value), _dtype_of(base)])
     plain: list[Argument] = [a for a in call.args if isinstance(a, int) or a is None]
     if call.word in {"select", "slice", "diagonal"} and len(plain) == len(call.args) and not call.kwargs:
@@ -131,12 +131,12 @@ def write_back(view: fx.Node, base: fx.Node, value: str, base_value: str, emit: 
 
 
 def shown_places(node: fx.Node, root: fx.Node, carries: bool) -> fx.Node:
-    """Return the tensor whose elements ``as_strided`` shows: its operand, or ``root``, which owns that one's memory.
+    """Return the tensor whose elements ``as_strided`` shows: its operand, or ``root``, which owns the operand's memory.
 
     Args:
         carries: whether a gradient flows.
     Raises:
-        UnsupportedOperator: it shows elements beside the operand's, to which torch lets no gradient flow.
+        UnsupportedOperator: it shows elements outside the operand, to which torch passes no gradient.
     """
     base = node.args[0]
     assert isinstance(base, fx.Node)
@@ -156,7 +156,7 @@ def shown_places(node: fx.Node, root: fx.Node, carries: bool) -> fx.Node:
 
 
 def look_up_places(node: fx.Node, root: fx.Node, root_value: str, emit: Emit) -> str:
-    """Write ``as_strided`` as a lookup of its places in the memory of ``root``.
+    """Write ``as_strided`` as a lookup of its positions in the memory of ``root``.
 
     Raises:
         UnsupportedOperator: ``root`` does not fill its memory.
@@ -166,13 +166,13 @@ def look_up_places(node: fx.Node, root: fx.Node, root_value: str, emit: Emit) ->
 
 
 def scatter_places(node: fx.Node, value: str, source: str, emit: Emit) -> str:
-    """Write ``as_strided_scatter``: a copy of its first operand, ``value``, with ``source`` at its places.
+    """Write ``as_strided_scatter``: a copy of its first operand, ``value``, with ``source`` at its positions.
 
-    It has no gradient here. Torch's formula looks at how the gradient lies in memory: it gives the operand one for what
-    was overwritten, and where the incoming one is a slice, as behind ``cat``, it reads other elements (torch 2.13).
+    The result has no gradient. torch's formula depends on the gradient's layout in memory: it passes a gradient to
+    overwritten elements, and reads wrong elements of a slice, as after ``cat`` (torch 2.13).
 
     Raises:
-        UnsupportedOperator: the operand does not fill its memory, or has no such places, or two elements share one.
+        UnsupportedOperator: the operand does not fill its memory, lacks these positions, or has two elements in one.
     """
     base, given = node.args[0], node.args[1]
     assert isinstance(base, fx.Node) and isinstance(given, fx.Node)
@@ -198,10 +198,10 @@ def scatter_places(node: fx.Node, value: str, source: str, emit: Emit) -> str:
 
 
 def check_scattered(node: fx.Node) -> None:
-    """Refuse to replace a part of a tensor that has several elements in one place, as ``unfold`` gives.
+    """Refuse to replace a part of a tensor whose elements share memory, such as the result of ``unfold``.
 
-    Torch's ``select_scatter``, ``slice_scatter`` and ``diagonal_scatter`` copy such a tensor place by place, and so
-    overwrite elements that are not of the part (torch 2.13). An expanded tensor they copy element by element.
+    Torch's ``select_scatter``, ``slice_scatter`` and ``diagonal_scatter`` copy such a tensor with its overlapping
+    memory, and so overwrite elements outside the part (torch 2.13). They copy an expanded tensor element by element.
 
     Raises:
         UnsupportedOperator: the operand is such a tensor.
@@ -251,7 +251,7 @@ def _part(view: fx.Node, base: fx.Node) -> Call | None:
 
 
 def _layout(call: Call, base: fx.Node) -> MemoryLayout | None:
-    """Return the layout of the view of a base that lies in order; None where it would be no view."""
+    """Return the layout of the view of a contiguous base; None if the result would not be a view."""
     whole = torch.empty(_sizes(base), dtype=base.meta["val"].dtype, device="meta")  # type: ignore[arg-type]
 
     def example(argument: Any) -> Any:
@@ -275,7 +275,7 @@ def _layout(call: Call, base: fx.Node) -> MemoryLayout | None:
 
 
 def _overlaps(layout: MemoryLayout) -> bool:
-    """Return whether two elements may lie in one place."""
+    """Return whether two elements may share a position."""
     reach = 0
     for stride, size in sorted((st, n) for st, n in zip(layout.stride, layout.shape, strict=True) if n > 1):
         if stride <= reach:
@@ -290,14 +290,14 @@ def _fits(layout: MemoryLayout, count: int) -> bool:
 
 
 def _order(layout: MemoryLayout) -> list[int]:
-    """Return the axes by their strides, the largest first; axes of one element stay where they are."""
+    """Return the axes by their strides, the largest first; axes of one element keep their position."""
     large = [d for d, size in enumerate(layout.shape) if size > 1]
     turned = iter(sorted(large, key=lambda d: -layout.stride[d]))
     return [next(turned) if size > 1 else d for d, size in enumerate(layout.shape)]
 
 
 def _positions(count: int, layout: MemoryLayout, emit: Emit) -> str:
-    """Return the places of a layout, as whole numbers in its shape."""
+    """Return the positions of a layout's elements, as integers in its shape."""
     if not _fits(layout, count):
         raise UnsupportedOperator(f"as_strided looks at memory beside its tensor, which has {count} elements")
     numbers = emit("aten.arange.default", [count])
@@ -305,13 +305,13 @@ def _positions(count: int, layout: MemoryLayout, emit: Emit) -> str:
 
 
 def _placed(flat: str, count: int, layout: MemoryLayout, value: str, emit: Emit) -> str:
-    """Put the elements of ``value`` in the places of ``layout`` in ``flat``."""
+    """Write the elements of ``value`` to the positions of ``layout`` in ``flat``."""
     places = emit("aten.reshape.default", [Ref(_positions(count, layout, emit)), [-1]])
     return emit("aten.scatter.src", [Ref(flat), 0, Ref(places), Ref(emit("aten.reshape.default", [Ref(value), [-1]]))])
 
 
 def _in_memory_order(node: fx.Node, value: str, emit: Emit) -> str:
-    """Return the elements of a tensor as they lay in memory when it was recorded, in one row."""
+    """Return a tensor's elements in the order of its recorded memory, as one row."""
     order = _checked_order(node)
     if order != sorted(order):
         value = emit("aten.permute.default", [Ref(value), list(order)])
@@ -337,7 +337,7 @@ def _checked_order(node: fx.Node) -> list[int]:
 
 
 def _memory_order(node: fx.Node) -> list[int] | None:
-    """Return a tensor's axes as they lie in memory, the outermost first; None if there are gaps between elements."""
+    """Return a tensor's axes in memory order, the outermost first; None if there are gaps between elements."""
     value: torch.Tensor = node.meta["val"]
     order = _order(MemoryLayout(tuple(value.shape), value.stride(), 0))
     expected = 1
@@ -349,10 +349,10 @@ def _memory_order(node: fx.Node) -> list[int] | None:
 
 
 def _lies_as_recorded(root: fx.Node) -> bool:
-    """Return whether what owns a memory lies there as its record says.
+    """Return whether the real layout of a tensor that owns memory is surely the recorded one.
 
-    What torch's record says of results in another order than their axes' is certain of elementwise operators, and of
-    copies in an order that the program names.
+    For results that are not in the order of their axes, torch's record is certain only for elementwise operators, and
+    for copies into an order that the program names.
     """
     if root.op != "call_function" or word_of(root) in {"clone", "contiguous", "to", "_to_copy"}:
         return True
@@ -364,8 +364,7 @@ def _lies_as_recorded(root: fx.Node) -> bool:
 
 
 def _lies_in_order(node: fx.Node) -> bool:
-    """Return whether a result lies in the order of its axes whatever the order of its operands: products, padded
-    values.
+    """Return whether a result is contiguous for any layout of its operands, as products and padded values are.
 
     Padded images may keep the order of channels last.
     """

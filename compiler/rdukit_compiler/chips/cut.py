@@ -1,7 +1,7 @@
-"""Cut a graph over several chips into sections: each has operators of one chip.
+"""Cut a graph over several chips into sections, each with operators of one chip.
 
-Operators of a chip that wait for the same transfers are a phase, and each phase is cut as a graph by itself. Sections
-of different chips in one phase need nothing of each other, so the chips run them at the same time.
+Operators that wait for the same transfers form a phase, and each chip's part of a phase is cut as a separate graph.
+Sections of different chips in one phase are independent, so the chips run them at the same time.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ from rdukit_compiler.ir import ModelGraph, Operator, ValueKind
 from rdukit_compiler.passes.cut_sections import CutOptions, SectionPlan, cut_sections
 from rdukit_compiler.patterns.topology import Topology
 
-#: What stands for a heuristic in a section that joins an output for the program, on the host.
+#: Heuristic name of a section that joins an output for the program on the host.
 OUTPUT: Final = "output"
 
 
@@ -43,7 +43,7 @@ def cut_over_chips(graph: ModelGraph, options: CutOptions) -> tuple[SectionPlan,
 
 
 def _find_phases(graph: ModelGraph) -> dict[str, int]:
-    """Return how many transfers, one after the other, come before each operator."""
+    """Return the length of the longest chain of transfers before each operator."""
     topology, phases = Topology(graph), [0] * len(graph.operators)
     for index, operator in enumerate(graph.operators):
         phases[index] = max(
@@ -65,7 +65,9 @@ def _cut_one(
 
 
 def _part(graph: ModelGraph, operators: Sequence[Operator]) -> ModelGraph:
-    """Return the graph of some operators: what others make are its inputs, what others read its outputs."""
+    """Return the graph of some operators: other operators' results are its inputs, and results that others read are its
+    outputs.
+    """
     made = {name for operator in operators for name in operator.outputs}
     inside = {operator.name for operator in operators}
     read = {name for operator in operators for name in operator.inputs}

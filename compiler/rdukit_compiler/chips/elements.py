@@ -9,14 +9,14 @@ from rdukit_compiler.ir import Operator
 from rdukit_compiler.operators.naming import callable_of
 from rdukit_compiler.operators.vocabulary import CASTS
 
-#: Operators that compute each element from the one at the same place, though torch does not mark them so.
+#: Elementwise operators that torch does not mark as such.
 _BY_PLACE: Final = CASTS | {
     "alias", "detach", "contiguous", "clone", "zeros_like", "ones_like", "full_like", "expand_as"
 }  # fmt: skip
 
 
 def split_elements(given: Operands, operator: Operator) -> bool:
-    """Split along the leading one of the dimensions along which operands are split."""
+    """Split along the first of the dimensions along which operands are split."""
     shape = given.graph.shape(operator.outputs[0])
     found = []
     for name in operator.inputs:
@@ -30,7 +30,9 @@ def split_elements(given: Operands, operator: Operator) -> bool:
 
 
 def is_by_element(operator: Operator) -> bool:
-    """Return whether each element of the result depends on those at its place only, and on no random number."""
+    """Return whether each element of the result depends only on the operands' elements at its position, and not on
+    random numbers.
+    """
     tags = getattr(callable_of(operator.op), "tags", ())
     is_marked = torch.Tag.pointwise in tags and torch.Tag.nondeterministic_seeded not in tags
     return operator.op_type in _BY_PLACE or is_marked

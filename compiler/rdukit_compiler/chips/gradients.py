@@ -1,4 +1,4 @@
-"""Gradients that several chips have parts of: rows that stay where they are, or sums that the chips add up."""
+"""Gradients in parts on several chips: rows that stay on their chip, or partial sums that the chips add up."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,24 +9,24 @@ from rdukit_compiler.ir import ModelGraph, Value, ValueKind
 
 @dataclass(frozen=True, slots=True)
 class ChipGradient:
-    """The gradient of ``value``, made of those of its ``parts``, which are rows of it, by ``chips``."""
+    """The gradient of ``value``, made of the gradients of its ``parts``, which are rows of it, on ``chips``."""
 
     value: Value
-    #: Rows, with the symbols of the gradients to add up for them, in chip order.
+    #: Rows → the symbols of the gradients to add up for them, in chip order.
     parts: tuple[tuple[Value, tuple[str, ...]], ...]
     heuristic: str
     chips: tuple[int, ...]
 
     @property
     def why(self) -> str:
-        """The reason of its section, for people."""
+        """The section's reason, for people."""
         if self.heuristic == JOINED:
             return f"the rows of this gradient stay on the {len(self.chips)} chips that made them"
         return f"adds up what {len(self.chips)} chips have of this gradient, in their order"
 
     @property
     def linked_bytes(self) -> int:
-        """Bytes that each chip gets from the others."""
+        """Bytes that each chip reads from the others."""
         count = len(self.chips)
         return 2 * (count - 1) * self.value.bytes // count if self.heuristic == REDUCED else 0
 
@@ -34,7 +34,7 @@ class ChipGradient:
 def find_chip_gradients(
     graph: ModelGraph, gradients: Mapping[str, Sequence[str]], made_on: Mapping[str, int]
 ) -> list[ChipGradient]:  # fmt: skip
-    """Find the parameters and inputs of whose gradient several chips have a part.
+    """Find the parameters and inputs whose gradients are in parts on several chips.
 
     Args:
         gradients: symbols of the gradients that flow into each value, in chip order.

@@ -1,4 +1,4 @@
-"""Operands of an operator as each chip reads them: what the rules of operators are written with."""
+"""Operands of an operator as each chip reads them; the rules of operators use these functions."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from rdukit_compiler.ir import Operator
 
 
 def argument_of(operator: Operator, place: int, name: str, default: Argument = None) -> Argument:
-    """Return an operator's argument, which may be given by its place or by its name."""
+    """Return an operator's argument, which may be positional or a keyword."""
     return operator.args[place] if len(operator.args) > place else operator.kwargs.get(name, default)
 
 
@@ -19,14 +19,15 @@ class Operands:
     """Tools of the rules, for one graph.
 
     Args:
-        graph: that is written. groups: of each parameter whose rows are split, the blocks of rows that are split each.
+        graph: the graph that is written. groups: parameter whose rows are split → number of blocks of rows, each of
+            which is split.
     """
 
     graph: SplitGraph
     groups: dict[str, int] = field(default_factory=dict)
 
     def whole(self, argument: Any, chip: int) -> Any:
-        """Return an argument with whole values in the place of what it names."""
+        """Return an argument whose references are replaced by whole values."""
         if isinstance(argument, list):
             return [self.whole(item, chip) for item in argument]
         return Ref(self.graph.whole(argument.name, chip)) if isinstance(argument, Ref) else argument
@@ -34,7 +35,7 @@ class Operands:
     def sliced(self, argument: Argument, dim: int, dims: int, chip: int) -> Argument:
         """Return an operand's slice along dimension ``dim`` of a result of ``dims``; the whole where it is broadcast.
 
-        A list stands for its items.
+        Items of a list are sliced separately.
         """
         if isinstance(argument, list):
             return [self.sliced(item, dim, dims, chip) for item in argument]
@@ -66,7 +67,7 @@ class Operands:
         return True
 
     def choose(self, name: str, legal: Sequence[int]) -> int | None:
-        """Return the dimension along which to split an operand: that which it has if that is legal, else another."""
+        """Return the dimension along which to split an operand: its present one if possible, otherwise another."""
         now = self.graph.dim_of.get(name)
         if now is None or now in legal:
             return now

@@ -1,8 +1,8 @@
 """A pipeline over sections: each chip has consecutive operators of the graph, with their parameters.
 
-Stages are cut so that the fullest chip has as little as can be, and among such cuts where the least passes between
-chips. What counts is memory: parameters at each operator that reads them, with gradients and optimizer states in
-proportion, and the values that operators make, which backward needs.
+The cut minimizes the memory of the fullest chip, and then the bytes that pass between chips. Memory is that of the
+parameters, counted at each operator that reads them, in proportion their gradients and optimizer states, and of the
+operators' results, which backward needs.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ def assign_stages(graph: ModelGraph, chips: int) -> ModelGraph:
 
 
 def _weights(graph: ModelGraph) -> list[int]:
-    """Return the bytes that each operator brings to its chip; a loss keeps as much as it reads for its backward."""
+    """Return the bytes that each operator needs on its chip; for its backward, a loss keeps as much as it reads."""
 
     def weigh(operator: Operator) -> int:
         read = [graph.values[name] for name in operator.inputs]
@@ -54,7 +54,7 @@ def _weights(graph: ModelGraph) -> list[int]:
 
 
 def _passing(graph: ModelGraph) -> list[int]:
-    """Return the bytes of values that are made before each position and read from there on."""
+    """Return the bytes of values that are computed before each position and read at or after it."""
     last: dict[str, int] = {}
     for position, operator in enumerate(graph.operators):
         last.update(dict.fromkeys(operator.inputs, position))
@@ -69,15 +69,16 @@ def _passing(graph: ModelGraph) -> list[int]:
 def cut_evenly(
     weights: Sequence[int], passing: Sequence[int], count: int, works: Sequence[bool] | None = None
 ) -> tuple[int, ...]:  # fmt: skip
-    """Return the ends of ``count`` runs of positions whose heaviest is as light as can be; ties pass the least on.
+    """Return the ends of ``count`` runs of positions whose heaviest is as light as possible; ties pass the fewest
+    bytes.
 
     Args:
         passing: bytes that a cut before each position, and after the last, costs.
-        works: positions of which each run has one at least; None: all.
+        works: positions of which each run must have at least one; None: all.
     """
     total, size = [0, *accumulate(weights)], len(weights)
     working = [0, *accumulate(map(int, works if works is not None else [True] * size))]
-    #: End → (heaviest run, bytes passed on, ends) of the best cut of what is before it.
+    #: End → (heaviest run, bytes passed on, ends) of the best cut of the positions before it.
     best: dict[int, tuple[int, int, tuple[int, ...]]] = {0: (0, 0, ())}
     for run in range(count):
         last = run == count - 1

@@ -12,10 +12,11 @@ from rdukit_compiler.passes.assign_precision import Precision
 
 
 def place_on_chips(graphs: Sequence[ModelGraph], options: CompileOptions) -> list[ModelGraph]:
-    """Return the graphs over ``options.chips`` chips. Of several, one that cannot be divided is on the first chip.
+    """Return the graphs over ``options.chips`` chips. If there are several graphs, those that cannot be divided are on
+    the first chip.
 
     Raises:
-        InvalidArgument: no graph can be divided in this way; says what is in the way of the first.
+        InvalidArgument: no graph can be divided in this way; the message has the first graph's reason.
     """
     placed: list[ModelGraph] = []
     refused: list[InvalidArgument] = []

@@ -8,7 +8,7 @@ from rdukit.pef.model import Dtype
 from rdukit_compiler.chips.operands import Operands, argument_of
 from rdukit_compiler.ir import Operator
 
-#: Operators that treat each sample, which is their first operand's first dimension, by itself → dimensions of a batch.
+#: Operators that compute each sample, along the first operand's first dimension, separately → dimensions of a batch.
 BY_SAMPLE: Final = {
     "conv1d": 3, "conv2d": 4, "conv3d": 5, "max_pool1d": 3, "max_pool2d": 4, "max_pool3d": 5, "avg_pool1d": 3,
     "avg_pool2d": 4, "avg_pool3d": 5, "adaptive_avg_pool2d": 4, "adaptive_max_pool2d": 4,
@@ -31,7 +31,7 @@ def split_linear_layer(given: Operands, operator: Operator) -> bool:
 
 
 def _split_features(given: Operands, operator: Operator, x: str, weight: str, biases: Sequence[str]) -> bool:
-    """Let each chip make its own output features from the whole input, with the rows of the weight that it has."""
+    """Let each chip compute its own output features from the whole input and its rows of the weight."""
     return given.add(
         operator, len(given.graph.shape(operator.outputs[0])) - 1,
         lambda chip: [
@@ -41,7 +41,7 @@ def _split_features(given: Operands, operator: Operator, x: str, weight: str, bi
 
 
 def _rows(given: Operands, parameter: str, chip: int) -> str:
-    """Return a chip's rows of a split parameter: of each group of rows an equal part."""
+    """Return a chip's rows of a split parameter: an equal part of each group of rows."""
     groups, total = given.groups[parameter], given.graph.shape(parameter)[0]
     rows = total // groups // len(given.graph.chips)
     pieces = [
@@ -69,9 +69,9 @@ def split_lookup(given: Operands, operator: Operator) -> bool:
 
 
 def _split_table(given: Operands, operator: Operator, table: str, indices: str) -> bool:
-    """Let each chip look up the indices that are among its rows, and give zeros for the others; then add these up.
+    """Let each chip look up the indices of its own rows, with zeros for the others, and add the results up.
 
-    The first chip takes indices below its rows too, the last those above: they are wrong, and refused as ever.
+    The first chip also takes indices below its rows, and the last chip those above: these are refused as usual.
     """
     graph, made, shape = given.graph, operator.outputs[0], given.graph.shape(indices)
     partial = [_own_rows(given, operator, table, indices, chip) for chip in graph.chips]
@@ -85,7 +85,7 @@ def _split_table(given: Operands, operator: Operator, table: str, indices: str) 
 
 
 def _own_rows(given: Operands, operator: Operator, table: str, indices: str, chip: int) -> str:
-    """Look up what is among a chip's rows; zeros for all else."""
+    """Look up indices of a chip's rows; return zeros for all others."""
     graph, made, shape = given.graph, operator.outputs[0], given.graph.shape(indices)
     rows, name = graph.shape(table)[0] // len(graph.chips), f"{operator.name}__rows"
     padding = operator.args[2] if len(operator.args) > 2 else -1
@@ -157,7 +157,7 @@ def split_attention(given: Operands, operator: Operator) -> bool:
 
 
 def _split_queries(given: Operands, operator: Operator, dim: int) -> bool:
-    """Let each chip compute some of the queries, with all keys and values; a mask says which of these are causal."""
+    """Let each chip compute some of the queries, with all keys and values; a mask selects the causal ones."""
     query, key, value, *rest = operator.args
     defaults: tuple[Argument, ...] = (None, 0.0, False)
     mask, dropout, is_causal = [*rest, *defaults[len(rest) :]][:3]
@@ -177,7 +177,7 @@ def _split_queries(given: Operands, operator: Operator, dim: int) -> bool:
 
 
 def _causal_mask(given: Operands, operator: Operator, dim: int, keys: int, chip: int) -> str:
-    """Add what a chip's queries may see of the keys: those up to their own place."""
+    """Add the causal mask of a chip's queries: keys up to the query's own position."""
     graph, made, name = given.graph, operator.outputs[0], f"{operator.name}__seen"
     sizes = graph.sizes(made, dim)
     first, count = sum(sizes[:chip]), sizes[chip]

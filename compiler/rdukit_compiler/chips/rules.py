@@ -1,8 +1,8 @@
 """Rules of operators: along which dimension each can be split, and what each chip then computes.
 
-A rule adds an operator's copies to the graph that is written and returns True; it returns False where it cannot split
-the operator, which every chip then computes whole. Rules only use what is exact: a chip computes its slice of the
-result from slices of the operands. Sums over a split dimension are made of the chips' partial sums, in chip order.
+A rule adds an operator's copies to the written graph and returns True. It returns False if it cannot split the
+operator; then every chip computes it whole. Rules are exact: a chip computes its slice of the result from slices of the
+operands. A sum over a split dimension adds the chips' partial sums in chip order.
 """
 
 from collections.abc import Callable
@@ -59,7 +59,7 @@ RULES: Final[dict[str, Rule]] = {
 
 
 def split_operator(given: Operands, operator: Operator) -> bool:
-    """Split an operator over the chips; returns False, and adds nothing, where it cannot be split."""
+    """Split an operator over the chips; return False, and add nothing, if it cannot be split."""
     rule = RULES.get(operator.op_type.rstrip("_"))
     if rule is not None:
         return rule(given, operator)

@@ -1,10 +1,11 @@
 """Split a graph over chips by its batch (``batch``) or by its weights (``weight``).
 
 ``batch``: each chip has its slice of every input along the first dimension, and all parameters. ``weight``: rows of the
-weights of linear layers and embeddings are divided among the chips, and what lies between is split as these leave it.
+weights of linear layers and embeddings are divided among the chips; operators between them are split
+according to their operands.
 
-What has no rule is computed whole by every chip. What may only happen once, such as drawing random numbers or updating
-a buffer, is computed by the first chip for all.
+Every chip computes operators without a rule whole. The first chip computes for all what may happen only once, such as
+random numbers or the update of a buffer.
 """
 
 from collections.abc import Sequence
@@ -30,10 +31,11 @@ WEIGHT: Final = "weight"
 def split_over_chips(graph: ModelGraph, how: str, chips: int, precision: Precision) -> ModelGraph:
     """Return the graph over ``chips`` chips, two or more; ``how`` is ``batch`` or ``weight``.
 
-    ``precision``: in which operators read what the device holds.
+    ``precision``: the dtype in which operators read the device's tensors.
 
     Raises:
-        InvalidArgument: the batch, or every weight, is such that the chips do not divide it; says what they are.
+        InvalidArgument: the number of chips divides neither the batch nor, for ``weight``, any weight; the message has
+            the sizes.
     """
     writing = SplitGraph(graph, chips, precision)
     groups = {} if how == BATCH else _divisible(graph, chips)
@@ -71,10 +73,10 @@ def _split_inputs(writing: SplitGraph) -> None:
 
 
 def _divisible(graph: ModelGraph, chips: int) -> dict[str, int]:
-    """Return the parameters whose rows are divided, with the number of blocks of rows that are divided each.
+    """Return the parameters whose rows are divided, with the number of blocks of rows that are divided separately.
 
-    All readers of such a parameter are linear layers and lookups. The features of a layer that are cut into equal parts
-    afterwards, such as queries, keys and values, are divided in each part.
+    All readers of such a parameter are linear layers and lookups. If a layer's features are cut into equal parts
+    afterwards, such as queries, keys and values, each part is divided.
     """
     consumers = graph.consumers()
     found: dict[str, int] = {}
@@ -99,7 +101,7 @@ def _divisible(graph: ModelGraph, chips: int) -> dict[str, int]:
 def _groups_for(
     graph: ModelGraph, parameter: str, reader: Operator, consumers: "dict[str, tuple[Operator, ...]]"
 ) -> int:  # fmt: skip
-    """Return the blocks of rows that ``reader`` lets a parameter be divided in: 0 where it does not."""
+    """Return the number of blocks of rows in which ``reader`` allows a parameter to be divided; 0 if it allows none."""
     place = next((i for i, a in enumerate(reader.args) if isinstance(a, Ref) and a.name == parameter), -1)
     if reader.op_type == "embedding":
         return int(place == 0 and not any(reader.args[3:]) and not reader.kwargs)
@@ -123,7 +125,7 @@ def _find_single(graph: ModelGraph) -> frozenset[str]:
 
 
 def _is_random(operator: Operator) -> bool:
-    """Return whether it draws numbers; operators that are not torch's are taken for such."""
+    """Return whether an operator draws random numbers; those of other libraries count as random."""
     if not operator.op.startswith("aten."):
         return True
     if operator.op_type == "scaled_dot_product_attention":

@@ -1,9 +1,9 @@
 """Write a graph anew over several chips: each chip has operators and values of its own.
 
 A value of the graph lies in one of these layouts: whole on every chip, whole on one chip, or split along one dimension,
-a slice on each chip. ``SplitGraph`` hands each chip what it asks for and adds the operators that this takes: a chip
-that needs a whole value reads the others' slices and joins them; a chip that needs another slice reads pieces of all.
-Reading from another chip is all that links do, so traffic follows from where values are (``rdukit.pef.chips``).
+a slice on each chip. ``SplitGraph`` provides each chip the layout that it needs, and adds operators for it. A chip that
+needs a whole value reads and joins the others' slices; a chip that needs another slice reads pieces of all. Links only
+serve reads from other chips, so traffic follows from the chips of the values (``rdukit.pef.chips``).
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from rdukit_compiler.operators.naming import dtype_name
 from rdukit_compiler.operators.supported import is_guard
 from rdukit_compiler.passes.assign_precision import Precision
 
-#: What stands for the whole value where a dimension is expected.
+#: Dimension that means the whole value.
 WHOLE: Final = None
 
 
@@ -28,10 +28,11 @@ def slice_sizes(size: int, chips: int) -> tuple[int, ...]:
 
 
 class SplitGraph:
-    """The graph that is written, and where each value of the original one is in it.
+    """The written graph, and the location in it of each value of the original graph.
 
     Args:
-        graph: with the device's dtypes. chips: two or more. precision: in which operators read what the device holds.
+        graph: with the device's dtypes. chips: two or more. precision: the dtype in which operators read the device's
+            tensors.
     """
 
     def __init__(self, graph: ModelGraph, chips: int, precision: Precision) -> None:
@@ -41,18 +42,18 @@ class SplitGraph:
         self.values: dict[str, Value] = {v.name: v for v in graph.values.values() if v.kind is not ValueKind.OPERATOR}
         self.operators: list[Operator] = []
         self.pieces: dict[str, ChipPiece] = {}
-        #: Value of the original graph → its dimension that is split; absent where it is whole.
+        #: Value of the original graph → its split dimension; absent if it is whole.
         self.dim_of: dict[str, int] = {}
         #: Value of the original graph → its name on each chip: the slice there, or the whole.
         self._on_chip: dict[str, tuple[str, ...]] = {name: (name,) * chips for name in self.values}
         #: Value that is whole on one chip → that chip.
         self._owner: dict[str, int] = {}
-        #: Joined and cut values that exist already, by what they are.
+        #: Joined and cut values that exist already, by their description.
         self._made: dict[tuple[object, ...], tuple[str, ...]] = {}
         #: Operators that every chip computes whole although an operand is split, with the reason.
         self.replicated: dict[str, str] = {}
 
-    # -- what rules ask for ------------------------------------------------------------------------------------------
+    # -- queries of rules --------------------------------------------------------------------------------------------
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the whole shape of a value of the original graph."""
@@ -63,7 +64,7 @@ class SplitGraph:
         return slice_sizes(self.shape(name)[dim], len(self.chips))
 
     def may_split(self, name: str, dim: int, *, evenly: bool = False) -> bool:
-        """Return whether each chip would get something of ``dim``; ``evenly``: as much as the others."""
+        """Return whether each chip would get a slice of ``dim``; ``evenly``: of equal size."""
         size = self.shape(name)[dim]
         return size >= len(self.chips) and not (evenly and size % len(self.chips))
 
@@ -73,13 +74,13 @@ class SplitGraph:
         return next(iter(even or [dim for dim in dims if self.may_split(name, dim)]), None)
 
     def whole(self, name: str, chip: int) -> str:
-        """Return the name of the whole value for ``chip``, joined there if it is split."""
+        """Return the name of the whole value for ``chip``, which is joined there if it is split."""
         if name not in self.dim_of:
             return self._on_chip[name][chip]
         return self._joined(name, chip, self._on_chip[name], self.dim_of[name], self.shape(name))
 
     def part(self, name: str, dim: int, chip: int) -> str:
-        """Return the name of the slice along ``dim`` for ``chip``, whatever the layout is."""
+        """Return the name of the slice along ``dim`` for ``chip``, for any layout of the value."""
         now, names = self.dim_of.get(name), self._on_chip[name]
         if now == dim:
             return names[chip]
@@ -140,7 +141,7 @@ class SplitGraph:
             summed = self.add_operator(f"{name}__sum", "aten.add.Tensor", (Ref(summed), Ref(part)), chip, [shape], like)
         return summed
 
-    # -- what rules add ----------------------------------------------------------------------------------------------
+    # -- additions of rules ------------------------------------------------------------------------------------------
 
     def add_operator(
         self, name: str, op: str, args: Sequence[Argument], chip: int, shapes: Sequence[tuple[int, ...]], like: str,
@@ -149,8 +150,9 @@ class SplitGraph:
         """Add an operator of this pass on ``chip``; returns the name of its first output.
 
         Args:
-            like: a value of either graph whose dtype and differentiability the outputs have; with ``dtype`` they have
-                that and no gradient. of: the operator that it is a part of, and whose dtypes it computes in.
+            like: a value of either graph, whose dtype and differentiability the outputs get. dtype: dtype of the
+                outputs instead, without a gradient. of: the operator that this one is a part of, and in whose dtypes it
+                computes.
         """
         model = self._as_read(self.source.values[like] if like in self.source.values else self.values[like])
         operator = self._free(f"{name}__chip{chip}")
@@ -171,7 +173,8 @@ class SplitGraph:
         """Add ``operator`` as ``chip`` computes it; returns the names of its outputs there.
 
         Args:
-            shapes: of its outputs there. is_original: keep the names of the original graph. op: instead of its own.
+            shapes: of its outputs there. is_original: keep the names of the original graph. op: ATen name instead of
+                its own.
         """
         suffix = "" if is_original else f"__chip{chip}"
         outputs = tuple(f"{name}{suffix}" for name in operator.outputs)
@@ -185,7 +188,7 @@ class SplitGraph:
         return outputs
 
     def add_piece(self, parent: str, number: int, chip: int, start: int, rows: int) -> str:
-        """Add rows of a parameter or input, held by ``chip``, as a value of their own; returns its name."""
+        """Add rows of a parameter or input, held by ``chip``, as a separate value; return its name."""
         name = f"{parent}__chip{chip}" + (f"_{number}" if number else "")
         if name not in self.values:
             held = self.source.values[parent]
@@ -237,12 +240,12 @@ class SplitGraph:
         )  # fmt: skip
 
 
-#: Where the values are joined that a program reads.
+#: Chip number of the host, which joins the values that a program reads.
 HOST_CHIP: Final = -1
 
 
 def _without_unread(graph: ModelGraph) -> ModelGraph:
-    """Return the graph without operators whose results nobody reads, such as a loss on all chips but one."""
+    """Return the graph without operators whose results are unread, such as a loss on all chips but one."""
     needed = {*graph.outputs, *graph.updates.values()}
     kept: list[Operator] = []
     originals: set[str] = set()

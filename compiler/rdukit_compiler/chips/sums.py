@@ -15,7 +15,9 @@ _NONE, _MEAN, _SUM = 0, 1, 2
 
 
 def _partial(given: Operands, operator: Operator, parts: Sequence[str], count: int | str | None) -> bool:
-    """Add up what the chips made, on the first chip, and divide by ``count``: a number, or a value there."""
+    """Add up the chips' partial results on the first chip, and divide by ``count``: a number, or a value on that
+    chip.
+    """
     graph, made = given.graph, operator.outputs[0]
     total = graph.total(made, parts, 0, made)
     args: list[Argument] = [
@@ -104,7 +106,7 @@ def _losses(given: Operands, operator: Operator, args_of: Callable[[int], Sequen
 
 
 def _count(given: Operands, operator: Operator, target: str, ignored: Argument) -> str:
-    """Count the targets that are not ``ignored``: each chip its own, added up on the first."""
+    """Count the targets that are not ``ignored``: each chip counts its own, and the first adds them up."""
     name, made, counts = f"{operator.name}__count", operator.outputs[0], []
     for chip in given.graph.chips:
         part = given.graph.part(target, 0, chip)
@@ -129,7 +131,7 @@ def split_norm(given: Operands, operator: Operator) -> bool:
 
 
 def split_running(given: Operands, operator: Operator) -> bool:
-    """Split what runs along one dimension, its second argument, and keeps the shape."""
+    """Split an operator that runs along one dimension, its second argument, and keeps the shape."""
     x, along = operator.args[0], argument_of(operator, 1, "dim")
     if not isinstance(x, Ref) or not isinstance(along, int):
         return False

@@ -1,4 +1,4 @@
-"""Rules of views, and of what cuts and joins."""
+"""Rules of views, and of operators that cut and join."""
 
 from collections.abc import Sequence
 from math import prod
@@ -31,7 +31,7 @@ def _reshaped(given: Operands, operator: Operator, x: str, dim: int, target: int
 
 
 def _moved(given: Operands, operator: Operator, order: Sequence[int]) -> bool:
-    """Split what puts the dimensions of its operand in another ``order``."""
+    """Split an operator that permutes the dimensions of its operand into ``order``."""
     x = operator.args[0]
     if not isinstance(x, Ref) or x.name not in given.graph.dim_of:
         return False
@@ -151,9 +151,10 @@ def split_cat(given: Operands, operator: Operator) -> bool:
 
 
 def reshaped_dim(shape: Sequence[int], wanted: Sequence[int], dim: int, count: int) -> int | None:
-    """Return the dimension of ``wanted`` whose ``count`` equal slices have the elements of those of ``dim``, or None.
+    """Return the dimension of ``wanted`` whose ``count`` equal slices have the same elements as those of ``dim``, or
+    None.
 
-    Both shapes are of the same elements in the same order.
+    Both shapes have the same elements in the same order.
     """
     before = prod(shape[:dim])
     if shape[dim] % count or shape[dim] < count:

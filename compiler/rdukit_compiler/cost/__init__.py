@@ -1,4 +1,4 @@
-"""The cost model: what operators do, and what a section would take on the emulated chip. All of it is projected."""
+"""The cost model: the work of operators, and the projected time and resources of a section on the emulated chip."""
 
 from rdukit_compiler.cost.model import StageCost, memory_bandwidth, project, project_stages
 from rdukit_compiler.cost.work import OpWork, Shape, WorkKind, operator_work

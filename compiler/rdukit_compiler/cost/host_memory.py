@@ -1,8 +1,8 @@
 """Host memory that one run of a kernel takes beyond its inputs and outputs, and the outputs that are views.
 
-The operators run one after the other, a value is freed after its last use, views have no memory of their own. That is
-what generated operator code does. A native library fuses operators and uses buffers again, and takes about the same.
-An operator's own allocations, such as packed weights of a matrix product, are not counted. Pure. Source: ours.
+The operators run one after the other, a value is freed after its last use, views have no memory of their own. Generated
+operator code runs so. A native library fuses operators and reuses buffers, and takes about the same. An operator's own
+allocations, such as packed weights of a matrix product, are not counted. Pure. Source: ours.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,17 +14,17 @@ from rdukit.pef.kernel import Argument, KernelGraph, KernelNode, Ref, parse_oper
 from rdukit.pef.model import ITEM_BYTES
 from rdukit_compiler.cost.work import VIEW_OPS, Shape, base_name
 
-#: Our own operators that make tensors, each as large as one of the list that they take.
+#: Our own operators that return tensors, each as large as one of their operands' list.
 _MAKERS: Final = frozenset({"rdukit.clip_grad_norm", "rdukit.all_reduce_mean"})
 
-#: Tensors as large as the largest parameter that an optimizer's update needs for a while. Fused updates need none, and
-#: AdamW's stepwise one next to nothing, as it goes through large tensors piece by piece.
+#: Temporary tensors, as large as the largest parameter, of an optimizer's update. Fused updates need none, and AdamW's
+#: stepwise update needs almost none, because it processes large tensors piece by piece.
 _UPDATE_TENSORS: Final[Mapping[str, int]] = {
     "rdukit.adam": 3, "rdukit.adamamsgrad": 3, "rdukit.adamwamsgrad": 3,
     "rdukit.sparseadamw": 6, "rdukit.adagrad": 3,
 }  # fmt: skip
 
-#: Operators that torch computes inside memory as large as what they read, such as losses: a scalar keeps all of it.
+#: Operators whose result torch computes in memory as large as their operands, such as losses: a scalar keeps all of it.
 _REDUCED_INSIDE: Final = frozenset({
     "col2im", "mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "soft_margin_loss",
 })  # fmt: skip
@@ -34,8 +34,8 @@ _REDUCED_INSIDE: Final = frozenset({
 class KernelMemory:
     """Bytes inside a kernel, and outputs by position.
 
-    ``shares`` says which input ("i", position) or earlier output ("o", position) an output is in the memory of, and
-    ``holds`` how many bytes an output keeps that is a view of more or fewer than its own.
+    ``shares``: output → the input ("i", position) or earlier output ("o", position) whose memory it shares. ``holds``:
+    output → the bytes that it keeps, if it is a view of more or fewer bytes than its own.
     """
 
     scratch_bytes: int
@@ -47,8 +47,8 @@ def kernel_memory(kernel: KernelGraph, work: Sequence[Sequence[Shape]]) -> Kerne
     """Walk through the kernel once.
 
     Args:
-        work: shapes and dtypes of what each call makes, calls of ``getitem`` left out; empty for kernels made of our
-            own operators and sums.
+        work: shapes and dtypes of each call's results, without calls of ``getitem``; empty for kernels of our own
+            operators and sums.
     """
     run = _Run(kernel)
     made = iter(work)
@@ -70,7 +70,7 @@ class _Memory:
 
 @dataclass(slots=True)
 class _Value:
-    """A tensor, or several as an operator returned them, with the bytes that it shows of its memory."""
+    """A tensor, or several as an operator returned them, with its bytes of the allocation."""
 
     memories: tuple[_Memory, ...]
     shown: tuple[int, ...]
@@ -112,7 +112,7 @@ class _Run:
         self.peak = max(self.peak, self.alive + self._workspace(node))
 
     def forget(self, names: Sequence[str]) -> None:
-        """Free values that nothing reads any more."""
+        """Free values after their last use."""
         for name in names:
             for memory in self.values[name].memories:
                 memory.users -= 1
@@ -142,7 +142,7 @@ class _Run:
         return KernelMemory(max(self.peak - total, 0), shares, holds)
 
     def _sizes(self, node: KernelNode) -> list[int]:
-        """Return the bytes that a node makes whose shapes nobody has noted: one of our own operators, or a sum."""
+        """Return the bytes of a node's results if ``work`` lacks it: one of our own operators, or a sum."""
         read = [self.values[name].shown[0] for name in references([*node.args])]
         if node.op in _MAKERS:
             return read
@@ -151,7 +151,7 @@ class _Run:
     def _workspace(self, node: KernelNode) -> int:
         if parse_operator(node.op).namespace != "rdukit":
             return 0
-        if node.op == "rdukit.all_reduce_mean":  # at most: the memory through which gradients travel
+        if node.op == "rdukit.all_reduce_mean":  # an upper bound: the memory of the gradients
             return sum(self.values[node.name].shown)
         first = node.args[0] if node.args else None
         read = references(first) if isinstance(first, list) else []
@@ -159,7 +159,7 @@ class _Run:
 
 
 def _last_uses(kernel: KernelGraph) -> dict[int, list[str]]:
-    """Return the position → values made inside that nothing reads after it."""
+    """Return position → values of the kernel whose last use it is."""
     last: dict[str, int] = {}
     for position, node in enumerate(kernel.nodes):
         last[node.name] = position
@@ -173,12 +173,14 @@ def _last_uses(kernel: KernelGraph) -> dict[int, list[str]]:
 
 
 def _is_in_first(op: str) -> bool:
-    """Return whether what the operator returns is in the memory of its first tensor: views, and updates in place."""
+    """Return whether the operator's result shares the memory of its first tensor: views, and in-place updates."""
     return parse_operator(op).is_in_place or base_name(op) in VIEW_OPS
 
 
 def _with_absent(node: KernelNode, sizes: list[int]) -> list[int]:
-    """Return the sizes with a 0 for each output that a mask of three leaves out, as backward operators take it last."""
+    """Return the sizes with a 0 for each output that a mask of three leaves out, the last argument of backward
+    operators.
+    """
     mask: Argument = node.args[-1] if node.args else None
     if not isinstance(mask, list) or not all(isinstance(item, bool) for item in mask) or mask.count(True) != len(sizes):
         return sizes

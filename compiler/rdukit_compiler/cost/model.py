@@ -17,7 +17,7 @@ from rdukit_compiler.cost.work import OpWork, WorkKind
 
 @dataclass(frozen=True, slots=True)
 class StageCost:
-    """A stage of a section's pipeline: one operator that is no view, for a whole batch. Cycles at the chip's clock.
+    """A stage of a section's pipeline: one operator, not a view, for a whole batch. Cycles at the chip's clock.
 
     ``pcus`` may be a part of one, and is 0 for an operator without arithmetic.
     """
@@ -32,19 +32,19 @@ class StageCost:
 
     @property
     def cycles(self) -> float:
-        """Cycles of the stage with the units that it has: its arithmetic or its memory."""
+        """Cycles of the stage with its own units: the larger of arithmetic and memory."""
         return max(self.load / self.pcus if self.pcus else 0.0, self.memory_cycles)
 
     @property
     def alone_cycles(self) -> float:
-        """Cycles while it has its units to itself, also those that it shares later."""
+        """Cycles while the stage has all its units, including those that it shares later."""
         return max(self.load / max(self.pcus, 1.0), self.memory_cycles)
 
 
 def project_stages(
     work: Sequence[OpWork], chip: ChipSpec, tiles: int, decisions: Mapping[str, object] | None = None
 ) -> list[StageCost]:
-    """Project the stages of a section's pipeline, units balanced between them; arguments as ``project``'s."""
+    """Project the stages of a section's pipeline, with balanced units; arguments as in ``project``."""
     constants, pcus = load_constants(), tiles * chip.pcus_per_tile
     stages = [(number, w) for number, w in enumerate(work) if w.kind is not WorkKind.VIEW]
     loads = [cycles_on_one_pcu(w) for _, w in stages]
@@ -77,9 +77,10 @@ def project(
 
     Args:
         work: The section's operators. Views are free.
-        bytes_in: Read from device memory once, weights left out; ``bytes_out`` written; ``bytes_weights`` read.
-        decisions: What a heuristic decided (``SectionPlan.decisions``); ``stream_iterations``, ``pcu_limit`` and
-            ``weights`` are used, anything else is not.
+        bytes_in: Read from device memory once, without weights; ``bytes_out``: written; ``bytes_weights``: weights
+            read.
+        decisions: A heuristic's decisions (``SectionPlan.decisions``), of which ``stream_iterations``, ``pcu_limit``
+            and ``weights`` are used.
         peer_s: Seconds of exchange with other RDUs, by ``rdukit.collectives``.
         bytes_host: Exchanged with the host.
     Returns:
@@ -94,7 +95,7 @@ def project(
     costs = project_stages(work, chip, tiles, decided)
     shares = [cost.pcus for cost in costs]
     slowest = max((cost.cycles for cost in costs), default=0.0)
-    # Until the pipeline is full a stage has its units to itself, also those that it shares later.
+    # Until the pipeline is full, a stage has all its units, including those that it shares later.
     alone = sum(cost.alone_cycles for cost in costs)
     pipeline = (slowest * (iterations - 1) + alone) / iterations / constants.balance
     clock = chip.clock_hz
@@ -102,7 +103,8 @@ def project(
     host_s = bytes_host / chip.pcie_bandwidth
     links = max(memory_s, peer_s, host_s) * clock
     if pipeline < links:
-        # The links decide, so stages get only the units that keep up with them. Source: ours; the time is the same.
+        # The links are the bottleneck, so stages get only the units that keep up with them. Source: ours; the time is
+        # the same.
         spare = pipeline / slowest / links if slowest else 0.0
         shares = [min(cost.pcus, float(ceil(cost.load * spare))) for cost in costs]
     longest = max(pipeline, links)
@@ -170,7 +172,7 @@ def _number(decided: Mapping[str, object], key: str) -> int:
 
 
 def balance_units(loads: Sequence[float], units: float) -> list[float]:
-    """Return the units for each load, so that the slowest stage is as fast as can be; shares add up to at most
+    """Return the units for each load, so that the slowest stage is as fast as possible; shares add up to at most
     ``units``.
 
     ``loads`` are cycles on one unit. A stage with work gets whole units if each stage can have one.
@@ -222,7 +224,7 @@ class Constants:
 @cache
 def load_constants() -> Constants:
     """Load the constants that come with the compiler."""
-    import yaml  # who only needs to know what operators do reads no file
+    import yaml  # without a projection, the file is not read
 
     text = files("rdukit_compiler.cost").joinpath("constants.yaml").read_text(encoding="utf-8")
     return Constants(**yaml.safe_load(text))

@@ -1,13 +1,13 @@
 """Traffic: the tensors of a section that the chip would move through device memory.
 
-The emulation keeps what a host computes its backward from fastest. The chip's own trade is another: arithmetic that
-is no matrix product rides along in the pipeline, device memory is what is short. So of what a forward hands to its
-backward only that is counted which a matrix product made; norms, activation functions, softmax of stored scores,
-casts, views and dropout masks (from their seed) are made again from tensors that are in memory anyway. Of a table
-that is only looked up, the rows that are read are counted.
+The emulation keeps the tensors from which a host computes backward fastest. The chip trades otherwise: arithmetic other
+than matrix products is free in the pipeline, and device memory is scarce. So of the tensors that forward keeps for
+backward, only results of matrix products count. Norms, activation functions, softmax of stored scores, casts, views and
+dropout masks (from their seed) are recomputed from tensors that are in memory anyway. Of a table that is only looked
+up, the rows that are read count.
 
 Source: ours. The reason is the published traffic of a BERT-large step (compiler reference 9.4: 65 GB/s for 0.606 s),
-which is half of what it would be if all of that were stored. The arithmetic done again is not counted.
+which is half of the traffic if all of that were stored. Recomputed arithmetic is not counted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,17 +17,17 @@ from rdukit.pef.kernel import KernelGraph, KernelNode, references
 from rdukit.pef.model import ITEM_BYTES
 from rdukit_compiler.cost.work import GEMM_COUNTS, Shape, base_name
 
-#: Not made again: they gather from memory, or need all of a batch before the first element.
+#: Operators that are not recomputed: they gather from memory, or need a whole batch before the first element.
 _STORED = frozenset({"embedding", "index", "index_select", "gather", "topk", "sort", "cumsum"})
 
 
 def derivable_extras(kernel: KernelGraph, outputs: int) -> dict[int, frozenset[str]]:
-    """Return the extra outputs of a forward kernel that backward can make again without a matrix product.
+    """Return the extra outputs of a forward kernel that backward can recompute without a matrix product.
 
     Args:
         kernel: a forward; its first ``outputs`` outputs are the section's own, the rest are kept for backward.
     Returns:
-        Position among the extras → names of the kernel's values, all in memory, that it is made from.
+        Position among the extras → names of the kernel's values, all in memory, from which it is computed.
     """
     in_memory = {spec.name for spec in kernel.inputs} | {name for name in kernel.outputs[:outputs] if name}
     extras = {name: index for index, name in enumerate(kernel.outputs[outputs:]) if name}

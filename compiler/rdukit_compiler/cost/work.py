@@ -1,7 +1,7 @@
-"""Work of one operator: floating-point operations, bytes it touches on chip, and which units it needs.
+"""Work of one operator: floating-point operations, bytes read and written on chip, and the units that it needs.
 
-Forward and backward ATen operators, and our own optimizer operators. A name that is not listed counts as
-element-wise: ours, because most that are not listed are, and a projection is better than a refusal.
+Forward and backward ATen operators, and our own optimizer operators. An operator that is not listed counts as
+element-wise (ours): most unlisted ones are, and a projection is better than a refusal.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,12 +24,14 @@ class WorkKind(StrEnum):
     ELEMENTWISE = "elementwise"
     REDUCTION = "reduction"
     MOVEMENT = "movement"  # copies: no arithmetic
-    VIEW = "view"  # nothing happens on the chip
+    VIEW = "view"  # no work on the chip
 
 
 @dataclass(frozen=True, slots=True)
 class OpWork:
-    """Work of one operator. ``bytes`` pass through PMU memory; ``rows`` is how finely its output can be streamed."""
+    """Work of one operator. ``bytes`` pass through PMU memory; ``rows``: number of parts in which its output can be
+    streamed.
+    """
 
     flops: int
     kind: WorkKind
@@ -113,7 +115,7 @@ def _convolution(inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
 
 
 def _convolution_backward(inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
-    """Count one product per gradient of x and weight that is asked for. Inputs: grad_output, x, weight."""
+    """Count one product for each requested gradient of x and weight. Inputs: grad_output, x, weight."""
     gradient, weight = inputs[0], inputs[2]
     asked = sum(out[0] in (inputs[1][0], weight[0]) for out in outputs) or 2
     return 2 * _elements(gradient) * prod(weight[0][1:]) * min(asked, 2)
@@ -151,7 +153,7 @@ def _grouped_outer_product(inputs: Sequence[Shape], outputs: Sequence[Shape]) ->
 
 
 def _einsum(inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
-    """Bound the count without the equation: axes of neither output nor the other input are summed."""
+    """Bound the count without the equation: axes that are in neither the output nor the other input are summed."""
     total, made = prod(_elements(s) for s in inputs[:2]), sum(map(_elements, outputs)) or 1
     return 2 * max(made, round(sqrt(total * made)))
 
@@ -184,7 +186,7 @@ GEMM_INPUTS: Final[Mapping[str, int]] = {
     "_scaled_dot_product_efficient_attention_backward": 4,
 }  # fmt: skip
 
-#: Operations per element of the largest tensor, for operators that need a whole row or more before they can answer.
+#: Operations per element of the largest tensor, for operators that need a whole row or more before their first result.
 REDUCTION_FLOPS: Final[Mapping[str, int]] = {
     "sum": 1, "mean": 1, "amax": 1, "amin": 1, "max": 1, "min": 1, "argmax": 1, "argmin": 1, "prod": 1, "any": 1,
     "all": 1, "cumsum": 1, "topk": 4, "sort": 8, "norm": 2, "linalg_vector_norm": 2, "var": 3, "std": 3, "var_mean": 3,
@@ -203,7 +205,7 @@ REDUCTION_FLOPS: Final[Mapping[str, int]] = {
     "embedding_dense_backward": 1, "scatter_add": 1, "index_add": 1, "index_put": 1,
 }  # fmt: skip
 
-#: Operations per element; what is not here counts as one.
+#: Operations per element; unlisted operators count as one.
 ELEMENTWISE_FLOPS: Final[Mapping[str, int]] = {
     "gelu": 10, "gelu_backward": 16, "silu": 5, "silu_backward": 8, "tanh": 6, "tanh_backward": 3, "sigmoid": 4,
     "sigmoid_backward": 3, "exp": 4, "log": 4, "pow": 4, "rsqrt": 2, "sqrt": 2, "erf": 6, "sin": 4, "cos": 4,
@@ -211,7 +213,7 @@ ELEMENTWISE_FLOPS: Final[Mapping[str, int]] = {
     "addcmul": 3, "addcdiv": 3, "native_dropout": 2, "dropout": 2, "div": 1, "lerp": 3,
 }  # fmt: skip
 
-#: Operations per element that is written: parameters and states alike.
+#: Operations per written element of parameters and states.
 OPTIMIZER_FLOPS: Final[Mapping[str, int]] = {
     "sgd": 2, "adamw": 5, "adam": 5, "adamamsgrad": 6, "adamwamsgrad": 6, "sparseadamw": 5, "adagrad": 4,
     "_fused_sgd": 2, "_fused_adam": 5, "_fused_adamw": 5, "clip_grad_norm": 3,

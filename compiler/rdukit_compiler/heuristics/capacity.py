@@ -1,10 +1,10 @@
 """Capacity: the units that operators occupy on the chip, and packing them into sections that fit.
 
-A section's batch streams through it in tiles, cut along all axes but those that an operator needs whole. Every
+A section's batch streams through it in tiles, cut along all axes except those that an operator needs whole. Every
 tensor between operators has two buffers of one tile. Weights stay on chip, unless together they need more than half
 of the section's SRAM: then blocks of them stream through, so weights alone never force a cut.
 
-Source: compiler reference 7.2, 9.2 (limits). How many PCUs an operator needs at least is ours, see ``constants.yaml``.
+Source: compiler reference 7.2, 9.2 (limits). An operator's minimum of PCUs is ours: see ``constants.yaml``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,13 +18,13 @@ from rdukit_compiler.cost.model import load_constants
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
 from rdukit_compiler.operators.vocabulary import is_gemm, is_trivial, is_view
 
-#: Tiles that a stream is cut into at least; more when the buffers do not fit otherwise. Source: ours.
+#: Minimum tiles of a stream; it has more if the buffers would not fit. Source: ours.
 FIRST_ITERATIONS = 64
-#: Tiles for each operator of a section at least: filling and draining the pipeline costs time. Source: ours.
+#: Minimum tiles for each operator of a section: filling and draining the pipeline costs time. Source: ours.
 ITERATIONS_PER_STAGE = 8
-#: Cut in the last part of what fits, where the least has to go through memory. Source: ours.
+#: Last part of the operators that fit, in which the cut with the least memory traffic is chosen. Source: ours.
 CUT_WINDOW = 0.25
-#: Part of a section's PCUs that one GEMM asks for at most; a wider one takes more passes. Source: ours.
+#: Maximum part of a section's PCUs that one GEMM asks for; a wider one takes more passes. Source: ours.
 LARGEST_GEMM = 0.75
 
 
@@ -42,7 +42,7 @@ class SectionLimits:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Units that a section occupies at the coarsest tiling that fits; at the finest if none does."""
+    """Units that a section occupies at the coarsest tiling that fits, or at the finest if none fits."""
 
     pcus: int
     pmus: int
@@ -70,7 +70,9 @@ def section_limits(
 def footprint(
     graph: ModelGraph, operators: Sequence[Operator], limits: SectionLimits, *, streamed: bool = False
 ) -> Footprint:
-    """Return the footprint of ``operators`` as one section; ``streamed``: though the weights could stay on chip."""
+    """Return the footprint of ``operators`` as one section; ``streamed``: stream the weights even if they could stay on
+    chip.
+    """
     load = _Load(graph, limits)
     for operator in operators:
         load.add(operator)
@@ -80,8 +82,8 @@ def footprint(
 def pack(graph: ModelGraph, operators: Sequence[Operator], limits: SectionLimits) -> list[tuple[Operator, ...]]:
     """Cut ``operators``, which are in graph order, into as few runs as fit the limits, one after the other.
 
-    Within the last quarter of what fits, the cut goes where the fewest bytes cross. Views and constants at a cut go
-    with what comes after.
+    Within the last quarter of the operators that fit, the cut is where the fewest bytes cross. Views and constants at a
+    cut belong to the section after it.
 
     Raises:
         DoesNotFit: one operator alone exceeds the limits; carries the numbers.
@@ -171,7 +173,7 @@ class _Load:
         if value.name in self.weights or value.name in self.activations:
             return
         self.memory_bytes += value.bytes
-        if looked_up:  # rows of a table come from memory one by one
+        if looked_up:  # rows of a table are read from memory one by one
             self.activations.add(value.name)
             self.tables += 2 * _block_bytes(value, 1)
         else:
@@ -192,7 +194,7 @@ class _Load:
 
 
 def pcu_demand(graph: ModelGraph, operator: Operator, limits: SectionLimits) -> int:
-    """Return the PCUs that an operator needs at least: by output columns for a GEMM, none for a view, else one."""
+    """Return an operator's minimum of PCUs: by output columns for a GEMM, none for a view, otherwise one."""
     if is_view(operator) or not operator.inputs:
         return 0
     if not is_gemm(operator):
@@ -222,7 +224,7 @@ def _pmu_bytes(limits: SectionLimits) -> int:
 
 
 def _best_cut(graph: ModelGraph, operators: Sequence[Operator], start: int, end: int) -> int:
-    """Return the cut of ``operators[start:end]`` where the least crosses; the later of equals."""
+    """Return the cut of ``operators[start:end]`` where the fewest bytes cross; the later of equals."""
     last_use: dict[str, int] = {}
     for index in range(start, len(operators)):
         for name in operators[index].inputs:

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 def load_choices(options: CompileOptions, graphs: Sequence[ModelGraph]) -> CutOptions:
-    """Read every file that ``options`` names, and check that the words in it mean something for ``graphs``.
+    """Read every file that ``options`` names, and check that their names exist in ``graphs``.
 
     Raises:
         RuleError, InvalidArgument: a file is missing or wrong.
@@ -42,7 +42,7 @@ def load_choices(options: CompileOptions, graphs: Sequence[ModelGraph]) -> CutOp
 def report_rules(
     choices: CutOptions, graphs: Sequence[ModelGraph], plans: Sequence[SectionPlan], reporter: Reporter
 ) -> None:
-    """Say of each rule of the user's own files where it matched, and warn of those that matched nowhere."""
+    """Log where each rule of the user's files matched, and warn of rules without a match."""
     if choices.own_rules and choices.mode != "o1":
         reporter.warning(f"fusion rules count in mode o1 only, and this compile is {choices.mode}: add -o1")
         return

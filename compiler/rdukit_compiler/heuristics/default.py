@@ -1,4 +1,4 @@
-"""Default heuristic, which takes any group, and the decisions that all heuristics make alike.
+"""Default heuristic, which accepts any group, and the decisions that all heuristics share.
 
 Source: compiler reference 7.2, "default O3": pack in topological order while PCU, PMU and SRAM fit, balance the
 parallel factors, cut preferably at small tensors.
@@ -15,7 +15,7 @@ from rdukit_compiler.ir import Operator, ValueKind
 from rdukit_compiler.operators.vocabulary import is_gemm
 from rdukit_compiler.patterns.syntax import Scalar
 
-#: Part of the tiles' device memory that saved activations of one section may take before they are recomputed. Ours.
+#: Part of the tiles' device memory beyond which one section's activations are recomputed instead of saved. Ours.
 RECOMPUTE_ABOVE = 0.25
 
 
@@ -57,7 +57,9 @@ def common_decisions(request: HeuristicRequest, limits: SectionLimits) -> dict[s
 
 
 def saved_bytes(request: HeuristicRequest) -> int:
-    """Return the bytes of activations inside the group, made and read by its operators, which backward would read."""
+    """Return the bytes of the group's inner activations, written and read by its operators, which backward would
+    read.
+    """
     made = {name for operator in request.operators for name in operator.outputs}
     read = {name for operator in request.operators for name in operator.inputs}
     values = request.graph.values
@@ -66,7 +68,7 @@ def saved_bytes(request: HeuristicRequest) -> int:
 
 @heuristic(DEFAULT)
 class DefaultO3:
-    """Takes everything."""
+    """Accepts every group."""
 
     parameters = frozenset({"tp_dim"})
 

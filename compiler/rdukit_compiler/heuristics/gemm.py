@@ -1,8 +1,8 @@
 """Heuristics for groups dominated by matrix products.
 
-- SAFE_GEMM: element-wise operators are fused along. One section per 1-3 GEMMs, degrees from ``set`` keys or the largest
-  with 70 % utilisation, and "safe": 20 % of the units stay unused.
-- SAFE_INFERENCE_GEMM: the same for inference, where few rows meet many weights: weights always stream.
+- SAFE_GEMM: fuses element-wise operators too. One section has 1 to 3 GEMMs. Degrees come from ``set`` keys, or are the
+  largest with 70 % utilisation. "Safe" means that 20 % of the units stay unused.
+- SAFE_INFERENCE_GEMM: the same for inference, with few rows and many weights: weights always stream.
 - GPT2_QKV: a norm and one to three products of its output, as one product with their columns side by side.
 
 Source: compiler reference 7.2.

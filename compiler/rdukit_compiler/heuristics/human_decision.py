@@ -1,4 +1,4 @@
-"""Human decisions: a JSON file in which a user cuts sections in the compiler's place.
+"""Human decisions: a JSON file in which a user cuts sections instead of the compiler.
 
 The vendor's schema is not public. Any JSON object is accepted; of its keys only ours count, the others are named in
 one warning and change nothing::
@@ -6,8 +6,8 @@ one warning and change nothing::
     {"sections": [["*attention*"], ["*mlp__up*", "*mlp__down*"]],
      "heuristics": {"*attention*": "MHA"}}
 
-``sections``: lists of name patterns; what the patterns of one list match is one section, if it fits and no path leaves
-it and comes back, and the rest is cut as the mode does. ``heuristics``: section pattern → heuristic of its section.
+``sections``: lists of name patterns. The operators that one list matches are one section, if they fit and no path
+leaves and re-enters the section; the mode cuts the rest. ``heuristics``: section pattern → heuristic of its section.
 
 Source: compiler reference 4.7 (files exist, schema unknown); the keys are ours.
 """
@@ -29,7 +29,7 @@ KEYS = ("sections", "heuristics")
 
 @dataclass(frozen=True, slots=True)
 class HumanDecision:
-    """Decisions of one file. ``ignored``: its keys that mean nothing here."""
+    """Decisions of one file. ``ignored``: its unknown keys."""
 
     sections: tuple[tuple[str, ...], ...] = ()
     heuristics: Mapping[str, str] = field(default_factory=dict)
@@ -40,7 +40,7 @@ def load_human_decision(path: Path) -> HumanDecision:
     """Read a human decision file.
 
     Raises:
-        InvalidArgument: there is none, it is not a JSON object, or one of our keys has another form than above.
+        InvalidArgument: the file is missing, is not a JSON object, or one of our keys has another form than above.
     """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
@@ -61,13 +61,13 @@ def load_human_decision(path: Path) -> HumanDecision:
 
 
 def decided_matches(graph: ModelGraph, decision: HumanDecision) -> tuple[tuple[Match, ...], tuple[str, ...]]:
-    """Return the sections that a human decided, as matches in the file's order, and warnings: patterns that match
-    nothing.
+    """Return the sections that a human decided, as matches in the file's order, and warnings about patterns without a
+    match.
 
     An operator belongs to the first list that names it.
 
     Raises:
-        InvalidArgument: a section cannot be one, because a path leaves it and comes back.
+        InvalidArgument: a path leaves a section and re-enters it.
     """
     topology = Topology(graph)
     groups = OperatorGroups(topology)
@@ -97,7 +97,7 @@ def decided_matches(graph: ModelGraph, decision: HumanDecision) -> tuple[tuple[M
 
 
 def _named(name: str, patterns: Sequence[str]) -> bool:
-    """Match a name; a decision for an operator of a training graph counts in its evaluation graph too."""
+    """Match a name; a decision for an operator of a training graph also applies to its evaluation graph."""
     called = {name, name_in_training(name)}
     return any(fnmatchcase(each, pattern) for each in called for pattern in patterns)
 

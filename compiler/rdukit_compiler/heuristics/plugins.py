@@ -1,8 +1,8 @@
 """Heuristics from outside: installed packages and single Python files.
 
 A package declares an entry point in the group ``rdukit.heuristics``; its name is the heuristic's, its object a class
-or an instance that meets ``Heuristic``. A file is run and registers classes with ``@heuristic("NAME")``. Both are the
-user's code and are trusted as the program itself is. Nothing that a plug-in decides can exceed the tiles: see
+or an instance that meets ``Heuristic``. A file is executed and registers classes with ``@heuristic("NAME")``. Both are
+the user's code, and as trusted as the program itself. A plug-in's decisions cannot exceed the tiles: see
 ``find_misplacement``. Source: ours; the vendor's plug-ins are shared libraries.
 """
 
@@ -22,7 +22,7 @@ from rdukit_compiler.ir import Operator
 
 #: Entry point group in which packages declare heuristics.
 GROUP: Final = "rdukit.heuristics"
-#: Decisions that are numbers of units, and the limit that each must keep.
+#: Decisions that are numbers of units → the limit of each.
 _LIMITED: Final = {"pcu_limit": "pcus", "pmus": "pmus", "sram_bytes": "sram_bytes"}
 
 
@@ -30,9 +30,9 @@ def load_heuristics(files: Iterable[Path] = (), installed: Iterable[EntryPoint] 
     """Load the heuristics of installed packages and of ``files``, by name.
 
     Args:
-        installed: entry points; those of the running Python unless given.
+        installed: entry points; default: those of the running Python.
     Raises:
-        InvalidArgument: one cannot be loaded, lacks a method, or has a name that is taken.
+        InvalidArgument: a heuristic cannot be loaded, lacks a method, or has a name that is taken.
     """
     found: dict[str, Heuristic] = {}
     for point in _installed(tuple(sys.path)) if installed is None else installed:
@@ -59,10 +59,10 @@ def _installed(path: tuple[str, ...]) -> EntryPoints:
 def find_misplacement(
     request: HeuristicRequest, parts: Sequence[Sequence[Operator]], decisions: Sequence[Decisions]
 ) -> str:
-    """Describe an error in a heuristic's sections: operators lost or out of order, or more than the tiles have.
+    """Describe an error in a heuristic's sections: operators lost or out of order, or more units than the tiles have.
 
     Returns:
-        One sentence with the numbers; empty when all is well.
+        One sentence with the numbers; empty if there is no error.
     """
     if [o.name for part in parts for o in part] != [o.name for o in request.operators] or not all(parts):
         return "its sections do not hold the group's operators, each once and in order"

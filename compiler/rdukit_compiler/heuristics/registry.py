@@ -10,10 +10,10 @@ from rdukit.hardware import ChipSpec
 from rdukit_compiler.ir import ModelGraph, Operator
 from rdukit_compiler.patterns.syntax import Scalar
 
-#: Name of the heuristic that takes whatever no other one does.
+#: Name of the heuristic for groups that no other heuristic accepts.
 DEFAULT: Final = "default"
 
-#: What was decided, ready for JSON: see ``heuristics.decide.common_decisions`` for the keys that all have.
+#: Decisions, ready for JSON; ``heuristics.default.common_decisions`` has the common keys.
 Decisions = Mapping[str, object]
 
 
@@ -57,7 +57,7 @@ class Heuristic(Protocol):
 
 
 _REGISTER: dict[str, Heuristic] = {}
-#: Where ``@heuristic`` puts classes now: the register, but while a plug-in file runs.
+#: Mapping that ``@heuristic`` fills: the registry, or another one while a plug-in file runs.
 _target: ContextVar[dict[str, Heuristic]] = ContextVar("heuristic target", default=_REGISTER)
 
 
@@ -75,7 +75,7 @@ def heuristic(name: str) -> Callable[[type], type]:
 
 @contextlib.contextmanager
 def registering() -> Iterator[dict[str, Heuristic]]:
-    """Make ``@heuristic`` fill the mapping given here and not the registry, while the block lasts."""
+    """Make ``@heuristic`` fill this mapping instead of the registry while the block lasts."""
     made: dict[str, Heuristic] = {}
     token = _target.set(made)
     try:

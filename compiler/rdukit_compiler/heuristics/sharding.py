@@ -59,7 +59,7 @@ def _at_least_one(m: int, k: int, n: int) -> Gemm:
 
 
 def utilisation(gemm: Gemm, m: int, n: int, k: int) -> float:
-    """Return the part of the PCUs' lanes and stages that do useful work at these degrees; the rest is padding."""
+    """Return the part of the PCUs' lanes and stages that does useful work at these degrees; the rest is padding."""
     rows = gemm.m / (m * ceil(gemm.m / m))
     columns = gemm.n / (n * ceil(gemm.n / n / LANES) * LANES)
     depth = gemm.k / (k * ceil(gemm.k / k / STAGES) * STAGES)
@@ -70,7 +70,7 @@ def choose_sharding(gemm: Gemm, pcus: int, settings: Mapping[str, Scalar]) -> di
     """Return the degrees and parallel factor of a GEMM on ``pcus`` PCUs.
 
     Degrees in ``settings`` are kept; the others are the largest powers of two that leave utilisation at 70 % or more,
-    or at what it is without sharding where that is less, and the product within ``pcus``.
+    or at the unsharded utilisation if that is less, and whose product is within ``pcus``.
 
     Returns:
         ``m_shard_degree``, ``n_shard_degree``, ``k_shard_degree``, ``par_factor`` (PCUs per shard), ``utilisation``.

@@ -1,1 +1,1 @@
-"""Operators one by one: their names, the form in which each is traced, and which the device has."""
+"""Operators: their names, the form in which each is traced, and those that the device supports."""

@@ -1,7 +1,7 @@
-"""Operators of a model graph whose gradient the program wrote itself: ``rdukit.custom_function``.
+"""Operators of a model graph with a gradient from the program: ``rdukit.custom_function``.
 
-Such an operator passes on the results of a custom function's forward, with the gradient that its backward gives. The
-backward is a graph in text among the operator's arguments, so that any comparison of operators compares it too.
+Such an operator returns the results of a custom function's forward, with the gradient of its backward. The backward is
+a graph in text among the operator's arguments, so that a comparison of operators includes it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,8 +10,8 @@ from typing import Final
 from rdukit.pef.kernel import KernelGraph, KernelNode, Ref, kernel_from_json, packed_spec, parse_operator
 from rdukit_compiler.ir import ModelGraph, Operator, Value
 
-#: (outputs, entries, saved, backward, refusal): tensors that forward made, its differentiable arguments, what backward
-#: reads besides incoming gradients, the backward as text, and why there is none.
+#: (outputs, entries, saved, backward, refusal): forward's results, its differentiable arguments, the values that
+#: backward reads besides incoming gradients, the backward as text, and the reason if there is none.
 CUSTOM_FUNCTION: Final = "rdukit.custom_function.default"
 
 _GETITEM: Final = "getitem"
@@ -30,7 +30,7 @@ def backward_text(graph: ModelGraph, inputs: Sequence[str], gradients: Sequence[
 
 
 def pass_on_text(value: Value) -> str:
-    """Return the backward that gives the one incoming gradient as it is."""
+    """Return the backward that returns its only incoming gradient unchanged."""
     return KernelGraph((packed_spec("g", value.dtype, value.shape),), (), ("g",)).to_json().decode()
 
 
@@ -41,7 +41,7 @@ def backward_operators(operator: Operator) -> Iterator[Operator]:
 
 
 def operators_of(graph: KernelGraph, module: str) -> Iterator[Operator]:
-    """Yield the calls of a backward, each with the values that it makes."""
+    """Yield the calls of a backward, each with its results' values."""
     made: dict[str, list[str]] = {}
     for node in graph.nodes:
         if node.op == _GETITEM and isinstance(node.args[0], Ref) and node.args[0].name in made:

@@ -1,9 +1,9 @@
 """Lookups and writes at positions, with gradients that are static and accurate.
 
-torch's bf16 gradient of a lookup adds in bf16: a row that many indices name would stop growing at 256 equal parts, and
-a frequent token's gradient is off by half and more. The device's gradients accumulate wider and are rounded once (SDK
-reference 16). A write under a mask is differentiated by torch by asking which positions there are, and how many depends
-on data; here a mask of the positions does the same.
+torch's bf16 gradient of a lookup adds in bf16: the gradient of a row that many indices name stops growing after 256
+equal terms, and a frequent token's is off by half or more. The device accumulates in a wider dtype and rounds once (SDK
+reference 16). torch differentiates a masked write through the list of positions, whose length depends on data; here a
+mask of the positions replaces it.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ def embedding(
     sparse: bool = False,
 ) -> torch.Tensor:  # fmt: skip
     """Compute ``aten.embedding``: weight [N, D], indices [...] → [..., D]."""
-    if not _adds_narrowly(weight):  # the device's gradients are dense: a sparse one is the same numbers
+    if not _adds_narrowly(weight):  # the device's gradients are dense: a sparse gradient has the same numbers
         return aten.embedding.default(weight, indices, padding_idx, scale_grad_by_freq)  # type: ignore[no-any-return]
     made: torch.Tensor = _Embedding.apply(weight, indices, padding_idx, scale_grad_by_freq)  # type: ignore[no-untyped-call]
     return made
@@ -49,7 +49,7 @@ def index(source: torch.Tensor, indices: list[torch.Tensor | None]) -> torch.Ten
 def one_hot(indices: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     """Compute ``aten.one_hot``: indices [...] → [..., num_classes] int64.
 
-    torch's own form of a trace compares, and makes rows of zeros of what is out of range; a lookup refuses that.
+    torch's traced form compares, and returns rows of zeros for indices out of range; a lookup refuses these.
     """
     if num_classes < 1:
         return aten.one_hot.default(indices, num_classes)  # type: ignore[no-any-return]
@@ -135,7 +135,7 @@ class _MaskedPut(torch.autograd.Function):
 
 
 def index_fill(target: torch.Tensor, axis: int, index: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Compute ``aten.index_fill.int_Tensor``: value [] at each place of ``index`` along ``axis``."""
+    """Compute ``aten.index_fill.int_Tensor``: value [] at each position of ``index`` along ``axis``."""
     if not (torch.is_grad_enabled() and value.requires_grad):
         return aten.index_fill.int_Tensor(target, axis, index, value)  # type: ignore[no-any-return]
     size = target.shape[axis] if target.dim() else 1

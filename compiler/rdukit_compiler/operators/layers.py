@@ -1,9 +1,10 @@
 """Convolutions, dropout and LSTMs in operators that can be differentiated, cut and split.
 
-A convolution weight's gradient is a sum over batch and positions; torch's bf16 form adds in bf16 where the processor
-has no bf16 convolutions, about 2 % off at a batch of 64. The device accumulates wide and rounds once (SDK reference
-16). torch's dropout fills a mask in place. An LSTM is a layer of our own operator (``rdukit.lstm_layer``) between
-products of torch's; in bf16 the recurrence is in f32 and each layer's result is rounded once.
+The gradient of a convolution's weight is a sum over batch and positions. On processors without bf16 convolutions,
+torch's bf16 form adds in bf16, which is about 2 % off at a batch of 64. The device accumulates in a wider dtype and
+rounds once (SDK reference 16). torch's dropout fills a mask in place. An LSTM is a layer of our own operator
+(``rdukit.lstm_layer``) between products of torch's; in bf16 the recurrence is in f32 and each layer's result is rounded
+once.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +21,9 @@ _DTYPES: Final = frozenset({torch.float32, torch.bfloat16})
 
 
 def convolution_form(op: str) -> Callable[..., torch.Tensor]:
-    """Return the function to call for ``aten.conv2d.default`` and its like: x [N, C, …], weight, bias → [N, K, …]."""
+    """Return the function to call for ``aten.conv2d.default`` and similar operators: x [N, C, …], weight, bias → [N, K,
+    …].
+    """
     plain = callable_of(op)
     is_transposed = "transpose" in op
     names = ("stride", "padding", "output_padding", "groups", "dilation") if is_transposed else (
@@ -75,7 +78,9 @@ class _Convolution(torch.autograd.Function):
 
 
 def dropout(x: torch.Tensor, p: "float | torch.Tensor", train: bool) -> torch.Tensor:
-    """Drop out by operators that can be split; torch's own form fills a mask in place. The rate may be a tensor []."""
+    """Apply dropout in operators that can be split; torch's own form fills a mask in place. The rate may be a tensor
+    [].
+    """
     if isinstance(p, torch.Tensor) or (train and 0 < p < 1):
         return _scaled(x, torch.rand(x.shape, dtype=torch.float32, device=x.device), p)
     made: torch.Tensor = torch.ops.aten.dropout.default(x, p, train)
@@ -92,7 +97,9 @@ def feature_dropout(x: torch.Tensor, p: "float | torch.Tensor", train: bool) -> 
 
 
 def _scaled(x: torch.Tensor, numbers: torch.Tensor, p: "float | torch.Tensor") -> torch.Tensor:
-    """Keep ``x`` where a uniform number is at least ``p``, so scaled that its mean stays; zeros for a rate of 1."""
+    """Keep ``x`` where a uniform number is at least ``p``, and scale it to keep its mean; return zeros for a rate of
+    1.
+    """
     kept = x * (numbers >= p)
     return kept * (1 - p).clamp_min(1e-6).reciprocal() if isinstance(p, torch.Tensor) else kept * (1 / (1 - p))
 
@@ -105,7 +112,7 @@ def lstm(
 
     Args:
         x: [T, B, C], or [B, T, C]. states: h and c, each [layers * directions, B, H].
-        params: by layer and direction, weights [4H, C] and [4H, H], and with biases two of [4H].
+        params: by layer and direction: weights [4H, C] and [4H, H], and, with biases, two of shape [4H].
         rate: of dropout between layers.
     Returns:
         y [T, B, directions * H], or [B, T, …]; h and c after the last steps, shaped as ``states``.

@@ -14,7 +14,7 @@ from rdukit_compiler.torch_private import OpOverload
 
 GETITEM = "getitem"
 
-#: What Python's operators on integers are called by torch → the same operator under its own name, which a PEF may hold.
+#: torch's name of a Python operator on integers → the ATen operator, which a PEF may hold.
 _PYTHON_WORDS: Final[Mapping[str, str]] = {
     f"aten.__{mark}{python}__.{kind}": f"aten.{own}{'_' if mark else ''}.{kind if kind == 'Tensor' else scalar}"
     for python, own, scalar in (
@@ -44,10 +44,11 @@ def callable_of(op: str) -> Callable[..., Any]:
 
 
 def define_operators(signatures: Mapping[str, str], shapes: Mapping[str, Callable[..., Any]]) -> torch.library.Library:
-    """Define operators ``rdukit::<name>`` that are traced and compute nothing; they exist while the library is held.
+    """Define operators ``rdukit::<name>`` for tracing, without an implementation; they exist as long as the library.
 
     Args:
-        signatures: by name, in torch's schema language. shapes: what each gives for fake tensors.
+        signatures: by name, in torch's schema language. shapes: functions that return each operator's result for fake
+            tensors.
     """
     library = torch.library.Library("rdukit", "FRAGMENT")  # type: ignore[no-untyped-call]
     for name, signature in signatures.items():
@@ -66,7 +67,7 @@ def name_of(target: object) -> str:
 
 
 def find_functional(op: str) -> str | None:
-    """Find what overwrites nothing and takes the same arguments: ``aten.relu_.default`` → ``aten.relu.default``."""
+    """Find the functional operator with the same arguments: ``aten.relu_.default`` → ``aten.relu.default``."""
     name = parse_operator(op)
     word = name.word.removesuffix("_")
     packet: Any = getattr(getattr(torch.ops, name.namespace), word, None)
@@ -81,7 +82,7 @@ def find_functional(op: str) -> str | None:
 
 
 def _arguments_of(overload: Any) -> list[tuple[str, str]]:
-    """Return the types, and names but for the first's: ``dropout_`` calls it otherwise than ``dropout``."""
+    """Return the arguments' types, and all names but the first, in which ``dropout_`` and ``dropout`` differ."""
     return [(a.name if place else "", str(a.type)) for place, a in enumerate(overload._schema.arguments)]
 
 
@@ -99,7 +100,7 @@ def decode(argument: Argument, values: Mapping[str, Any]) -> Any:
 
 
 def decode_special(kind: str, text: str) -> Any:
-    """Return the torch object that a ``Special`` names. Scalars have none: they exist only at run time."""
+    """Return the torch object that a ``Special`` names. Run-time scalars have no such object."""
     match kind:
         case "dtype" | "memory_format" | "layout":
             return getattr(torch, text)

@@ -1,4 +1,4 @@
-"""Our own operators in portable graphs: layers with weights of few bits, products of groups of rows, layers of LSTMs.
+"""Our own operators in portable graphs: layers with quantized weights, products of groups of rows, LSTM layers.
 
 Each is traced by its schema and the shapes of its results, and computes nothing here; the runtime has its code.
 
@@ -6,13 +6,13 @@ Each is traced by its schema and the shapes of its results, and computes nothing
   in f32.
 - ``int4_linear``: a weight [N, K] is uint8 [N, bytes], two elements a byte, with a scale in bf16 for each group of
   elements of its rows [N, K / 32].
-- ``grouped_product``: groups of rows with a matrix each, as mixtures of experts have them. How many rows a group has
-  depends on data; how many there are in all does not. torch's own operator exists for bf16 only where graphs are
-  recorded, and has no gradient for every layout. Rows behind the last group give zeros, where torch leaves them open.
-- ``lstm_layer``: one layer over all steps. As torch's operators it would be a dozen a step: a graph that grows with the
-  sequence, a saved tensor for each, and weight gradients that are added up step by step. Here the recurrence alone is
-  an operator; the products over all steps at once stay torch's. Everything is f32; gates are in torch's order: input,
-  forget, cell, output.
+- ``grouped_product``: groups of rows with a matrix each, as mixtures of experts have them. The number
+  of rows in a group depends on data; their total does not. torch's own operator can be recorded only in bf16, and lacks
+  a gradient for some layouts. Rows after the last group give zeros, where torch leaves them undefined.
+- ``lstm_layer``: one layer over all steps. torch's operators would be a dozen for each step: the graph would grow with
+  the sequence, save a tensor for each operator, and add up weight gradients step by step. Here only the recurrence is
+  an operator; the products over all steps stay torch's. Everything is f32; gates are in torch's order: input, forget,
+  cell, output.
 
 Source: ours; torch's ``grouped_mm``; Hochreiter and Schmidhuber (1997) with forget gates.
 """
@@ -42,7 +42,7 @@ _SCHEMAS: Final = {
     # dy [S, N] → [G, K, N]: each group's x transposed times its dy.
     "grouped_outer_product": "(Tensor x, Tensor dy, Tensor ends) -> Tensor",
     # gates [T, B, 4H]: the input's part and the biases; w [4H, H]; h0, c0 [B, H] → y [T, B, H], the last c [B, H], and
-    # what the gradient needs [T, B, 5H], gates and c, or nothing [0].
+    # the gradient's operand [T, B, 5H] (gates and c), or an empty tensor [0].
     "lstm_layer": (
         "(Tensor gates, Tensor w, Tensor h0, Tensor c0, bool is_reversed, bool is_kept) -> (Tensor, Tensor, Tensor)"
     ),
@@ -102,7 +102,9 @@ def grouped_mm(
     x: torch.Tensor, w: torch.Tensor, offs: torch.Tensor | None = None, bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """Compute ``aten._grouped_mm`` in operators that every dtype has: rows by groups, or a batch; else torch's own."""
+    """Compute ``aten._grouped_mm`` in operators that support every dtype: rows by groups, or a batch; otherwise call
+    torch's.
+    """
     if bias is not None or x.dim() + w.dim() != (5 if offs is not None else 6):
         return torch.ops.aten._grouped_mm.default(x, w, offs, bias, out_dtype)  # type: ignore[no-any-return]
     dtype = torch.promote_types(x.dtype, w.dtype)

@@ -1,4 +1,4 @@
-"""Calling one operator of a model graph: how a section is traced, and how dtypes are found."""
+"""Calls one operator of a model graph, to trace a section or to infer dtypes."""
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ from rdukit_compiler.operators.vocabulary import LOSSES, RUNNING_SUMS
 from rdukit_compiler.torch_private import DisableTorchFunction, quiet_failures
 
 #: Operators that take indices or class labels → the positions of those operands. torch refuses narrow integers there,
-#: in part only when it computes; the device takes them.
+#: some only in execution; the device accepts them.
 _INDEX_OPERANDS: Final[dict[str, tuple[int, ...]]] = {
     **dict.fromkeys(("one_hot",), (0,)),
     **dict.fromkeys(
@@ -49,12 +49,12 @@ _INDEX_OPERANDS: Final[dict[str, tuple[int, ...]]] = {
     ),
     "embedding_bag": (1, 2),
 }  # fmt: skip
-#: Those in which torch refuses int32 too.
+#: Operators in which torch also refuses int32 there.
 _LONG_ONLY: Final = frozenset(
     "cross_entropy_loss nll_loss nll_loss_nd nll_loss2d multi_margin_loss multilabel_margin_loss take put one_hot "
     "index_copy index_fill".split()
 )
-#: Functions of torch that do → the position and the name of that operand.
+#: Functions of torch that also refuse int32 → the position and the name of that operand.
 _INDEXING_FUNCTIONS: Final[dict[str, tuple[int, str]]] = {
     **dict.fromkeys("cross_entropy nll_loss multi_margin_loss multilabel_margin_loss".split(), (1, "target")),
     **dict.fromkeys("gather index_select scatter".split(), (2, "index")),
@@ -66,12 +66,12 @@ _NARROW_OR_INT32 = _NARROW | {torch.int32}
 
 
 def run_operator(operator: Operator, tensors: dict[str, Any]) -> None:
-    """Call one operator on the tensors it names, and add what it makes.
+    """Call one operator on the tensors that it names, and add its results to them.
 
-    Operands of mixed floating dtypes are promoted: legal on the device although torch refuses some of them.
+    Operands of mixed floating dtypes are promoted: the device accepts them, although torch refuses some.
 
     Raises:
-        CompileError: torch refuses the operator all the same.
+        CompileError: torch refuses the operator even then.
     """
     function = _form_of(operator)
     args = [decode(a, tensors) for a in operator.args]
@@ -131,7 +131,7 @@ def _attempt(function: Callable[..., Any], args: list[Any], kwargs: dict[str, An
 def _refusal(operator: Operator, cause: Exception) -> CompileError:
     where = operator.module or "forward"
     why = str(cause)
-    if why.startswith("cond must be a bool"):  # torch's own words for a check of sizes that are 0
+    if why.startswith("cond must be a bool"):  # torch's message for a check of sizes that are 0
         why = "torch's formula refuses these sizes, of which one may be 0"
     return CompileError(f"operator {operator.op_type!r} in module {where!r} cannot run: {why}")
 
@@ -144,7 +144,7 @@ def quiet_refusals(args: Sequence[Any]) -> Iterator[None]:
 
 
 def call_promoting(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Call a torch function; operands that it refuses and the device takes are converted: mixed floats, indices."""
+    """Call a torch function; convert operands that only torch refuses: mixed floats, and narrow indices."""
     try:
         return function(*args, **kwargs)
     except RuntimeError:
@@ -166,7 +166,7 @@ def call_promoting(function: Callable[..., Any], args: Sequence[Any], kwargs: Ma
 def promote_floats(args: Sequence[Any]) -> list[Any] | None:
     """Promote all floating tensors of ``args``, also those in lists, to one dtype; None if they agree already.
 
-    As torch promotes: the widest dtype among those that have dimensions, if there are any.
+    As in torch, the dtype is the widest among tensors with dimensions, if there are any.
     """
     dtype = _common_float(args, args)
     return None if dtype is None else [_converted(a, dtype) for a in args]
@@ -200,7 +200,7 @@ def _converted(value: Any, dtype: torch.dtype) -> Any:
 def as_index(value: Any, narrow: Collection[torch.dtype] = _NARROW) -> Any:
     """Widen integers of the dtypes ``narrow``, also in a list, to int64: the device indexes with them as they are.
 
-    Bytes in a list are masks, as torch reads them, and stay.
+    Bytes in a list are masks, as in torch, and stay.
     """
     if isinstance(value, list | tuple):
         return type(value)(as_index(item, {*narrow} - {torch.uint8}) for item in value)
@@ -214,8 +214,8 @@ def as_index(value: Any, narrow: Collection[torch.dtype] = _NARROW) -> Any:
 def _viewed(op: str) -> Callable[..., Any]:
     """Return a form of the view that copies where the layout does not allow one.
 
-    A cut changes layouts: what forward saw as one block, such as torch's own output of attention, may come from a
-    section of which every output is packed.
+    A cut changes layouts. A tensor that was one block in forward, such as the output of torch's attention, may come
+    from a section, whose outputs are all packed.
     """
 
     def form(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -228,9 +228,9 @@ def _viewed(op: str) -> Callable[..., Any]:
 
 
 def _norm(op: str) -> Callable[..., Any]:
-    """Return a form of the norm in f32 inside, rounded once: torch's own bf16 form keeps mean and deviation in bf16 for
-    its
-    adds up the parameters' gradients in bf16, which stop growing after a few hundred rows. Keeps the dtype of x.
+    """Return a form of the norm in f32 inside, rounded once: the result has the dtype of x.
+
+    torch's own bf16 form adds up the parameters' gradients in bf16, which stop growing after a few hundred rows.
     """
 
     def form(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -243,7 +243,7 @@ def _norm(op: str) -> Callable[..., Any]:
 
 
 def _wide(op: str) -> Callable[..., Any]:
-    """Return a form of the operator in f32, with its result: what a program reads as its loss, and sums that go on.
+    """Return a form of the operator in f32 with an f32 result: for losses that a program reads, and for sums.
 
     torch's own bf16 form of a loss rounds each log-probability, so that one of -10 is off by 0.03 and its gradient by
     3 %, and adds up in bf16 (Source: ours, as the vendor's tolerance of 3e-3 for gradients asks).
@@ -256,7 +256,7 @@ def _wide(op: str) -> Callable[..., Any]:
 
 
 def _rounded_once(op: str) -> Callable[..., Any]:
-    """Return a form in f32, in which the host computes; the result is bf16 again if all floats it reads are."""
+    """Return a form in f32, in which the host computes; the result is bf16 if all its floating operands are."""
 
     def form(*args: Any, **kwargs: Any) -> Any:
         tensors = [*args, *kwargs.values()]
@@ -282,10 +282,10 @@ def custom_function(
     outputs: Sequence[torch.Tensor], entries: Sequence[torch.Tensor], saved: Sequence[torch.Tensor], backward: str,
     refusal: str,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    """Return ``outputs`` as they are, with the gradient that ``backward`` gives for ``entries``.
+    """Return ``outputs`` unchanged; their gradient for ``entries`` is that of ``backward``.
 
     Raises:
-        UnsupportedOperator: when a gradient is asked for and there is none, with ``refusal`` as the reason.
+        UnsupportedOperator: a gradient is needed and there is none; ``refusal`` is the reason.
     """
     plan = (len(outputs), len(entries), backward, refusal)
     made: tuple[torch.Tensor, ...] = _AsWritten.apply(plan, *outputs, *entries, *saved)  # type: ignore[no-untyped-call]
@@ -316,7 +316,7 @@ def _run(graph: KernelGraph, inputs: Sequence[torch.Tensor]) -> list[torch.Tenso
     return [None if name is None else tensors[name] for name in graph.outputs]
 
 
-#: Operators that are called in another form.
+#: Operators that are called in another form than torch's.
 _CONVOLUTIONS = (
     "aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default",
     "aten.conv_transpose1d.default", "aten.conv_transpose2d.input", "aten.conv_transpose3d.input",

@@ -1,9 +1,9 @@
-"""Operators that the device has, the nearest to those that it lacks, and errors that name the operator that is refused.
+"""Operators that the device supports, the nearest ones to those that it lacks, and errors that name a refused operator.
 
-The device runs ATen operators on static tensors. Left out are matrix decompositions, which no tiled dataflow chip
-runs, and operators of other libraries, for which there is no kernel. torch's CPU kernels refuse some calls that fake
-tensors let pass, so that a compiled program would fail when it runs: ``scripts/cpu_kernels.py`` finds both lists by
-running torch's own samples of every operator; run it after an upgrade.
+The device runs ATen operators on static tensors. Matrix decompositions, which no tiled dataflow chip runs, and
+operators of other libraries are not supported. torch's CPU kernels refuse some calls that fake tensors accept; a
+compiled program with these would fail when it runs. ``scripts/cpu_kernels.py`` finds both lists by running torch's own
+samples of every operator; run it after an upgrade.
 
 Source: compiler reference 6 and SDK reference 23 (unsupported operators fail at compile, naming operator and module);
 the families and the nearest operators are ours, as the vendor's full list is not public.
@@ -19,13 +19,13 @@ from rdukit.pef.kernel import parse_operator
 from rdukit_compiler.ir import Operator
 from rdukit_compiler.operators.custom_gradients import CUSTOM_FUNCTION, backward_operators
 
-#: Namespaces whose operators the device has.
+#: Namespaces whose operators the device supports.
 _NAMESPACES: Final = frozenset({"aten", "prims"})
 
-#: What libraries call in the place of ``torch.nn.functional.grouped_mm``, with its first three arguments.
+#: Operators that libraries call instead of ``torch.nn.functional.grouped_mm``, with its first three arguments.
 GROUPED_MM_OF_OTHERS: Final = frozenset({"transformers.grouped_mm_fallback.default"})
 
-#: Operators that the device does not have → the nearest that it has.
+#: Unsupported operators → the nearest supported ones.
 _NEAREST: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         "inverse linalg_inv linalg_inv_ex linalg_solve linalg_solve_ex "
@@ -46,7 +46,7 @@ _NEAREST: Final[Mapping[str, str]] = {
     **dict.fromkeys("matrix_exp linalg_matrix_exp linalg_matrix_power matrix_power".split(), "repeated matmul"),
 }  # fmt: skip
 
-#: Operators that only autograd's own machinery calls → why a graph cannot have them, and what it can.
+#: Operators that only autograd itself calls → why a graph cannot have them, and the alternative.
 REFUSED: Final[Mapping[str, str]] = {
     "aten._make_dual.default": "forward-mode differentiation by dual tensors (torch.autograd.forward_ad) cannot be "
     "compiled; use torch.func.jvp, which is",
@@ -59,7 +59,7 @@ HOST_LABEL: Final = "host"
 
 _POWERS: Final = frozenset({"linalg_matrix_power", "matrix_power"})
 
-#: Names to look for the nearest of an operator from another library. Source: compiler reference 6.2.
+#: Names among which to find the nearest to another library's operator. Source: compiler reference 6.2.
 _KNOWN: Final = (
     "add sub mul div neg pow abs reciprocal rsqrt sqrt exp log minimum maximum cumsum linear matmul bmm addmm einsum "
     "relu gelu silu tanh sigmoid softmax log_softmax leaky_relu dropout layer_norm rms_norm batch_norm group_norm "
@@ -70,7 +70,7 @@ _KNOWN: Final = (
     "roll flip sort one_hot erf sin cos clone"
 ).split()
 
-#: Names of torch's exceptions for a trace that would need values.
+#: Names of the exceptions that torch raises when a trace needs values.
 _NEEDS_VALUES: Final = ("DynamicOutputShapeException", "DataDependentOutputException", "GuardOnDataDependentSymNode")
 #: Operators without a bf16 kernel, forward or backward, by their names without overload.
 WITHOUT_BF16: Final = frozenset(
@@ -101,28 +101,28 @@ SAME_DTYPE: Final = frozenset(
     "grid_sampler_2d grid_sampler_3d group_norm heaviside igamma igammac index_add index_copy index_put index_reduce "
     "instance_norm linalg_cross linear masked_scatter matmul mm mv native_group_norm prelu put "
     "scaled_dot_product_attention scatter scatter_add "
-    "gru gru_cell lstm lstm_cell rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell".split()  # not among torch's samples
+    "gru gru_cell lstm lstm_cell rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell".split()  # torch's samples lack this one
 )
-#: Operators whose parameters must not be narrower than what they normalise.
+#: Operators whose parameters must not be narrower than their operand.
 NORMS: Final = frozenset({"layer_norm", "native_layer_norm", "rms_norm"})
 
 
 def is_supported(operator: Operator) -> bool:
-    """Return whether the device has ``operator``."""
+    """Return whether the device supports ``operator``."""
     name = parse_operator(operator.op)
     if not name.namespace:
-        return True  # Python's getitem, which takes one tensor out of several
+        return True  # Python's getitem, which selects one of several tensors
     if operator.op in GROUPED_MM_OF_OTHERS:
         return True
     if operator.op == CUSTOM_FUNCTION:
         return all(map(is_supported, backward_operators(operator)))
     if operator.op_type in _POWERS:
-        return isinstance(operator.args[1], int) and operator.args[1] >= 0  # repeated products; below, of an inverse
+        return isinstance(operator.args[1], int) and operator.args[1] >= 0  # a negative power needs the inverse
     return name.namespace in _NAMESPACES and name.word.rstrip("_") not in _NEAREST
 
 
 def nearest_supported(operator: Operator) -> str:
-    """Return a hint at what to write instead of an operator that the device does not have."""
+    """Return a hint at what to write instead of an unsupported operator."""
     if (written := _NEAREST.get(operator.op_type.rstrip("_"))) is not None:
         return written
     word = operator.op_type.lower().strip("_")
@@ -143,13 +143,13 @@ def is_guard(operator: Operator) -> bool:
 
 @contextlib.contextmanager
 def refusing(operators: Sequence[Operator], compile_alone: Callable[[Operator], object]) -> Iterator[None]:
-    """Turn whatever torch raises while ``operators`` are compiled as one section into an error that names the one.
+    """Turn an exception of torch while ``operators`` are compiled as one section into an error that names the operator.
 
     Args:
-        compile_alone: compiles one of them as a section of its own.
+        compile_alone: compiles one of them as a separate section.
     Raises:
-        UnsupportedOperator: they, or their gradients, depend on data, or become what no PEF may name.
-        CompileError: torch refuses them.
+        UnsupportedOperator: the operators or their gradients depend on data, or become calls that a PEF must not hold.
+        CompileError: torch refuses the operators.
     """
     try:
         yield
@@ -189,7 +189,7 @@ def explain_refusal(operators: Sequence[Operator], cause: Exception) -> CompileE
 
 
 def name_operators(operators: Sequence[Operator]) -> str:
-    """Return the operators for people: ``operator 'add' in module 'layers.1'``, or several of them."""
+    """Return the operators' names for people: ``operator 'add' in module 'layers.1'``, or several of them."""
     shown = [f"{operator.op_type!r} in module {operator.module or 'forward'!r}" for operator in operators]
     if len(shown) == 1:
         return f"operator {shown[0]}"

@@ -1,11 +1,11 @@
-"""Words of fusion rules: an operator's names, and the operators that only rearrange or make tensors."""
+"""Words of fusion rules: an operator's names, and classes of operators such as views, casts, GEMMs and losses."""
 
 from typing import Final
 
 from rdukit.pef.kernel import Argument, Ref
 from rdukit_compiler.ir import Operator
 
-#: Traced name -> the rule word it also answers to. Source: compiler reference 5.2 (aliases to fold).
+#: Traced name -> another rule word for it. Source: compiler reference 5.2 (aliases to fold).
 ALIASES: Final = {
     "_to_copy": "to", "float": "to", "half": "to", "bfloat16": "to", "type": "to", "type_as": "to",
     "slice": "getitem", "select": "getitem", "narrow": "getitem",
@@ -19,7 +19,7 @@ ALIASES: Final = {
     "_scaled_dot_product_efficient_attention": "scaled_dot_product_attention",
 }  # fmt: skip
 
-#: Operators that move no numbers: another shape over the same elements, or a part of them.
+#: Operators that move no numbers: they change the shape of the same elements, or select some.
 VIEWS: Final = frozenset({
     "view", "reshape", "_unsafe_view", "flatten", "unflatten", "ravel", "squeeze", "unsqueeze", "transpose",
     "permute", "t", "swapaxes", "movedim", "expand", "expand_as", "view_as", "reshape_as", "split",
@@ -50,7 +50,7 @@ LOSSES: Final = frozenset({
 RUNNING_SUMS: Final = frozenset({"cumsum", "cumprod", "logcumsumexp"})
 
 
-#: Words of the vendor's rule files that no operator of torch has. Source: compiler reference 5.2, 6.2.
+#: Words of the vendor's rule files that match no operator of torch. Source: compiler reference 5.2, 6.2.
 VENDORS: Final = frozenset({
     "triufill", "triu_fill", "upper_triangular_fill", "zipmapreduce", "getitem", "rsub", "type_", "sn_gather",
     "sn_scatter", "sn_reduce", "sn_zipmapreduce", "triufill_air", "scatter_air", "gather_air",
@@ -77,24 +77,22 @@ def words_of(operator: Operator) -> frozenset[str]:
 
 
 def is_gemm(operator: Operator) -> bool:
-    """Return whether its time goes into multiply-adds."""
+    """Return whether the operator spends its time on multiply-adds."""
     return operator.op_type.lower() in GEMMS
 
 
 def is_view(operator: Operator) -> bool:
-    """Return whether it only shows elements of its input in another shape."""
+    """Return whether the operator only shows elements of its input in another shape."""
     return operator.op_type.lower().rstrip("_") in VIEWS or operator.op_type.lower() in VIEWS
 
 
 def is_trivial(operator: Operator) -> bool:
-    """Return whether it never deserves a section of its own: a view, a cast, or a maker of constants (no tensor
-    inputs).
-    """
+    """Return whether the operator needs no section of its own: a view, a cast, or one without tensor inputs."""
     return is_view(operator) or operator.op_type.lower() in CASTS or not operator.inputs
 
 
 def is_loss(operator: Operator) -> bool:
-    """Return whether it is a loss."""
+    """Return whether the operator is a loss."""
     return operator.op_type.lower() in LOSSES
 
 

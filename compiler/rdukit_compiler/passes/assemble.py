@@ -65,17 +65,17 @@ class _GraphAssembler:
         self._operators = {operator.name: operator for operator in graph.operators}
         #: Value → symbols of the gradients that flow into it.
         self._gradients: dict[str, list[str]] = {}
-        #: Parameter → symbol of the gradient that later sections made, to which earlier ones add theirs.
+        #: Parameter → symbol of the gradient from later sections, to which earlier ones add theirs.
         self._totals: dict[str, str] = {}
-        #: Parameters whose gradient the optimizer takes in bf16, and symbols of gradients that are.
+        #: Parameters whose gradient the optimizer accepts in bf16, and symbols of gradients in bf16.
         self._narrowable: frozenset[str] = frozenset()
         self._narrow: set[str] = set()
-        #: Section plan → parameters whose gradients it adds to those.
+        #: Section plan → parameters whose gradients it adds to the sums so far.
         self._added: dict[str, tuple[str, ...]] = {}
         self._scheduled: list[int] = []
-        #: Names of sections of the graphs before this one: what is saved for backward must not share their symbols.
+        #: Names of sections of the graphs before this one: values saved for backward must not share their symbols.
         self._taken = {section.name for section in assembly.sections}
-        #: What each name of this graph stands for.
+        #: Name in this graph → its symbol.
         self._kinds: dict[str, SymbolKind] = {}
         self._places = assembly.places
         self._made_on: dict[str, int] = {}  # symbol → the chip whose section makes it
@@ -185,15 +185,15 @@ class _GraphAssembler:
         return self._operators[plan.operators[0]].chip
 
     def _order_by_chip(self) -> None:
-        """Order the gradients that flow into each value by the chips that make them: sums are made in that order."""
+        """Order the gradients that flow into each value by chip: they are summed in that order."""
         for symbols in self._gradients.values():
             symbols.sort(key=lambda symbol: self._made_on.get(symbol, -1))
 
     def _record_gradients(self, kernels: SectionKernels, section: SectionPlan) -> SectionKernels:
-        """Note which gradients a section makes.
+        """Record the gradients that a section computes.
 
         Returns:
-            Its kernels, which add to gradients that sections after it have made, where those are large.
+            The section's kernels, which add to gradients of later sections if these are large.
         """
         values, plan = self._graph.values, section.name
         added = [name for name in kernels.gradients if name in self._totals]
@@ -209,16 +209,14 @@ class _GraphAssembler:
             if name in narrow:
                 self._narrow.add(symbol)
             elif self._graph.chips > 1 and name not in self._graph.pieces:
-                continue  # each chip has its own
+                continue  # each chip has a separate gradient
             elif values[name].kind is ValueKind.PARAMETER and has_own_memory(kernels, name, values):
                 self._totals[name] = symbol
         self._added[plan] = tuple(added)
         return accumulate_gradients(kernels, added, values)
 
     def _find_narrowable(self, plans: Sequence[SectionPlan], groups: Sequence[OptimizerGroup]) -> frozenset[str]:
-        """Return the parameters that one section reads, and whose gradient goes straight to an update that takes it in
-        bf16.
-        """
+        """Return the parameters that one section reads, and whose gradient only an update that accepts bf16 reads."""
         if self._options.accumulates or self._options.data_parallel or self._graph.chips > 1:
             return frozenset()
         readers = Counter(
@@ -264,7 +262,7 @@ class _GraphAssembler:
         )  # fmt: skip
 
     def _moved(self, plan: SectionPlan, kernels: SectionKernels) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the tensors that the chip would store in a forward, and read in its backward: see ``cost.traffic``."""
+        """Return the tensors that the chip would store in forward and read in backward: see ``cost.traffic``."""
         written = {value: buffer for buffer, value in self._graph.updates.items()}
         outputs = tuple(written.get(name, name) for name in kernels.outputs)
         again = derivable_extras(kernels.forward, len(outputs))
@@ -283,7 +281,7 @@ class _GraphAssembler:
         return stored, (*read, *incoming)
 
     def _check_updates(self, plans: Sequence[SectionPlan], built: Sequence[SectionKernels]) -> None:
-        """Check that nothing needs a buffer's old value after it is overwritten, where its new value is made."""
+        """Check that a buffer's old value is not read after the section that computes its new value overwrites it."""
         for buffer, value in self._graph.updates.items():
             late = False
             for plan, kernels in zip(plans, reversed(built), strict=True):
@@ -321,7 +319,7 @@ class _GraphAssembler:
         symbols = self._assembly.symbols
         if plan is not None and plan.heuristic in {HOST, OUTPUT}:
             moved_in, moved_out = (sum(symbols[name].bytes for name in names) for names in (inputs, outputs))
-            both = moved_in + moved_out  # the emulated time is the way to the host and back
+            both = moved_in + moved_out  # the emulated time is the transfer to the host and back
             _, cost = project([], moved_in, moved_out, 0, self._chip, self._options.tiles, bytes_host=both)
             return SectionResources(0, 0, 0, 0), cost
         weights = {SymbolKind.PARAMETER, SymbolKind.BUFFER, SymbolKind.STATE}
@@ -364,7 +362,7 @@ class _GraphAssembler:
         return digest
 
     def _append(self, section: Section, chips: tuple[int, ...] | None = None) -> None:
-        """Add a section to the schedule. ``chips``: that run it; None for all."""
+        """Add a section to the schedule. ``chips``: those that run it; None for all."""
         self._assembly.sections.append(section)
         self._places.sections.append(tuple(range(self._graph.chips)) if chips is None else chips)
         self._made_on.update(dict.fromkeys(section.outputs, chips[0] if chips else HOST_CHIP))
@@ -374,7 +372,7 @@ class _GraphAssembler:
         value, symbol = gradient.value, gradient_name(gradient.value.name)
         made = build_chip_gradient(value, gradient.parts)
         self._symbol(symbol, SymbolKind.GRADIENT, value.dtype, value.shape)
-        cost = Cost(0, 0, 0, 0, 0, 0.0)  # rows stay where they are
+        cost = Cost(0, 0, 0, 0, 0, 0.0)  # rows stay on their chips
         if gradient.linked_bytes:
             peer_s, size = gradient.linked_bytes / link_bandwidth(), value.bytes
             _, cost = project([], size, size, 0, self._chip, self._options.tiles, peer_s=peer_s)
@@ -420,10 +418,10 @@ class _GraphAssembler:
             self._add_optimizer_section(group, SectionType.OPT, kernel)
 
     def _add_accumulation(self, groups: tuple[OptimizerGroup, ...]) -> OptimizerKernel:
-        """Add the section that adds gradients up over backwards until opt runs; returns the kernel that ends a sum.
+        """Add the section that sums gradients over backwards until opt runs; return the kernel that ends a sum.
 
-        Source: SDK reference 6.2; that the next backward begins a new sum, so that the gradients of a step stay
-        readable after it, is ours.
+        Source: SDK reference 6.2; ours: the next backward begins a new sum, so the gradients of a step stay readable
+        after it.
         """
         parameters = {value.name: value for value in self._graph.of_kind(ValueKind.PARAMETER)}
         flag = Value(f"{self._graph.name}__accumulating", ValueKind.BUFFER, "float32", ())
@@ -472,7 +470,7 @@ class _GraphAssembler:
         """Add the section that averages gradients over ranks: numbered last, run at ``position``, before gradnorm and
         opt.
 
-        Source: the vendor's PEFs list it after opt (SDK reference 6.2); that it runs before is what makes it useful.
+        Source: the vendor's PEFs list it after opt (SDK reference 6.2); it must run before opt to have an effect.
         """
         parameters = {value.name: value for value in self._graph.of_kind(ValueKind.PARAMETER)}
         made = build_reduce(groups, parameters, gradients)

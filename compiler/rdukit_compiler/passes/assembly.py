@@ -1,4 +1,4 @@
-"""The parts of a PEF as they are collected, and what is derived of a graph on the way."""
+"""Collects the parts of a PEF, with values that are derived from the graph."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,20 +21,20 @@ from rdukit_compiler.passes.section_cache import SectionCache
 KINDS: Final = {
     ValueKind.INPUT: SymbolKind.INPUT, ValueKind.PARAMETER: SymbolKind.PARAMETER, ValueKind.BUFFER: SymbolKind.BUFFER,
 }  # fmt: skip
-#: Which kind a tensor gets that several graphs of a PEF make or take: the highest.
+#: Rank of kinds: a tensor that several graphs of a PEF share gets the kind of highest rank.
 MADE_OR_TAKEN: Final = {SymbolKind.ACTIVATION: 1, SymbolKind.OUTPUT: 2, SymbolKind.INPUT: 3}
 
 
 @dataclass(slots=True)
 class ChipPlaces:
-    """The chips of sections and symbols, as they are added: see ``ChipPlan``."""
+    """The chips of the sections and symbols added so far: see ``ChipPlan``."""
 
     sections: list[tuple[int, ...]] = field(default_factory=list)
     follows: dict[str, str] = field(default_factory=dict)
     divided: dict[str, None] = field(default_factory=dict)
 
     def sizes(self, symbols: Sequence[Symbol], chips: int, how: str) -> dict[str, int]:
-        """Return the bytes of updated symbols, by name, on one of the chips; of a pipeline, on average."""
+        """Return the bytes of updated symbols, by name, on one chip; for a pipeline, the average."""
         return {
             symbol.name: symbol.bytes // chips
             if how == "pipeline" or self.follows.get(symbol.name, symbol.name) in self.divided
@@ -55,7 +55,7 @@ class Assembly:
     stages: dict[int, list[tuple[str, StageCost]]] = field(default_factory=dict)
     #: Kernels of the sections built so far, of all graphs.
     cache: SectionCache = field(default_factory=SectionCache)
-    #: Of a PEF over several chips, as in its ``ChipPlan``: what is placed where.
+    #: Locations in a PEF over several chips, as in its ``ChipPlan``.
     places: ChipPlaces = field(default_factory=ChipPlaces)
 
     def note_stages(
@@ -70,7 +70,9 @@ class Assembly:
 
 
 def loss_outputs(graph: ModelGraph) -> tuple[str, ...]:
-    """Return outputs whose incoming gradient is ones by default (SDK reference 17): losses and scalars, else all."""
+    """Return outputs whose incoming gradient is ones by default (SDK reference 17): losses and scalars, or all outputs
+    if there are none.
+    """
     producers = graph.producers()
     candidates = [name for name in graph.outputs if graph.values[name].requires_grad]
     chosen = [

@@ -1,6 +1,6 @@
 """Decide each value's dtype on the device.
 
-Device arithmetic is bf16 unless the program converts (SDK reference 16), and but for what ``keep_float32`` lists;
+Device arithmetic is bf16 unless the program converts (SDK reference 16), with the exceptions of ``keep_float32``;
 ``f32`` keeps the program's dtypes, for debugging. Parameters that are trained stay f32 in device memory and are
 rounded to bf16 where a section reads them: an f32 master, so that small updates are not lost (Source: ours; the
 vendor's default is not published). Buffers that forward updates, and the statistics of batch norms, stay f32 likewise;
@@ -28,7 +28,7 @@ _PLACING: Final = frozenset(
     {"aten.index_copy.default", "aten.index_put.default", "aten.slice_scatter.default", "aten.select_scatter.default",
      "aten.scatter.src", "aten.scatter.value"}
 )  # fmt: skip
-#: Operators that pass values on as they are.
+#: Operators that pass values on unchanged.
 _MOVING: Final = frozenset(
     "slice select view reshape flatten squeeze unsqueeze transpose t permute expand cat roll clone contiguous"
     " index_select".split()
@@ -62,7 +62,7 @@ class Precision:
 def assign_precision(graph: ModelGraph, precision: Precision) -> ModelGraph:
     """Give the graph device dtypes, and ``requires_grad`` exactly where a gradient flows.
 
-    Found by running the operators on fake tensors, equal calls once: no data is touched.
+    The dtypes are found by running the operators on fake tensors, without data; equal calls run once.
     """
     if precision.name == "f32":
         return _typed(graph, graph.operators, precision, None)
@@ -110,9 +110,7 @@ def _typed(
 
 
 def _statistics(graph: ModelGraph) -> frozenset[str]:
-    """Return the buffers that must not be rounded: dropout rates, those that forward updates, and running means and
-    variances.
-    """
+    """Return the buffers that must not be rounded: dropout rates, updated buffers, and running means and variances."""
     found = {*(name for name in graph.updates if not is_cache(graph, name)), *graph.rates}
     for operator in graph.operators:
         if operator.op_type == "batch_norm":
@@ -121,13 +119,13 @@ def _statistics(graph: ModelGraph) -> frozenset[str]:
 
 
 def is_cache(graph: ModelGraph, buffer: str) -> bool:
-    """Return whether forward only places values into ``buffer`` that were computed without it: no rounding adds up
-    there.
+    """Return whether forward only places values into ``buffer`` that were computed without it, so that rounding errors
+    cannot add up.
     """
     producers = graph.producers()
 
     def is_moved(name: str) -> bool:
-        """Return whether what ``name`` has of the buffer was moved, and never computed with."""
+        """Return whether ``name`` holds the buffer's numbers only moved, and not used in a computation."""
         operator = producers.get(name)
         if operator is None:
             return True
@@ -174,16 +172,17 @@ def _wants_grad(value: Value, precision: Precision) -> bool:
 
 
 class RepeatedCalls:
-    """Runs operators; one whose arguments equal an earlier one's gets what that one made.
+    """Runs operators; a call with the arguments of an earlier call gets that call's results.
 
-    One fake tensor stands for all values that torch cannot tell apart without their data. Operators of a model graph
-    overwrite nothing, so sharing it is safe. Good for one graph, in one fake mode.
+    One fake tensor stands for all values that torch cannot distinguish without data. Operators of a model graph do not
+    overwrite values, so sharing is safe. Valid for one graph, in one fake mode.
     """
 
     def __init__(self) -> None:
-        #: Description → the tensor that stands for all of that description.
+        #: Description → the tensor that stands for all values with it.
         self._tensors: dict[tuple[object, ...], torch.Tensor] = {}
-        #: Operator, arguments and dtype to compute in, tensors by ``id``: those in ``_tensors`` live as long as this.
+        #: Operator, arguments and compute dtype → results. Tensors are keyed by ``id``: those in ``_tensors`` live as
+        #: long as this object.
         self._made: dict[str, tuple[torch.Tensor, ...]] = {}
 
     def tensor_like(self, tensor: torch.Tensor) -> torch.Tensor:

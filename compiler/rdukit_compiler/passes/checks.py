@@ -1,8 +1,8 @@
-"""Checks between the stages of a compile: the invariants that every stage leaves true, as data.
+"""Checks between the stages of a compile: a table of the invariants that hold after every stage.
 
-A graph's structure (``ir.check_graph``) and that the plans have each operator once are always checked. The other
-invariants are checked where the setting ``check`` is on (``RDUKIT_CHECK``): they compare a graph with that of the stage
-before, run each operator on tensors without data, and follow the schedule of what was assembled.
+A graph's structure (``ir.check_graph``) is always checked, and so is that each operator is in one plan. The other
+invariants are checked if the setting ``check`` is on (``RDUKIT_CHECK``): they compare a graph with that of the stage
+before, run each operator on tensors without data, and follow the assembled schedule.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,41 +25,41 @@ from rdukit_compiler.operators.supported import is_guard, is_supported, runs_on_
 from rdukit_compiler.passes.assign_precision import Precision, RepeatedCalls
 from rdukit_compiler.passes.cut_sections import SectionPlan
 
-#: What a pass puts into a graph itself, and the device has.
+#: Operators that passes add, and that the device supports.
 _QUANTIZED: Final = frozenset({INT4_LINEAR, INT8_LINEAR, INT8_EMBEDDING})
 
 
 class Invariant(StrEnum):
-    """Properties of what a stage hands on, some of them relative to what it was given."""
+    """Properties of a stage's result, some of them relative to its input."""
 
-    #: Inputs, parameters and buffers are there with kind and shape, and so are outputs and updates.
+    #: Inputs, parameters and buffers keep their kind and shape; outputs and updates stay.
     ENDS = "ends"
-    #: No value that was read, returned or kept is left without a reader.
+    #: A value that was read, returned or kept still has a reader.
     READERS = "readers"
     #: Operators that the device lacks, and guards, are marked to run on the host.
     HOST = "host"
     #: Only floating values require a gradient.
     GRADIENTS = "gradients"
-    #: Each operator, run without data, makes the shapes that its values have.
+    #: Each operator, run without data, returns its values' shapes.
     SHAPES = "shapes"
-    #: Each operator, run without data on what the device holds, makes the dtypes that its values have.
+    #: Each operator, run without data on the device's dtypes, returns its values' dtypes.
     DTYPES = "dtypes"
     #: Every operator is in exactly one section plan.
     PARTITION = "partition"
-    #: Plans read what earlier ones make: they can be run one after the other, so no path leaves one and comes back.
+    #: Plans read only results of earlier plans, so no path leaves a plan and re-enters it.
     ORDER = "order"
-    #: A section binds to its kernel symbols of the dtypes and shapes that the kernel takes.
+    #: The symbols of a section have the dtypes and shapes of its kernel.
     BINDINGS = "bindings"
-    #: A section reads what is in device memory from the load on, or what an earlier one of its schedule has made.
+    #: A section reads only symbols that are loaded at the start, or that earlier sections of its schedule write.
     SCHEDULE = "schedule"
 
 
-#: What a graph keeps from a stage to the next.
+#: Invariants that hold from a stage to the next.
 _KEPT: Final = frozenset({Invariant.ENDS, Invariant.READERS, Invariant.HOST})
-#: What holds besides where values have the device's dtypes.
+#: Further invariants once values have the device's dtypes.
 _TYPED: Final = frozenset({Invariant.GRADIENTS, Invariant.SHAPES, Invariant.DTYPES})
 
-#: Stage of the pipeline, in order → what it leaves true besides the structure.
+#: Stage of the pipeline, in order → invariants, other than structure, that hold after it.
 STAGES: Final[Mapping[str, frozenset[Invariant]]] = {
     "trace": frozenset({Invariant.GRADIENTS}),
     "choose_host_operators": _KEPT,
@@ -80,11 +80,11 @@ _BY_DTYPE: Final = frozenset({"aten.view.dtype"})
 def check_stage(
     graph: ModelGraph, stage: str, before: ModelGraph | None = None, precision: Precision | None = None
 ) -> None:  # fmt: skip
-    """Check what ``stage`` leaves true of a graph.
+    """Check the invariants that hold for a graph after ``stage``.
 
     Args:
-        stage: of ``STAGES``. before: the graph that the stage was given, where its invariants compare with that.
-        precision: in which operators read what the device holds; for stages that give values its dtypes.
+        stage: of ``STAGES``. before: the stage's input, for invariants that compare with it.
+        precision: the dtype in which operators read the device's tensors; for stages that assign device dtypes.
     Raises:
         InvalidGraph: an invariant does not hold; the message names the stage.
     """
@@ -112,10 +112,10 @@ def check_stage(
 
 
 def check_plans(graph: ModelGraph, plans: Sequence[SectionPlan]) -> None:
-    """Check what ``cut_sections`` leaves true: the partition always, the order where ``check`` is on.
+    """Check the result of ``cut_sections``: always the partition, and with ``check`` the order.
 
     Raises:
-        CompileError: they are no partition. InvalidGraph: a plan reads a value that none before it makes.
+        CompileError: the plans are not a partition. InvalidGraph: a plan reads a value before it is computed.
     """
     planned = sorted(name for plan in plans for name in plan.operators)
     if planned != sorted(operator.name for operator in graph.operators):
@@ -132,10 +132,10 @@ def check_plans(graph: ModelGraph, plans: Sequence[SectionPlan]) -> None:
 
 
 def check_assembly(pef: Pef, kernels: Mapping[str, KernelGraph]) -> None:
-    """Check what ``assemble`` leaves true of sections and their kernels (by digest), where ``check`` is on.
+    """Check the sections of ``assemble`` and their kernels (by digest), if ``check`` is on.
 
     Raises:
-        InvalidGraph: a section binds what its kernel does not take, or reads what nothing before it makes.
+        InvalidGraph: a symbol does not fit its section's kernel, or is read before it is written.
     """
     if not resolve(CHECK):
         return
@@ -180,7 +180,7 @@ def _unread(graph: ModelGraph) -> set[str]:
 
 
 def _check_shapes(graph: ModelGraph, stage: str, precision: Precision | None) -> None:
-    """Run each operator without data: it makes the shapes listed, and in ``precision``, if given, the dtypes."""
+    """Check, without data, that each operator returns the listed shapes and, with ``precision``, the listed dtypes."""
     with FakeMode(allow_non_fake_inputs=True), torch.no_grad():
         tensors: dict[str, torch.Tensor] = {}
         calls = RepeatedCalls()

@@ -10,9 +10,9 @@ mp4         bf16, but softmax, norms and reductions compute in f32; their result
 ==========  ===========================================================================================================
 
 ``--enable-mixed-precision-ops`` names families that compute in f32 as in mp4. Inside ``disable_graphamp()`` operators
-keep their declared precision; what others read of their results is rounded again. ``--precision f32`` leaves nothing
-to decide. Source: SDK reference 16, compiler reference 4.4 for mp1, the families and the scope; the contents of mp0
-and mp4 are not public, so ours.
+keep their declared precision; other operators read their results rounded. With ``--precision f32`` there is no choice.
+Source: SDK reference 16, compiler reference 4.4 for mp1, the families and the scope; the contents of mp0 and mp4 are
+not public, so ours.
 """
 
 import logging
@@ -38,7 +38,7 @@ FAMILIES: Final[Mapping[str, frozenset[str]]] = {
     "gelu": frozenset({"gelu"}), "silu": frozenset({"silu"}), "exp": frozenset({"exp"}), "rsqrt": frozenset({"rsqrt"}),
     "pow": frozenset({"pow"}), "add": frozenset({"add"}), "mul": frozenset({"mul"}),
 }  # fmt: skip
-#: Their results are f32 in any case: see ``keep_float32``.
+#: Families whose results are always f32: see ``keep_float32``.
 _NEVER_ROUNDED: Final = LOSSES | RUNNING_SUMS
 _SENSITIVE: Final = ("softmax", "norm", "loss", "reduce")
 
@@ -50,7 +50,7 @@ ROUNDED: Final = ComputeDtypes(("bfloat16",))
 
 
 def keeps_declared(precision: str, preset: str | None) -> bool:
-    """Return whether values have the program's precision unless an operator rounds them."""
+    """Return whether the preset keeps values in the program's precision unless an operator rounds them."""
     return precision == "f32" or preset in {"mp0", "mp1"}
 
 

@@ -1,12 +1,12 @@
 """Cut a graph into sections.
 
-O0: one per operator. O1: what the program's ``op_fusion`` blocks and the fusion rules group, each by its heuristic;
-what is left as in O0. O3: the whole graph, cut only by capacity. In all modes every operator is in exactly one plan,
-no path leaves a plan and comes back, and plans are in an order that can be run.
+O0: one per operator. O1: groups of the program's ``op_fusion`` blocks and of fusion rules, each cut by its heuristic;
+other operators as in O0. O3: the whole graph, cut only by capacity. In all modes every operator is in exactly one plan,
+no path leaves a plan and re-enters it, and the order of plans can be executed.
 
-Views, casts and whatever is computed from constants alone get no section of their own: they go with the operators
-that read them. Where several sections read one, it goes with its producer, or, without one, with the section that
-runs first (ours: so the plans stay a partition, and the value is made once).
+Views, casts and operators on constants alone get no section of their own: they belong to the section that reads them.
+If several sections read one, it belongs to its producer's section or, without a producer, to the section that runs
+first (ours: so the plans stay a partition, and the value is computed once).
 
 Source: compiler reference 2 (modes), 5.4 items 8 to 12, 7.2.
 """
@@ -36,9 +36,9 @@ _WHOLE_GRAPH = "the whole graph"
 
 @dataclass(frozen=True, slots=True)
 class CutOptions:
-    """Options of a cut. ``mode`` is o0, o1 or o3. ``rules`` count in o1 only, the user's before the defaults.
+    """Options of a cut. ``mode`` is o0, o1 or o3. ``rules`` apply in o1 only, the user's before the defaults.
 
-    ``plugins`` are heuristics from outside, by name; ``decision`` is what the user cut, in o1 and o3.
+    ``plugins`` are heuristics from outside, by name; ``decision`` has the user's cuts, for o1 and o3.
     """
 
     mode: str
@@ -53,7 +53,7 @@ class CutOptions:
 
 @dataclass(frozen=True, slots=True)
 class SectionPlan:
-    """Section to be. ``operators`` are in graph order; ``decisions`` are those of the heuristic, ready for JSON."""
+    """A planned section. ``operators`` are in graph order; ``decisions`` are those of the heuristic, ready for JSON."""
 
     name: str
     operators: tuple[str, ...]
@@ -79,8 +79,8 @@ def cut_sections(graph: ModelGraph, options: CutOptions) -> tuple[SectionPlan, .
     """Cut ``graph`` into section plans. Equal arguments give equal plans; equal layers get plans of equal shape.
 
     Raises:
-        DoesNotFit: an operator exceeds the tiles by itself; carries the numbers.
-        CompileError: the mode is none of o0, o1, o3.
+        DoesNotFit: a single operator exceeds the tiles; the message has the numbers.
+        CompileError: the mode is not o0, o1 or o3.
     """
     if options.mode not in {"o0", "o1", "o3"}:
         raise CompileError(f"mode {options.mode!r} is not legal; legal: o0, o1, o3")
@@ -132,7 +132,7 @@ def _merge_undecided(graph: ModelGraph, groups: Sequence[_Group]) -> list[_Group
 
 
 def _find_matches(graph: ModelGraph, rules: Sequence[Rule], decided: Sequence[Match]) -> tuple[Match, ...]:
-    """Find human decisions, annotated ``op_fusion`` blocks, what rules match beside them, then the rest of other
+    """Find human decisions, annotated ``op_fusion`` blocks, matches of rules outside them, then the rest of other
     blocks.
     """
     taken = {name for match in decided for name in match.operators}
@@ -146,7 +146,7 @@ def _find_matches(graph: ModelGraph, rules: Sequence[Rule], decided: Sequence[Ma
 
 
 def _compatible(graph: ModelGraph, matches: Sequence[Match], blocks: Sequence[Match]) -> tuple[Match, ...]:
-    """Return ``matches``, and those of ``blocks`` that can be sections beside them."""
+    """Return ``matches``, and those ``blocks`` that can be sections next to them."""
     topology = Topology(graph)
     groups = OperatorGroups(topology)
     for match in matches:
@@ -154,14 +154,14 @@ def _compatible(graph: ModelGraph, matches: Sequence[Match], blocks: Sequence[Ma
     suggested = []
     for block in blocks:
         positions = [topology.position[name] for name in block.operators]
-        if groups.may_join(positions):  # a rule's section may reach around the block
+        if groups.may_join(positions):  # a path may leave and re-enter the block through a rule's section
             groups.join(positions)
             suggested.append(block)
     return (*matches, *suggested)
 
 
 def _group(graph: ModelGraph, matches: Sequence[Match]) -> list[_Group]:
-    """Group operators in an order that can be run: the matches, and each other operator alone with its trivial ones."""
+    """Group operators in an executable order: each match, and each other operator with its trivial ones, is a group."""
     topology = Topology(graph)
     groups = OperatorGroups(topology)
     matched: dict[str, Match] = {}
@@ -179,9 +179,9 @@ def _group(graph: ModelGraph, matches: Sequence[Match]) -> list[_Group]:
 
 
 def _attach_riders(graph: ModelGraph, groups: OperatorGroups, topology: Topology, matched: frozenset[str]) -> None:
-    """Join each rider that no rule took with what reads it, or, if several do, with what makes its input.
+    """Join each unmatched rider with its reader or, if it has several, with the producer of its input.
 
-    Riders are views, casts, and whatever is computed from constants alone.
+    Riders are views, casts, and operators on constants alone.
     """
     constants: set[int] = set()
     for position, operator in enumerate(graph.operators):
@@ -221,7 +221,7 @@ def _why(leads: Operator, match: Match | None, count: int) -> str:
 
 
 def _plan(graph: ModelGraph, group: _Group, options: CutOptions, names: set[str]) -> list[SectionPlan]:
-    """Let the group's heuristic cut it and decide; fall back to the default one, never fail for a heuristic's sake."""
+    """Let the group's heuristic cut it and decide; use the default heuristic if that one fails."""
     match = group.match
     request = HeuristicRequest(
         graph, group.operators, options.chip, options.tiles, options.inference,
@@ -255,7 +255,7 @@ def _plan(graph: ModelGraph, group: _Group, options: CutOptions, names: set[str]
 def _choose(
     request: HeuristicRequest, match: Match | None, plugins: Mapping[str, Heuristic]
 ) -> tuple[str, Heuristic, Sequence[tuple[Operator, ...]], str]:
-    """Choose the heuristic that takes the group, its cut, and what to add to the reason when it is not the rule's."""
+    """Return the group's heuristic, its cut, and an addition to the reason if it is not the rule's heuristic."""
     default = find_heuristic(DEFAULT)
     assert default is not None
     wanted = match.heuristic if match and match.heuristic else DEFAULT

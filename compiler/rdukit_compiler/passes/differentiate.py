@@ -1,11 +1,11 @@
-"""Make each section's kernels: the forward, and for training the backward that belongs to it.
+"""Build each section's kernels: the forward and, for training, its backward.
 
 A section is a function of its inputs; its backward is that function's vector-Jacobian product, traced through
 autograd. So every mode has the same gradients, and equal sections have equal backwards.
 
-What a section hands over, values and gradients, is contiguous: its readers are traced on contiguous tensors, and views
-in their kernels, native libraries and the optimizer's fused updates rely on that. What a forward saves for its backward
-may be permuted, but has no gaps: native libraries would close them.
+A section's outputs, values and gradients, are contiguous: its readers are traced on contiguous tensors, and views in
+their kernels, native libraries and the optimizer's fused updates rely on that. Values that a forward saves for its
+backward may be permuted, but are dense: native libraries would close gaps.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -28,13 +28,13 @@ from rdukit_compiler.passes.section_rewrites import rematerialize_casts, remater
 from rdukit_compiler.torch_private import FakeTensorMode, OpOverload, split_joint, trace_functional, without_onednn
 
 _CLONE: Final = torch.ops.aten.clone.default
-#: Operators whose results lie as the trace says, however their operands do.
+#: Operators whose results have the traced layout, whatever their operands' layout.
 _SURE: Final = frozenset({
     _CLONE, torch.ops.aten.mm.default, torch.ops.aten.bmm.default, torch.ops.aten.addmm.default,
     torch.ops.aten.baddbmm.default,
 })  # fmt: skip
 
-#: A tensor as the cost model sees it: shape in elements, dtype by its torch name.
+#: A tensor in the cost model: shape in elements, dtype by its torch name.
 TensorShape = tuple[tuple[int, ...], str]
 
 
@@ -49,7 +49,7 @@ class OperatorShape:
 
 @dataclass(frozen=True, slots=True)
 class SavedValue:
-    """Value that a forward hands to its backward: one of the graph, or the ``index``-th extra forward output."""
+    """Value that a forward saves for its backward: one of the graph, or the ``index``-th extra forward output."""
 
     value: str | None
     index: int
@@ -59,7 +59,7 @@ class SavedValue:
 
 @dataclass(frozen=True, slots=True)
 class SectionKernels:
-    """A section's kernels and what they are bound to, by value names.
+    """A section's kernels and the names of the values that they are bound to.
 
     The forward takes ``inputs`` and returns ``outputs``, then the saved extras. The backward takes ``saved``, then
     for each of ``tangents`` its number of gradient contributions, and returns the gradients of ``gradients``.
@@ -77,7 +77,7 @@ class SectionKernels:
 
 
 def section_inputs(graph: ModelGraph, operators: Sequence[Operator]) -> tuple[str, ...]:
-    """Return the values that the operators read and do not make, in order of first use. Constants stay inside."""
+    """Return the values that the operators read and do not compute, in order of first use. Constants stay inside."""
     made = {name for operator in operators for name in operator.outputs}
     read = dict.fromkeys(name for operator in operators for name in operator.inputs)
     return tuple(name for name in read if name not in made)
@@ -86,11 +86,10 @@ def section_inputs(graph: ModelGraph, operators: Sequence[Operator]) -> tuple[st
 def section_outputs(
     graph: ModelGraph, operators: Sequence[Operator], readers: Mapping[str, Sequence[Operator]] | None = None
 ) -> tuple[str, ...]:
-    """Return the values that the operators make and that something outside reads, or that the graph returns or keeps;
-    guards'.
+    """Return the operators' results that others read, or that the graph returns or keeps, and those of guards.
 
     Args:
-        readers: ``graph.consumers()``, if it is at hand.
+        readers: ``graph.consumers()``, if already computed.
     """
     leaving = {*graph.outputs, *graph.updates.values()}
     inside = {operator.name for operator in operators}
@@ -113,9 +112,9 @@ def updated_positions(graph: ModelGraph, inputs: Sequence[str], outputs: Sequenc
 
 
 def is_overwritten(graph: ModelGraph, name: str, precision: Precision) -> bool:
-    """Return whether a section's input has another value later, while what was made of this one may still be read.
+    """Return whether a section's input changes later, while results that depend on it may still be read.
 
-    Inputs have with the next run, parameters after the optimizer's step, buffers when forward updates them.
+    Inputs change with the next run, parameters with the optimizer's step, buffers when forward updates them.
     """
     value = graph.values[name]
     if value.kind is ValueKind.PARAMETER:
@@ -132,11 +131,11 @@ def build_kernels(
 ) -> SectionKernels:
     """Trace the section made of ``operators`` and split it into forward and backward.
 
-    What it depends on is listed in ``section_cache.describe_structure``: keep the two in step.
+    ``section_cache.describe_structure`` lists everything that the result depends on: keep it up to date.
 
     Args:
         contributions: value name → how many gradients flow into it from other sections and seeds; 0 or absent = none.
-        readers: ``graph.consumers()``, if it is at hand.
+        readers: ``graph.consumers()``, if already computed.
     """
     inputs, outputs = section_inputs(graph, operators), section_outputs(graph, operators, readers)
     function = _SectionFunction(graph, operators, inputs, outputs, precision)
@@ -144,7 +143,7 @@ def build_kernels(
     tangents = tuple(n for n in outputs if graph.values[n].requires_grad and contributions.get(n, 0) > 0)
     wanted = tuple(n for n in inputs if graph.values[n].requires_grad)
     mode = FakeTensorMode()
-    with mode, without_onednn():  # its recurrent layers cannot be differentiated when traced
+    with mode, without_onednn():  # oneDNN's recurrent layers cannot be differentiated when traced
         primals = [_example(graph.values[n]) for n in inputs]
         if not tangents or not wanted:
             with torch.no_grad():
@@ -213,7 +212,9 @@ class _SectionFunction:
         values.update((name, seen[name]) for name in operator.outputs)
 
     def _look_up(self, operator: Operator, values: dict[str, Any], table: torch.Tensor) -> None:
-        """Round the rows that are read, not the table: the same rows, and a gradient as wide as the table."""
+        """Round the rows that are read, not the table: the rows are the same, and the gradient keeps the table's
+        dtype.
+        """
         rounded = values[operator.inputs[0]]
         seen = {**values, operator.inputs[0]: table}
         run_operator(operator, seen)
@@ -222,7 +223,7 @@ class _SectionFunction:
 
 
 def _looks_up(operator: Operator) -> bool:
-    """Return whether it is a lookup of rows, of a table that is its first input, with a dense gradient."""
+    """Return whether the operator looks up rows of its first input, with a dense gradient."""
     is_lookup = operator.op == "aten.embedding.default" and bool(references([*operator.args[:1]]))
     return is_lookup and not operator.compute and True not in operator.args[4:]
 
@@ -254,7 +255,9 @@ def _joint_function(
 def _apart(
     made: Sequence[torch.Tensor], primals: Sequence[torch.Tensor], inputs: Sequence[str], overwritten: Collection[str]
 ) -> list[torch.Tensor]:
-    """Return a section's results, contiguous; copied where they lie in memory that is overwritten before it is read."""
+    """Return a section's results as contiguous tensors; copy those in memory that is overwritten before they are
+    read.
+    """
     places = {p.untyped_storage()._cdata for p, n in zip(primals, inputs, strict=True) if n in overwritten}
     packed = [tensor.contiguous() for tensor in made]
     return [tensor.clone() if tensor.untyped_storage()._cdata in places else tensor for tensor in packed]
@@ -264,10 +267,10 @@ def _bind(
     inputs: tuple[str, ...], outputs: tuple[str, ...], tangents: tuple[str, ...], gradients: tuple[str, ...],
     forward: fx.GraphModule, backward: fx.GraphModule, updated: Collection[str],
 ) -> SectionKernels:  # fmt: skip
-    """Find what each saved value is, and drop from the forward's outputs those that exist already.
+    """Identify each saved value, and drop from the forward's outputs those that exist already.
 
     Args:
-        updated: buffers that hold another value when backward runs: it gets copies of them.
+        updated: buffers that change before backward runs, for which copies are saved.
     """
     (result,) = [node for node in forward.graph.nodes if node.op == "output"]
     leaving: list[Any] = list(result.args[0])
@@ -312,10 +315,10 @@ def _copied(placeholder: str, result: fx.Node) -> fx.Node:
 
 
 def _pack(graph: fx.Graph, positions: Iterable[int]) -> None:
-    """Copy what leaves at ``positions`` where it might not be contiguous, though the trace says that it is.
+    """Copy outputs at ``positions`` that might not be contiguous, although their traced strides are.
 
-    An operator's result may lie otherwise than torch says without running it, if an operand is not contiguous:
-    ``hardswish_backward`` is one of several. A fused optimizer reads gradients as they lie.
+    If an operand is not contiguous, an operator's result may have other strides than torch infers;
+    ``hardswish_backward`` is an example. A fused optimizer reads gradients in memory order.
     """
     (result,) = [node for node in graph.nodes if node.op == "output"]
     leaving, doubtful = list(result.args[0]), _find_doubtful(graph)
@@ -329,7 +332,9 @@ def _pack(graph: fx.Graph, positions: Iterable[int]) -> None:
 
 
 def _find_doubtful(graph: fx.Graph) -> set[fx.Node]:
-    """Return the values whose strides are only said: made from what is not contiguous, or from other such values."""
+    """Return the values whose inferred strides are uncertain: those computed from a non-contiguous or uncertain
+    value.
+    """
     found: set[fx.Node] = set()
     for node in graph.nodes:
         if node.op != "call_function" or node.target in _SURE:
@@ -365,7 +370,9 @@ def _as_dense(value: torch.Tensor) -> torch.Tensor:
 
 
 def _is_dense(value: torch.Tensor) -> bool:
-    """Return whether the elements fill memory without gaps and overlaps: native libraries keep no other strides."""
+    """Return whether the elements fill memory without gaps and overlaps: native libraries do not preserve other
+    strides.
+    """
     expected = 1
     for stride, size in sorted((st, n) for st, n in zip(value.stride(), value.shape, strict=True) if n != 1):
         if stride != expected:
@@ -390,7 +397,7 @@ def _name_placeholders(joint: fx.GraphModule, primals: int) -> None:
 
 
 def _cleaned(graph: fx.Graph) -> fx.Graph:
-    """Remove operators that change nothing (``detach``, ``alias``) and values that nobody reads."""
+    """Remove operators without effect (``detach``, ``alias``) and unread values."""
     for node in list(graph.nodes):
         if node.op == "call_function" and str(node.target) in {"aten.detach.default", "aten.alias.default"}:
             node.replace_all_uses_with(node.args[0])
@@ -400,7 +407,7 @@ def _cleaned(graph: fx.Graph) -> fx.Graph:
 
 
 def _work(graph: fx.Graph) -> tuple[OperatorShape, ...]:
-    """Return the shapes that each call reads and makes."""
+    """Return the shapes of each call's operands and results."""
     return tuple(
         OperatorShape(
             str(node.target),

@@ -1,11 +1,11 @@
-"""Gradients as a section hands them over: added to the sum so far, or in bf16 to the optimizer.
+"""Changes the gradients that a section returns: they are added to the sum so far, or passed to the optimizer in bf16.
 
-A weight that several sections read, such as an embedding tied to the output layer, gets a gradient from each. Kept
-apart until the optimizer they take as much memory as several weights, and adding them up afterwards goes through all of
-it again. A backward that adds instead needs no tensor of its own, and one that looked up rows touches only those.
+A weight that several sections read, such as an embedding tied to the output layer, gets a gradient from each. Separate
+gradients would take the memory of several weights until the optimizer runs, and another pass to add them up. A backward
+that adds to the sum needs no tensor of its own; the backward of a lookup writes only its rows.
 
-Widening a gradient to its f32 master's dtype adds nothing to a product that was rounded to bf16, and takes twice the
-memory from backward to the end of the step; the update widens a piece at a time.
+Widening a gradient to its f32 master's dtype does not improve a product that was rounded to bf16, and doubles its
+memory until the end of the step; the update widens a piece at a time.
 
 Source: ours.
 """
@@ -19,23 +19,22 @@ from rdukit_compiler.cost.host_memory import kernel_memory
 from rdukit_compiler.ir import Value
 from rdukit_compiler.passes.differentiate import OperatorShape, SectionKernels
 
-#: Bytes from which on gradients are added up in place: one more tensor costs more than one more input.
+#: Least bytes of gradients that are added up in place: there another tensor costs more than another input.
 LARGE_GRADIENT: Final = 1 << 18
 
 _LOOKUP: Final = "aten.embedding_dense_backward.default"
 
-#: Gradients of fewer elements stay wide: there are many of them, and their memory is none.
+#: Gradients of fewer elements stay f32: they are many, and need little memory.
 LEAST_ELEMENTS: Final = 1 << 16
 _WIDENING: Final = "aten._to_copy.default"
 _VIEWS: Final = frozenset({"aten.view.default", "aten._unsafe_view.default"})
 
 
 def has_own_memory(kernels: SectionKernels, name: str, values: Mapping[str, Value]) -> bool:
-    """Return whether the backward surely makes the gradient of ``name`` in memory of its own, large enough to be added
-    to.
+    """Return whether the gradient of ``name`` surely has memory of its own, and is large enough to be added to in
+    place.
 
-    No view, and no output of the same size beside it: a native library may make two outputs that are always equal
-    only once.
+    It must not be a view, nor have another output of the same size: a native library may merge two equal outputs.
     """
     assert kernels.backward is not None
     found = kernel_memory(kernels.backward, [shape.outputs for shape in kernels.backward_work])
@@ -48,7 +47,7 @@ def has_own_memory(kernels: SectionKernels, name: str, values: Mapping[str, Valu
 def accumulate_gradients(kernels: SectionKernels, names: Sequence[str], values: Mapping[str, Value]) -> SectionKernels:
     """Let the section's backward take the sums so far of the gradients of ``names`` as its last inputs.
 
-    It adds to them in place and hands them back where it made gradients of its own.
+    The backward adds to them in place and returns them instead of its own gradients.
 
     Args:
         values: of the graph, with the device's dtypes.
@@ -83,14 +82,14 @@ def _add_up(kernels: SectionKernels, position: int, value: Value) -> SectionKern
 
 
 def _is_plain_lookup(kernel: KernelGraph, node: KernelNode) -> bool:
-    """Return whether ``node`` spreads rows over a table that nothing else reads, without a row that is left out."""
+    """Return whether ``node`` scatters rows over a table without other readers, and without a padding row."""
     read = [name for other in kernel.nodes for name in references([*other.args, *other.kwargs.values()])]
     is_alone = node.name not in read and kernel.outputs.count(node.name) == 1
     return node.op == _LOOKUP and is_alone and node.args[3] == -1 and node.args[4] is False
 
 
 def narrow_gradients(kernels: SectionKernels, names: Iterable[str]) -> tuple[SectionKernels, frozenset[str]]:
-    """Let the section's backward give bf16 products as they are; returns which of ``names`` these are."""
+    """Let the section's backward return bf16 products unwidened; return the ``names`` for which it does."""
     found: set[str] = set()
     for name in names:
         changed = _without_widening(kernels, kernels.gradients.index(name))
@@ -129,7 +128,7 @@ def _widens(work: OperatorShape) -> bool:
 
 
 def _is_product(name: str, nodes: dict[str, KernelNode]) -> bool:
-    """Return whether a value is a whole matrix product, its elements in the order in which that was computed."""
+    """Return whether a value is a whole matrix product, with its elements in computed order."""
     turned = 0
     node = nodes.get(name)
     while node is not None and (node.op in _VIEWS or node.op == "aten.t.default"):

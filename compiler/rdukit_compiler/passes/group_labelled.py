@@ -1,12 +1,12 @@
-"""Groups that the program asked for: ``with op_fusion(...)`` around calls in forward.
+"""Groups from the program: ``with op_fusion(...)`` around calls in forward.
 
-Blocks marked ``user_annotated`` are taken as they are, before the fusion rules, which then leave them alone. Other
-blocks are suggestions: rules apply inside first, and what they leave of a block becomes its groups.
+Blocks marked ``user_annotated`` become groups before the fusion rules, which do not change them. Other blocks are
+suggestions: rules apply first, and the operators of a block that they leave become its groups.
 
-A group is what was traced inside one block, told by the block's id; so each layer has its own. The parts of a block
-that stand apart in the graph, as ``reuse_last_id`` makes them, become one group unless a path leaves it and comes back.
-Operators without an id (graphs from elsewhere) group as runs, told apart by the numbers in their module paths.
-Source: compiler reference 5.6; how blocks are told apart is ours.
+A group holds the operators that were traced inside one block, which has an id, so each layer has its own groups.
+Separate parts of a block, as ``reuse_last_id`` creates them, become one group unless a path leaves and re-enters it.
+Operators without an id (graphs from elsewhere) form groups of consecutive operators, distinguished by the numbers in
+their module paths. Source: compiler reference 5.6; ids of blocks are ours.
 """
 
 import ast
@@ -22,7 +22,7 @@ def labelled_groups(graph: ModelGraph, *, annotated: bool, taken: Collection[str
     """Return the blocks of ``graph`` as matches, in graph order; disjoint, and each convex.
 
     Args:
-        annotated: those marked ``user_annotated``, else only those that are not.
+        annotated: True returns only blocks marked ``user_annotated``, False only the others.
         taken: operators that belong to a group already; they end a run.
     """
     runs: list[tuple[tuple[str, ...], list[Operator]]] = []
@@ -62,7 +62,7 @@ def _joined(graph: ModelGraph, runs: Sequence[tuple[tuple[str, ...], list[Operat
 
 
 def _block_of(operator: Operator) -> tuple[str, ...]:
-    """Return a key that tells blocks apart; the first word is the block's id, if it has one."""
+    """Return a key that identifies a block; its first word is the block's id, if it has one."""
     if block := operator.labels.get("op_fusion_id"):
         return (block,)
     numbers = (part for part in operator.module.replace("__", ".").split(".") if part.isdecimal())

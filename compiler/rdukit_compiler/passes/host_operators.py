@@ -1,4 +1,4 @@
-"""Operators that the device lacks: refused, or run on the host in sections of their own.
+"""Refuses operators that the device lacks, or runs them on the host in separate sections.
 
 Source: compiler reference 6.2 (the error names operator, module and the nearest function, and offers an opt-in).
 """
@@ -13,21 +13,21 @@ from rdukit_compiler.operators.custom_gradients import backward_operators
 from rdukit_compiler.operators.supported import HOST_LABEL, is_guard, is_supported, nearest_supported, runs_on_host
 from rdukit_compiler.patterns.match import Match
 
-#: What stands for a heuristic in a host section: nothing is placed on tiles.
+#: Heuristic name of a host section, which uses no tiles.
 HOST: Final = "host"
-#: How the reason of a section begins that checks what was supposed of data.
+#: Prefix of the reason of a section that checks assumptions about data.
 LOOKS_AT_DATA: Final = "forward looks at data"
 
 
 def choose_host_operators(graph: ModelGraph, host_fallback: bool) -> ModelGraph:
     """Mark every unsupported operator, and every guard of a condition, to run on the host.
 
-    A marked operator loses its other labels: no fusion rule or directive places it.
+    A marked operator loses its other labels, so that no fusion rule or directive places it.
 
     Args:
         host_fallback: whether the user has opted in.
     Raises:
-        UnsupportedOperator: the graph has such operators and the user has not; names all of them.
+        UnsupportedOperator: the graph has unsupported operators and the user has not opted in; the message names all.
     """
     guards = {operator.name for operator in graph.operators if is_guard(operator)}
     found = [operator for operator in graph.operators if not is_supported(operator)]
@@ -62,13 +62,13 @@ def _where(operator: Operator) -> str:
 
 
 def split_around_host(graph: ModelGraph) -> list[tuple[Operator, ...]]:
-    """Group all operators so that the groups can be run one after the other.
+    """Group all operators so that the groups can run in order.
 
-    Each host operator is alone, the others are in as few groups as that allows. A graph without host operators is one
+    Each host operator is a group; the others are in as few groups as possible. A graph without host operators is one
     group.
     """
     made_by = {name: operator.name for operator in graph.operators for name in operator.outputs}
-    # A host operator is at an odd stage, after all that it reads; a device operator at an even one.
+    # A host operator is at an odd stage, after its producers; a device operator is at an even one.
     stage: dict[str, int] = {}
     for operator in graph.operators:
         before = max((stage[made_by[name]] for name in operator.inputs if name in made_by), default=0)
@@ -84,7 +84,7 @@ def split_around_host(graph: ModelGraph) -> list[tuple[Operator, ...]]:
 
 
 def without_host(graph: ModelGraph, matches: Sequence[Match]) -> tuple[Match, ...]:
-    """Return the ``matches`` without a host operator: it has a section of its own, whatever a rule says."""
+    """Return the ``matches`` without a host operator: host operators always have separate sections."""
     hosted = {operator.name for operator in graph.operators if runs_on_host(operator)}
     return tuple(match for match in matches if hosted.isdisjoint(match.operators))
 

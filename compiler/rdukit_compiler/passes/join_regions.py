@@ -1,9 +1,9 @@
-"""Give the tensors that share a region of device memory one dtype: they are the same bytes.
+"""Give tensors that share a region of device memory one dtype, because they are the same bytes.
 
-A graph may write a region in f32, because the program converts, where another one reads it in bf16. The region is held
-in the widest: graphs that read bf16 round, and graphs that write bf16 convert. Two more kinds are held so: a buffer
-that one graph updates in f32 and another only reads, and a parameter of which one graph makes nothing in bf16. A tensor
-that two graphs call by one name is one tensor too.
+One graph may write a region in f32, because the program converts, while another reads it in bf16. The region gets the
+widest dtype: graphs that read bf16 round, and graphs that write bf16 convert. This also holds for a buffer that one
+graph updates in f32 and another only reads, and for a parameter that one graph needs unrounded. Tensors of one name in
+two graphs are one tensor.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,10 +25,10 @@ def join_regions(
 ) -> list[ModelGraph]:  # fmt: skip
     """Give each region one dtype in ``graphs``, which have device dtypes. ``regions``: tensor → its region if shared.
 
-    ``precision``: in bf16, sections round what they read; in f32, an operator rounds what the graph calls bf16.
+    ``precision``: with bf16, sections round when they read; with f32, an added operator rounds the graph's bf16 values.
 
     Raises:
-        CompileError: tensors of one region differ in dtype otherwise than bf16 and f32.
+        CompileError: tensors of one region have different dtypes, other than bf16 and f32.
     """
     graphs = _join_state(graphs)
     if not regions and len(graphs) == 1:
@@ -52,7 +52,7 @@ def join_regions(
 
 
 def _join_state(graphs: Sequence[ModelGraph]) -> list[ModelGraph]:
-    """Give each buffer and parameter one dtype: f32 if it is that in any graph."""
+    """Give each buffer and parameter one dtype: f32 if it has that in any graph."""
     kinds = (ValueKind.BUFFER, ValueKind.PARAMETER)
     wide = {value.name for graph in graphs for value in graph.of_kind(*kinds) if value.dtype == "float32"}
     found: list[ModelGraph] = []
@@ -62,7 +62,7 @@ def _join_state(graphs: Sequence[ModelGraph]) -> list[ModelGraph]:
                 continue
             if value.kind is ValueKind.BUFFER:
                 graph = _rounded_where_read(graph, value)
-            else:  # sections round what they read of it
+            else:  # sections round it when they read it
                 graph = replace(graph, values={**graph.values, value.name: replace(value, dtype="float32")})
         found.append(graph)
     return found
@@ -80,13 +80,13 @@ def _rounded_where_read(graph: ModelGraph, held: Value) -> ModelGraph:
 
 
 def _ends(graph: ModelGraph) -> Iterator[Value]:
-    """Yield the values that lie in regions: inputs and outputs."""
+    """Yield the values that may lie in regions: inputs and outputs."""
     yield from graph.of_kind(ValueKind.INPUT)
     yield from (graph.values[name] for name in graph.outputs)
 
 
 def convert_output(graph: ModelGraph, name: str, dtype: Dtype) -> ModelGraph:
-    """Convert an operator's value to ``dtype`` under its own name; operators read what it was."""
+    """Convert an operator's value to ``dtype`` under its own name; operators still read the unconverted value."""
     value = graph.values[name]
     source = f"{name}__{value.dtype}"
     operators: list[Operator] = []
@@ -114,7 +114,7 @@ def _held_in(graph: ModelGraph, dtypes: Mapping[str, Dtype], precision: Precisio
 
 
 def _renamed(operator: Operator, name: str, new: str) -> Operator:
-    """Rename value ``name`` to ``new`` in ``operator``, where it is made and where it is read."""
+    """Rename value ``name`` to ``new`` in ``operator``, among its inputs and outputs."""
     names = {name: new}
     if name not in operator.outputs and name not in operator.inputs:
         return operator

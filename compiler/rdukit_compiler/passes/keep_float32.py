@@ -1,35 +1,35 @@
-"""Values that stay f32 on a device that computes in bf16, because rounding them gains nothing or defeats their purpose.
+"""Chooses values that stay f32 on a device that computes in bf16, because rounding them saves little or spoils them.
 
 ========================  =========================================================================================
 what                      why
 ========================  =========================================================================================
-losses, sums that leave   what a program reads and compares, and what it is made of: see ``widen_losses``
-running sums              ``cumsum`` counts and locates, and differences of its numbers lose what both have in common
+losses, sums that leave   the program reads and compares them: see ``widen_losses``
+running sums              ``cumsum`` counts and locates, and differences of its numbers cancel
 sequences                 ``arange``, ``linspace``, if they are given a dtype or bf16 lacks their numbers: it has no odd
                           integers above 256
 what the program names    tensors that forward makes with ``dtype=torch.float32``; ``dtype=x.dtype`` means the device's
-what nobody rounds        inputs, buffers and parameters of which operators make nothing in bf16: a target that only the
-                          loss reads, rotary frequencies, a time step that is converted with ``.float()``
+unrounded inputs          inputs, buffers and parameters without a bf16 result: a target that only the loss reads,
+                          rotary frequencies, a time step that is converted with ``.float()``
 ========================  =========================================================================================
 
-From there f32 spreads as torch promotes: to what is computed with it, never from a tensor without dimensions to one
-that has some. ``widen_losses`` chooses the operators that compute in f32 because they belong to a loss:
+From there f32 spreads by torch's promotion: to results computed with it, but never from a tensor without dimensions to
+one that has some. ``widen_losses`` chooses the operators that compute in f32 because they belong to a loss:
 
 ========================  =========================================================================================
 what                      why
 ========================  =========================================================================================
-losses                    operators that are one, in the form of ``run_operator``, and what torch's own loss functions
-                          are made of where they are several operators: also the loss of each element
-sums that leave           a sum, mean, norm or similarity from which only results are made: rounding it at the very
-                          end saves a few bytes. Not a mean inside a network, which would widen the layers behind it
-what only those read      a loss by hand is a sum of something: differences, squares, logarithms, ``log_softmax``.
-                          Rounded before it is added up, each number would be off by 0.2 %. Only what works element by
-                          element, adds up or gives chances, up to the product or layer that made the numbers, and
-                          nothing that others read or that is a result itself
+losses                    loss operators, in the form of ``run_operator``, and the operators of torch's composite loss
+                          functions, including the loss of each element
+sums that leave           a sum, mean, norm or similarity that only leads to results: rounding it at the end saves a few
+                          bytes. Not a mean inside a network, which would widen the layers after it
+operands of those alone   a custom loss is a sum of differences, squares, logarithms or ``log_softmax``. If they were
+                          rounded before the sum, each number would be off by 0.2 %. Only element-wise operators, sums
+                          and probabilities after the last product or layer are widened, and only if they have no other
+                          readers and are not results
 ========================  =========================================================================================
 
-All of it reads bf16 from the layers in front and is part of one pass over their results, so that no layer computes
-otherwise. Source: ours, as the vendor's tolerance for losses asks; the vendor computes in bf16 "whatever the host dtype
+All of these read bf16 from the layers before them, in one pass over their results, so no layer's computation changes.
+Source: ours, as the vendor's tolerance for losses asks; the vendor computes in bf16 "whatever the host dtype
 says" (SDK reference 16).
 """
 
@@ -50,7 +50,7 @@ ROUNDED: Final = frozenset({torch.float32, torch.float64, torch.float16})
 _FLOAT32: Final = Special("dtype", "float32")
 _BFLOAT16: Final = Special("dtype", "bfloat16")
 
-#: Operators that make a sequence without an operand.
+#: Operators that create a sequence without an operand.
 _SEQUENCES: Final = frozenset({"arange", "linspace", "logspace"})
 _TAKING_DTYPE: Final = frozenset({"aten.type_as.default", "aten.to.other"})
 
@@ -59,12 +59,12 @@ SUMS: Final = frozenset(
     "sum mean nansum nanmean var std norm linalg_vector_norm linalg_norm prod logsumexp dot vdot trace dist "
     "cosine_similarity pairwise_distance pdist".split()
 )
-#: Operators that work element by element, and take operands of mixed dtypes.
+#: Element-wise operators that accept operands of mixed dtypes.
 ARITHMETIC: Final = frozenset(
     "add sub rsub mul div neg abs square sqrt rsqrt pow exp exp2 expm1 log log1p log2 log10 reciprocal sigmoid tanh "
     "relu softplus clamp clamp_min clamp_max maximum minimum where masked_fill nan_to_num".split()
 )
-#: Further operators of losses that work element by element.
+#: Further element-wise operators of losses.
 _FURTHER: Final = frozenset(
     "log_sigmoid logit xlogy special_xlogy special_xlog1py entr special_entr logaddexp logaddexp2 addcmul addcdiv lerp "
     "hypot atan2 sin cos cosh acos erf lgamma digamma sign min max amin amax".split()
@@ -82,10 +82,10 @@ MOVING: Final = VIEWS | frozenset(
 
 
 def with_device_dtype(operator: Operator, graph: ModelGraph) -> Operator:
-    """Give tensors that forward makes from nothing the device's dtype too: f32 would spread through the rest.
+    """Give the device's dtype also to tensors that forward creates: otherwise their f32 would spread.
 
-    Sequences of numbers that bf16 lacks have not, nor what the program gives float32 by name. Integers that get the
-    dtype of a buffer get the one that the program gave the buffer.
+    Exceptions are sequences of numbers that bf16 lacks, and tensors that the program declares as float32. Integers that
+    are converted to a buffer's dtype get the program's dtype of the buffer.
     """
     if operator.op in _TAKING_DTYPE:
         return _with_buffer_dtype(operator, graph)
@@ -103,7 +103,7 @@ def with_device_dtype(operator: Operator, graph: ModelGraph) -> Operator:
 
 
 def _fits_bf16(operator: Operator) -> bool:
-    """Return whether bf16 has each number of a sequence."""
+    """Return whether bf16 can represent each number of a sequence."""
     keywords = {key: decode(value, {}) for key, value in operator.kwargs.items()}
     numbers = callable_of(operator.op)(*(decode(argument, {}) for argument in operator.args), **keywords)
     return bool(torch.equal(numbers.bfloat16().to(numbers.dtype), numbers))
@@ -122,10 +122,10 @@ def _with_buffer_dtype(operator: Operator, graph: ModelGraph) -> Operator:
 
 
 def find_exact(graph: ModelGraph, operators: Sequence[Operator], values: Mapping[str, Value]) -> dict[str, list[str]]:
-    """Find inputs, buffers and parameters of which operators make nothing in bf16, with the values that only show them.
+    """Find inputs, buffers and parameters without a result in bf16, and the values that only move their numbers.
 
     Args:
-        values: by name, as typed with every one of them rounded.
+        values: by name, with the dtypes that follow if all of these are rounded.
     """
     readers: dict[str, list[Operator]] = {name: [] for name in values}
     for operator in operators:
@@ -143,9 +143,7 @@ def find_exact(graph: ModelGraph, operators: Sequence[Operator], values: Mapping
 def _shown_exactly(
     name: str, readers: Mapping[str, Sequence[Operator]], values: Mapping[str, Value]
 ) -> list[str] | None:  # fmt: skip
-    """Return the values that are f32 if ``name`` is: moved numbers, scalars; None if an operator computes in bf16 with
-    one.
-    """
+    """Return the values that become f32 with ``name``: moved numbers and scalars; None if one has a result in bf16."""
     shown: list[str] = []
     for operator in readers[name]:
         if operator.compute == DECLARED:
@@ -163,7 +161,7 @@ def _shown_exactly(
 
 
 def _is_scalar(name: str, reader: Operator, values: Mapping[str, Value]) -> bool:
-    """Return whether ``name`` has no dimensions, and so decides no dtype but that of others without."""
+    """Return whether ``name`` has no dimensions, so that it only affects the dtype of results without dimensions."""
     return not values[name].shape and reader.op_type in ARITHMETIC
 
 
@@ -183,12 +181,12 @@ def widen_losses(operators: Sequence[Operator], graph: ModelGraph) -> tuple[Oper
 
 
 def _wide_by_themselves(operators: Sequence[Operator], graph: ModelGraph, leaving: "_Leaving") -> set[str]:
-    """Return the operators that compute in f32 whoever reads them: sums that leave, parts of loss functions, and what
-    comes
-    after those and losses on the way out.
+    """Return the operators that compute in f32 whatever reads them.
+
+    These are sums that leave, parts of loss functions, and element-wise operators between these or losses and a result.
     """
     found: set[str] = set()
-    wide: dict[str, int] = {}  # value that is f32 → elements
+    wide: dict[str, int] = {}  # f32 value → elements
     for operator in operators:
         made = [graph.values[name] for name in operator.outputs]
         if not is_loss(operator):
@@ -205,17 +203,17 @@ def _wide_by_themselves(operators: Sequence[Operator], graph: ModelGraph, leavin
 
 
 def _is_wide(operator: Operator, graph: ModelGraph, leaving: "_Leaving") -> bool:
-    """Return whether it is a sum that leaves, or a part of a loss function."""
+    """Return whether the operator is a sum that leaves, or a part of a loss function."""
     if operator.is_of_loss and operator.op_type in _COMPUTING:
         return True
     is_sum = operator.op_type in SUMS
-    if operator.op_type in _LOG_CHANCES:  # of which a loss is made; many numbers, if they are the result
+    if operator.op_type in _LOG_CHANCES:  # part of a loss, unless the many numbers are the result
         is_sum = not any(name in graph.outputs for name in operator.outputs)
     return is_sum and all(map(leaving.leaves, operator.outputs))
 
 
 def _goes_on(operator: Operator, graph: ModelGraph, leaving: "_Leaving", wide: Mapping[str, int]) -> bool:
-    """Return whether it makes f32 of f32 that is ``wide``, not more numbers than it reads, and these leave."""
+    """Return whether the operator maps ``wide`` f32 values to as many or fewer numbers, all of which leave."""
     if operator.op_type not in ARITHMETIC | _FURTHER | MOVING or operator.compute not in {None, WIDE}:
         return False
     made = [graph.values[name] for name in operator.outputs]
@@ -231,15 +229,16 @@ class _Before:
         self._graph = graph
         self._readers = graph.consumers()
         self._results = frozenset({*graph.outputs, *graph.updates.values()})
-        #: Names of the operators that compute in f32 from now on.
+        #: Names of the operators that shall compute in f32.
         self.chosen: set[str] = set()
-        #: These, operators that are losses, and those that move numbers for them.
+        #: Names of these, of losses, and of operators that move numbers for them.
         self._wide: set[str] = set()
-        #: Operators that make no floats, such as comparisons, and those that move numbers for nothing else.
+        #: Names of operators without floating results, such as comparisons, and of those that move numbers only for
+        #: them.
         self._neutral: set[str] = set()
 
     def look_at(self, operator: Operator, is_wide: bool) -> None:
-        """Choose ``operator`` if nothing reads it but what was chosen, or if it ``is_wide``."""
+        """Choose ``operator`` if only chosen operators and losses read it, or if it ``is_wide``."""
         made = [getattr(torch, self._graph.values[name].dtype) for name in operator.outputs]
         if is_wide:
             self._choose(operator)
@@ -265,7 +264,7 @@ class _Before:
 
 
 def _needless(operators: Sequence[Operator], chosen: set[str], graph: ModelGraph) -> set[str]:
-    """Return the ``chosen`` that bf16 computes without an error, as they read only what layers made in bf16."""
+    """Return the ``chosen`` that are exact in bf16, because they read only bf16 results of layers."""
     wide: set[str] = {value.name for value in graph.values.values() if value.kind is not ValueKind.OPERATOR}
     found: set[str] = set()
     for operator in operators:
@@ -278,7 +277,7 @@ def _needless(operators: Sequence[Operator], chosen: set[str], graph: ModelGraph
 
 
 class _Leaving:
-    """Values that may be f32 because nothing large is made of them: only results, and non-floats."""
+    """Values that may be f32 because they only lead to small values: results, and non-floats."""
 
     def __init__(self, graph: ModelGraph) -> None:
         self._graph = graph
@@ -292,13 +291,13 @@ class _Leaving:
         return self._known[name]
 
     def _is_end(self, name: str, reader: Operator) -> bool:
-        """Return whether f32 in ``name`` reaches only what leaves through ``reader``."""
+        """Return whether f32 in ``name`` reaches only values that leave through ``reader``."""
         made = [self._graph.values[output] for output in reader.outputs]
         if not any(getattr(torch, value.dtype).is_floating_point for value in made):
             return True
         size = prod(self._graph.values[name].shape)
         if reader.op_type in ARITHMETIC and not self._graph.values[name].shape and all(v.shape for v in made):
-            return True  # torch promotes no tensor with dimensions by one without
+            return True  # a tensor without dimensions does not promote one with dimensions
         joins = reader.op_type in _JOINING
         computes = reader.op_type in ARITHMETIC | _FURTHER | _LOG_CHANCES | SUMS | RUNNING_SUMS | MOVING
         if not (joins or computes or is_loss(reader)):

@@ -1,11 +1,11 @@
-"""Slice pushdown: rows that nobody reads are not computed. ``head(norm(x)[:, -1])`` reads one row of the last layer.
+"""Slice pushdown: unread rows are not computed. ``head(norm(x)[:, -1])`` reads one row of the last layer.
 
-Of a language model's last layer all but keys and values is then computed for one token, of a vision transformer's for
-the class token. Rows of a product, a norm or an attention do not depend on each other, so the values that are read stay
-as they are; the order of sums may change with the kernel that fewer rows take. A row is what lies at one position of an
-axis, whichever axis it is. ``needed_rows`` has a rule for each operator.
+In a language model's last layer, everything but keys and values is then computed for one token; in a vision
+transformer's, for the class token. Rows of a product, a norm or an attention are independent, so the values that are
+read do not change, although a kernel for fewer rows may sum in another order. A row is the part of a tensor at one
+position of any axis. ``needed_rows`` has a rule for each operator.
 
-Source: ours; ONNX Runtime knows it as moving a gather upstream, llama.cpp has it in the models it writes.
+Source: ours; ONNX Runtime moves gathers upstream, and llama.cpp does so in its models.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,22 +23,24 @@ from rdukit_compiler.operators.naming import callable_of, decode
 #: Arguments in which a ``ValueSlice`` or ``SeenKeys`` may stand for a value.
 Arguments = Sequence[Any]
 Values = Mapping[str, Value]
-#: Operators that give each number of their first argument as it is, elsewhere: a view where the layout allows one.
+#: Operators that only move the numbers of their first argument: views if the layout allows.
 _SHOWING: Final = frozenset(
     "view reshape _unsafe_view flatten unflatten unsqueeze squeeze transpose t permute expand select slice chunk split "
     "split_with_sizes unbind alias detach".split()
 )
-#: Of these, those that are given the sizes of what they make.
+#: Those of them whose arguments contain the sizes of the result.
 _GIVEN_SIZES: Final = frozenset({"view", "reshape", "_unsafe_view", "expand"})
-#: Operators on each element by itself that torch does not mark as such.
+#: Element-wise operators that torch does not mark as such.
 _ELEMENTWISE: Final = frozenset({"to", "contiguous", "_to_copy"})
-#: What is worth it: a kernel skips rows of all others by itself.
+#: Operators for which the pass pays: kernels of all others skip rows anyway.
 _PRODUCTS: Final = frozenset({"linear", "matmul", "mm", "bmm", "scaled_dot_product_attention"})
 
 
 @dataclass(frozen=True, slots=True)
 class RowSlice:
-    """``count`` rows along ``axis``: from ``first`` on, or those that the value called ``index`` [count] numbers."""
+    """``count`` rows along ``axis``: from ``first`` on, or those whose numbers are in the value called ``index``
+    [count].
+    """
 
     axis: int
     count: int
@@ -48,7 +50,7 @@ class RowSlice:
 
 @dataclass(frozen=True, slots=True)
 class ValueSlice:
-    """Stands for some rows of a value among an operator's arguments."""
+    """Stand-in, among an operator's arguments, for some rows of a value."""
 
     name: str
     rows: RowSlice
@@ -56,17 +58,17 @@ class ValueSlice:
 
 @dataclass(frozen=True, slots=True)
 class SeenKeys:
-    """Stands for the causal mask of the queries that the value ``index`` [T] numbers: bool [T, keys]."""
+    """Stand-in for the causal mask, bool [T, keys], of the queries whose numbers are in the value ``index`` [T]."""
 
     index: str
     keys: int
 
 
 def selected_rows(operator: Operator, values: Values) -> RowSlice | None:
-    """Return the rows that ``select``, ``slice`` or ``index_select`` reads of its first argument; None for others."""
+    """Return the rows that ``select``, ``slice`` or ``index_select`` reads from its first argument; None for others."""
     if operator.op not in {"aten.select.int", "aten.slice.Tensor", "aten.index_select.default"}:
         return None
-    source, axis, *rest = (*operator.args, 0)[: max(2, len(operator.args))]  # slice's axis is 0 unless given
+    source, axis, *rest = (*operator.args, 0)[: max(2, len(operator.args))]  # slice's default axis is 0
     if operator.kwargs or not isinstance(source, Ref) or not isinstance(axis, int):
         return None
     shape = values[source.name].shape
@@ -85,7 +87,7 @@ def selected_rows(operator: Operator, values: Values) -> RowSlice | None:
 
 
 def substituted(argument: Any, value_of: Callable[[Ref | ValueSlice | SeenKeys], Any]) -> Any:
-    """Replace each value in ``argument``, and each stand-in for one, by ``value_of`` it."""
+    """Replace each value and stand-in in ``argument`` by its ``value_of``."""
     match argument:
         case Ref() | ValueSlice() | SeenKeys():
             return value_of(argument)
@@ -96,9 +98,7 @@ def substituted(argument: Any, value_of: Callable[[Ref | ValueSlice | SeenKeys],
 
 
 def needed_rows(operator: Operator, rows: RowSlice, values: Values) -> Arguments | None:
-    """Return the arguments with which ``operator`` makes only these rows of each of its outputs; None if no rule is
-    known.
-    """
+    """Return the arguments with which ``operator`` computes only these rows of each output, or None without a rule."""
     if references(list(operator.kwargs.values())):
         return None
     rule = _RULES.get(operator.op_type)
@@ -120,7 +120,7 @@ def _is_elementwise(operator: Operator) -> bool:
 
 
 def _each_element(operator: Operator, rows: RowSlice, values: Values) -> Arguments:
-    """Slice every operand; axes are counted from the last one, and may be repeated."""
+    """Slice every operand; axes are counted from the last one, and operands may be broadcast."""
     width = len(values[operator.outputs[0]].shape)
 
     def part(argument: Argument) -> object:
@@ -134,7 +134,7 @@ def _each_element(operator: Operator, rows: RowSlice, values: Values) -> Argumen
 
 
 def _first_argument(operator: Operator, rows: RowSlice, values: Values, is_free: bool) -> Arguments | None:
-    """Return the same rows of the first argument, where the operator works on each of them by itself."""
+    """Return the same rows of the first argument, if the operator computes each row separately."""
     source = operator.args[0]
     return (ValueSlice(source.name, rows), *operator.args[1:]) if is_free and isinstance(source, Ref) else None
 
@@ -173,7 +173,7 @@ def _embedding(operator: Operator, rows: RowSlice, values: Values) -> Arguments 
 
 
 def _attention(operator: Operator, rows: RowSlice, values: Values) -> Arguments | None:
-    """Slice queries [..., T, D]: rows T, and the keys and values that these may see."""
+    """Slice queries [..., T, D] along T, and the keys and values that these may see."""
     q, k, v, *given = operator.args
     rest: list[Any] = [*given, *(None, 0.0, False)[len(given) :]]
     mask, rate, is_causal = rest
@@ -209,10 +209,10 @@ def _concatenation(operator: Operator, rows: RowSlice, values: Values) -> Argume
 
 
 def _shown(operator: Operator, rows: RowSlice, values: Values) -> Arguments | None:
-    """Find the axis of the first argument by the steps in memory of a result without gaps."""
+    """Find the axis of the first argument by the strides of a dense result."""
     source, *rest = operator.args
     assert isinstance(source, Ref)
-    if operator.op == "aten.view.dtype":  # the same bits as other numbers
+    if operator.op == "aten.view.dtype":  # the same bits, read as other numbers
         return None
     shape = values[source.name].shape
     shown = callable_of(operator.op)(_like(values[source.name], shape), *(decode(a, {}) for a in rest))
@@ -236,7 +236,9 @@ def _like(value: Value, shape: Sequence[int]) -> torch.Tensor:
 
 
 def _makes(operator: Operator, args: Arguments, rows: RowSlice, values: Values) -> bool:
-    """Return whether the operator, run on such arguments without data, makes as many rows, and as much of each."""
+    """Check without data that the operator, on these arguments, returns that number of rows with unchanged other
+    sizes.
+    """
 
     def tensor_of(argument: Ref | ValueSlice | SeenKeys) -> torch.Tensor:
         match argument:
@@ -257,7 +259,7 @@ def _makes(operator: Operator, args: Arguments, rows: RowSlice, values: Values) 
 
 
 def with_rows(shape: Sequence[int], rows: RowSlice) -> tuple[int, ...]:
-    """Return the shape of those rows of a value of such a shape."""
+    """Return the shape of these rows of a value with shape ``shape``."""
     return (*shape[: rows.axis], rows.count, *shape[rows.axis + 1 :])
 
 
@@ -275,7 +277,9 @@ _RULES: Final[dict[str, Callable[[Operator, RowSlice, Values], Arguments | None]
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """An operator that reads parts of its inputs, and the rows that it makes of its outputs: None for all of them."""
+    """New arguments of an operator that reads parts of its inputs, and the rows of its outputs that it computes: None
+    for all.
+    """
 
     args: Arguments
     rows: RowSlice | None
@@ -284,7 +288,7 @@ class _Plan:
 def push_down_slices(graph: ModelGraph) -> ModelGraph:
     """Push slices down: where at most half of a value's rows are read, only these are computed.
 
-    Inputs, outputs and what buffers are updated to stay whole.
+    Inputs, outputs and new values of buffers stay whole.
     """
     plans = _find_plans(graph)
     if not any(operator.op_type in _PRODUCTS and operator.name in plans for operator in graph.operators):
@@ -300,9 +304,9 @@ def push_down_slices(graph: ModelGraph) -> ModelGraph:
 
 
 def _find_plans(graph: ModelGraph) -> dict[str, _Plan]:
-    """Plan, by operator name, those that need not make, or not read, all rows."""
+    """Return plans, by name, for the operators that need not compute or read all rows."""
     plans: dict[str, _Plan] = {}
-    #: Value → the rows that its readers want, all the same, or None for all rows.
+    #: Value → the rows that all its readers want, or None for all rows.
     wanted: dict[str, RowSlice | None] = dict.fromkeys((*graph.outputs, *graph.updates.values()))
 
     def note(read: Ref | ValueSlice | SeenKeys) -> None:
@@ -328,7 +332,7 @@ def _plan(graph: ModelGraph, operator: Operator, wanted: set[RowSlice | None]) -
     if selected is None:
         return None
     if selected.index and graph.values[selected.index].kind is ValueKind.OPERATOR:
-        return None  # perhaps numbered too late to be selected earlier
+        return None  # the index may be computed after the operators that would need it
     source = operator.inputs[0]
     if selected.count * 2 > graph.values[source].shape[selected.axis]:
         return None
@@ -337,12 +341,12 @@ def _plan(graph: ModelGraph, operator: Operator, wanted: set[RowSlice | None]) -
 
 
 class _Writer:
-    """Writes operators that read parts: those of whole values are cut out first, once each."""
+    """Writes operators that read parts; each part of a whole value is cut out once."""
 
     def __init__(self, values: Mapping[str, Value]) -> None:
         self.values = dict(values)
         self.operators: list[Operator] = []
-        #: Values of which only some rows are made.
+        #: Values of which only some rows are computed.
         self.partial: set[str] = set()
         self._cut: dict[ValueSlice | SeenKeys, Ref] = {}
 

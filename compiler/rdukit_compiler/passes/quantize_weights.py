@@ -1,8 +1,8 @@
-"""Store the weights of linear layers in fewer bits, for inference: a half or some more than a quarter of bf16's bytes.
+"""Quantize the weights of linear layers for inference: int8 takes half of bf16's bytes, int4 slightly over a quarter.
 
-A weight is stored so if all graphs of the PEF read it only as the weight of linear layers and as an embedding table.
-In int8 it has a scale for each row; in int4, as bytes of two elements, one for each 32 elements of a row. A weight that
-is a table too, is empty, or whose rows are no multiple of 32, is int8 where others are int4.
+A weight is quantized if all graphs of the PEF read it only as the weight of linear layers or as an embedding table. An
+int8 weight has a scale for each row. An int4 weight has two elements a byte, and a scale for each 32 elements of a row.
+With int4, a weight is int8 if it is also a table, is empty, or has rows whose length is not a multiple of 32.
 Source: ours; the vendor's weight formats are not published.
 """
 
@@ -51,7 +51,7 @@ def _refused(graph: ModelGraph) -> set[str]:
 
 
 def _way(operator: Operator, weight: str) -> str | None:
-    """Return how an operator reads a weight: as a linear layer's, as a table's, or None for another way."""
+    """Return how an operator reads a weight: as a linear layer's or as a table; None for anything else."""
     if operator.compute:
         return None
     if operator.op == _LINEAR and operator.args[1] == Ref(weight) and operator.args[0] != Ref(weight):

@@ -1,16 +1,18 @@
-"""Conversions back to a tensor's dtype, as in ``normalised.to(x.dtype)``, seen from a device that computes in bf16.
+"""Conversions back to a tensor's dtype, as in ``normalised.to(x.dtype)``, on a device that computes in bf16.
 
-A program that widens for a while writes ``x.to(float32)`` first and ``y.to(x.dtype)`` last. Traced in f32 both are
-conversions to f32, but on the device the second is meant to go back to ``x``'s bf16: kept as it is written, it would
-leave everything after it in f32, the residual stream of a whole model for one line in a norm.
+A program that widens for a while writes ``x.to(float32)`` first and ``y.to(x.dtype)`` last. In an f32 trace both
+convert to f32, but on the device the second should return to ``x``'s bf16. Otherwise everything after it would be f32:
+one line in a norm would widen a model's whole residual stream.
 
-What the program asked for is what tells them apart: a conversion to f32 of a value that is f32 on the device already,
-because the same module widened it and has computed with it since, does nothing unless it goes back. A conversion of a
-bf16 value widens as ever; so does one that repeats another, with nothing computed between; and what one module widened
-stays f32 in the modules that it is handed to. So does what the program converts with ``.float()``, or where it has
-looked up no tensor's dtype that it could go back to (``Operator.names_dtype``).
+A conversion to f32 counts as one back to bf16 if its value is f32 on the device because the same module widened it and
+has computed with it since. All other conversions stay f32:
 
-Numbers that are f32 from the start, such as positions made of integers, count as widened where they are made.
+- of a bf16 value;
+- directly after another conversion, without a computation between them;
+- of a value that another module widened;
+- by ``.float()``, or where the program has not looked up a tensor's dtype (``Operator.names_dtype``).
+
+Numbers that are f32 from the start, such as positions made of integers, count as widened where they are created.
 
 Source: ours; the vendor computes in bf16 "whatever the host dtype says" (SDK reference 16) and publishes no more.
 """
@@ -28,7 +30,7 @@ from rdukit_compiler.operators.vocabulary import is_loss
 _CONVERSION: Final = "aten.to.dtype"
 _WIDE: Final = Special("dtype", "float32")
 _NARROW: Final = Special("dtype", "bfloat16")
-#: Operators that only show the same numbers another way.
+#: Operators that only move or reshape the same numbers.
 _SHOWING: Final = frozenset(
     "to float view reshape flatten unflatten squeeze unsqueeze transpose t permute expand contiguous clone slice "
     "select detach alias".split()
@@ -37,7 +39,7 @@ _SHOWING: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class _Widening:
-    """Module that widened a value, by path, and whether anything was computed since."""
+    """Path of the module that widened a value, and whether it has computed with the value since."""
 
     module: str
     is_computed: bool
@@ -45,7 +47,7 @@ class _Widening:
 
 @dataclass(slots=True)
 class RoundTripCasts:
-    """Goes through a graph's operators in order, and turns conversions back into what the device makes of them.
+    """Visits a graph's operators in order, and turns conversions back into conversions to bf16.
 
     Args:
         traced: the graph's values with the program's dtypes.
@@ -55,7 +57,7 @@ class RoundTripCasts:
     _widened: dict[str, _Widening] = field(default_factory=dict)
 
     def convert(self, operator: Operator) -> Operator:
-        """Return the operator, to bf16 if it is a conversion back."""
+        """Return the operator, with bf16 as its dtype if it converts back."""
         if operator.op != _CONVERSION or operator.compute or len(operator.args) < 2 or operator.args[1] != _WIDE:
             return operator
         if operator.names_dtype:
@@ -68,7 +70,7 @@ class RoundTripCasts:
         return replace(operator, args=(operator.args[0], _NARROW, *operator.args[2:]))
 
     def follow(self, operator: Operator, tensors: Mapping[str, Any]) -> None:
-        """Note what an operator made of values that the program widened.
+        """Record which results of an operator depend on widened values.
 
         Args:
             tensors: the values so far, with the device's dtypes.

@@ -1,7 +1,7 @@
 """Section cache, in memory and on disk: equal sections are differentiated once.
 
 Two sections are equal when they make the same calls on values of the same kinds, dtypes and shapes, in the same
-places, whatever the values are called. Layers of a transformer are equal, so a deep model costs little more than a
+positions, whatever the values' names. Layers of a transformer are equal, so a deep model costs little more than a
 shallow one. The kernels of a repeated section are those of the first; only the names that they are bound to change.
 
 On disk the folder is ``$RDUKIT_HOME/sections/<compiler>``, where ``<compiler>`` stands for the versions of torch and of
@@ -56,7 +56,7 @@ logger = logging.getLogger(__name__)
 
 
 class SectionStore:
-    """Files of section kernels in one folder. Failing to read or write one is never an error: it costs time only."""
+    """Files of section kernels in one folder. A failed read or write is not an error: it only costs time."""
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
         self.folder = folder
@@ -77,7 +77,7 @@ class SectionStore:
             return None
 
     def keep(self, structure: str, kernels: SectionKernels) -> None:
-        """Write the kernels of a section, bound to whatever values."""
+        """Write the kernels of a section; the values' names do not matter."""
         content = json.dumps(_encoded(kernels), separators=(",", ":")).encode()
         try:
             store_cached(self._path(structure), content)
@@ -87,7 +87,7 @@ class SectionStore:
         self._has_grown = True
 
     def trim(self) -> None:
-        """Remove the files used longest ago, of this compiler and of others, until the bound holds."""
+        """Remove the least recently used files, of this compiler and of others, until the bound holds."""
         if not self._has_grown:
             return
         self._has_grown = False
@@ -106,7 +106,7 @@ def open_section_store() -> SectionStore | None:
 
 
 def sections_folder() -> Path:
-    """Return the folder of the sections of all compilers, each's in a folder of its own."""
+    """Return the folder of the sections of all compilers, each in a separate folder."""
     return home_folder() / "sections"
 
 
@@ -117,7 +117,7 @@ def list_sections(root: Path) -> list[CachedFile]:
 
 @cache
 def compiler_digest() -> str:
-    """Digest what a section's kernels depend on besides its structure: versions, source and processor."""
+    """Digest everything other than structure on which a section's kernels depend: versions, source and processor."""
     package = Path(__file__).parent.parent
     sources = sorted(package.rglob("*.py"))
     parts = [__version__, torch.__version__, cpu_signature(), *(sha256_of(path.read_bytes()) for path in sources)]
@@ -125,7 +125,7 @@ def compiler_digest() -> str:
 
 
 def _encoded(kernels: SectionKernels) -> dict[str, Any]:
-    """Encode kernels; values are called ``i0`` … and ``o0`` …, as they stand among inputs and outputs."""
+    """Encode kernels; values are renamed to ``i0`` … and ``o0`` … by their positions among inputs and outputs."""
     name_of = {name: f"i{position}" for position, name in enumerate(kernels.inputs)}
     name_of |= {name: f"o{position}" for position, name in enumerate(kernels.outputs)}
     return {
@@ -167,18 +167,18 @@ def _shapes(rows: Sequence[Any]) -> tuple[TensorShape, ...]:
 class SectionCache:
     """Builds sections' kernels; each structure is traced once, or never if the store has it from an earlier compile.
 
-    Good for one compile, over all its graphs.
+    Valid for one compile, over all its graphs.
     """
 
     def __init__(self, store: SectionStore | None = None) -> None:
         self._store = store
         #: Called after each section.
         self.on_built: Callable[[], None] = lambda: None
-        #: Called before the first structure of this compile is traced that no earlier one left in the store.
+        #: Called before the first trace of this compile: of a structure that the store lacks.
         self.on_new: Callable[[], None] = lambda: None
-        #: Structure → kernels as bound to the first section that has it.
+        #: Structure → kernels, bound to the first section with it.
         self._known: dict[str, SectionKernels] = {}
-        #: The graph last asked about, and who reads its values: found once a graph, not once a section.
+        #: The last graph and the readers of its values, which are computed once for each graph.
         self._graph: ModelGraph | None = None
         self._readers: Mapping[str, Sequence[Operator]] = {}
 
@@ -200,7 +200,7 @@ class SectionCache:
         outputs = section_outputs(graph, operators, self._readers)
         structure = describe_structure(graph, operators, inputs, outputs, precision, contributions)
         known = self._known.get(structure)
-        # What an operator of the program's own does may change from one compile to the next.
+        # A user-defined operator may change from one compile to the next.
         store = None if any(runs_on_host(operator) for operator in operators) else self._store
         if known is None and store is not None:
             known = store.find(structure)
@@ -222,10 +222,10 @@ class SectionCache:
 
 
 def _checked(built: SectionKernels) -> SectionKernels:
-    """Return kernels of which every operator may stand in a PEF.
+    """Return the kernels, after a check that a PEF may hold every operator.
 
     Raises:
-        PefNotAllowed: one may not.
+        PefNotAllowed: a PEF may not hold one.
     """
     for kernel in (built.forward, built.backward):
         if kernel is not None:
@@ -237,11 +237,11 @@ def describe_structure(
     graph: ModelGraph, operators: Sequence[Operator], inputs: Sequence[str], outputs: Sequence[str],
     precision: Precision, contributions: Mapping[str, int],
 ) -> str:  # fmt: skip
-    """Describe all that a section's kernels depend on, as text in which values are called by position.
+    """Describe everything that a section's kernels depend on, as text with values numbered by position.
 
-    That is: precision; whether there are several chips; kind, dtype, shape, differentiability and exactness of each
-    input, and whether it is overwritten; each call with its literal arguments (``1``, ``1.0`` and ``True`` differ);
-    which values leave, their dtype and shape, how many gradients flow in, and which of them are the new values of which
+    The text has: precision; whether there are several chips; kind, dtype, shape, differentiability and exactness of
+    each input, and whether it is overwritten; each call with its literal arguments (``1``, ``1.0`` and ``True``
+    differ); outputs with dtype, shape and number of arriving gradients; and which outputs are new values of which
     inputs.
     """
     names: dict[str, str] = {}
@@ -271,7 +271,7 @@ def describe_structure(
 
 
 def rebind(kernels: SectionKernels, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> SectionKernels:
-    """Return the same kernels bound to another section's values, which stand in the same places."""
+    """Return the same kernels bound to another section's values in the same positions."""
     before, after = (*kernels.inputs, *kernels.outputs), (*inputs, *outputs)
     if before == after:
         return kernels

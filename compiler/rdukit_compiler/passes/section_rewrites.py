@@ -1,12 +1,12 @@
 """Rewrites of a traced section's graph: buffers updated in place, rounded weights rematerialized in the backward.
 
-A model graph has no in-place operators: ``cache.index_copy_(2, position, keys)`` is an operator that makes a new cache,
-and the section's kernel would copy all of it to change one row. Where nothing reads the old value afterwards, the
-kernel's operator becomes the in-place one on the kernel's input, and the kernel hands that input back.
+A model graph has no in-place operators: ``cache.index_copy_(2, position, keys)`` returns a new cache, and the
+section's kernel would copy all of it to change one row. If the old value is not read afterwards, the kernel uses the
+in-place operator on its input, and returns that input.
 
-A minimal cut saves the narrower of two values, and so the rounded copy of a weight: half of the parameters' memory,
-from forward to backward, next to masters that stay in any case. The backward reads the master instead and rounds it
-just before its first use; the copy is freed after its last.
+A minimal cut saves the narrower of two values, and therefore the rounded copies of weights. From forward to backward,
+they take half of the parameters' memory, in addition to the masters. The backward reads the master instead and rounds
+it just before its first use; the copy is freed after its last.
 
 Source: ours.
 """
@@ -28,13 +28,13 @@ _IN_PLACE: Final[dict[Any, Any]] = {
     aten.scatter.src: aten.scatter_.src,
     aten.scatter.value: aten.scatter_.value,
 }
-#: Operators that put values into a part of a copy of their first argument, and what takes a view of that part.
+#: Operators that put values into a part of a copy of their first argument → operator that returns a view of the part.
 _PARTS: Final[dict[Any, Any]] = {
     aten.slice_scatter.default: aten.slice.Tensor,
     aten.select_scatter.default: aten.select.int,
 }
 
-#: What shows the same elements another way.
+#: Operators that show the same elements in another shape.
 _VIEWS: Final = frozenset(
     {aten.t.default, aten.transpose.int, aten.permute.default, aten.view.default, aten._unsafe_view.default,
      aten.unsqueeze.default, aten.squeeze.dim, aten.expand.default, aten.detach.default, aten.alias.default}
@@ -42,10 +42,10 @@ _VIEWS: Final = frozenset(
 
 
 def update_in_place(graph: fx.Graph, updates: Mapping[int, int]) -> None:
-    """Rewrite the operators that lead from an input to its new value, where all of them can work in place.
+    """Rewrite the operators from an input to its new value, if all of them can work in place.
 
     Args:
-        graph: a section's, flat and functional; each node carries its fake tensor in ``meta["val"]``. Changed.
+        graph: a section's graph, flat and functional; each node carries its fake tensor in ``meta["val"]``. Changed.
         updates: position among the outputs → position among the inputs, of buffers that the section updates.
     """
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
@@ -64,8 +64,8 @@ def update_in_place(graph: fx.Graph, updates: Mapping[int, int]) -> None:
 
 
 def _chain(made: fx.Node, target: fx.Node) -> list[fx.Node]:
-    """Return the operators from ``target`` to ``made`` in order, each working on the one before; empty if there are
-    others.
+    """Return the operators from ``target`` to ``made`` in order, each applied to the one before; empty if there is
+    another operator between.
     """
     chain: list[fx.Node] = []
     node = made
@@ -80,7 +80,7 @@ def _chain(made: fx.Node, target: fx.Node) -> list[fx.Node]:
 
 
 def _is_safe(graph: fx.Graph, chain: list[fx.Node], target: fx.Node, others: list[fx.Node | None]) -> bool:
-    """Return whether nothing reads an older value after it is overwritten, and none is among the section's other
+    """Return whether older values are not read after they are overwritten, and are not among the section's other
     outputs.
     """
     position = {node: number for number, node in enumerate(graph.nodes)}
@@ -98,7 +98,7 @@ def _is_safe(graph: fx.Graph, chain: list[fx.Node], target: fx.Node, others: lis
 
 
 def _rewrite(graph: fx.Graph, node: fx.Node, target: fx.Node) -> None:
-    """Make ``node`` work on ``target`` itself; who read it reads the target."""
+    """Make ``node`` work on ``target`` itself; its readers now read the target."""
     with graph.inserting_before(node):
         if node.target in _IN_PLACE:
             made = graph.call_function(_IN_PLACE[node.target], (target, *node.args[1:]))
@@ -113,12 +113,13 @@ def _rewrite(graph: fx.Graph, node: fx.Node, target: fx.Node) -> None:
 
 
 def rematerialize_casts(forward: fx.GraphModule, backward: fx.GraphModule, masters: Sequence[bool]) -> None:
-    """Rewrite ``backward`` to read masters where it reads what ``forward`` only rounded; ``forward`` stays as it is.
+    """Rewrite ``backward`` to read masters instead of values that ``forward`` only rounded; ``forward`` does not
+    change.
 
     Args:
-        forward: placeholders ``primals_1`` …; its last outputs are what it saves.
+        forward: placeholders ``primals_1`` …; its last outputs are the saved values.
         backward: placeholders are the saved values by their names, then ``tangents_…``. Changed.
-        masters: of each primal, whether nothing changes it between the two and it stays in memory anyway.
+        masters: for each primal, whether it stays in memory, unchanged, between the two.
     """
     (result,) = (node for node in forward.graph.nodes if node.op == "output")
     made = {node.name: node for node in result.args[0] if isinstance(node, fx.Node)}
@@ -132,12 +133,12 @@ def rematerialize_casts(forward: fx.GraphModule, backward: fx.GraphModule, maste
 
 
 def rematerialize_joins(forward: fx.GraphModule, backward: fx.GraphModule) -> None:
-    """Rewrite ``backward`` to join the section's inputs itself where it reads what ``forward`` only joined of them.
+    """Rewrite ``backward`` to join the section's inputs itself instead of reading joined values from ``forward``.
 
     The parts are in memory anyway, each on the chip that made it; a joined copy on every chip would outlive forward.
 
     Args:
-        forward, backward: as of ``rematerialize_casts``.
+        forward, backward: as in ``rematerialize_casts``.
     """
     (result,) = (node for node in forward.graph.nodes if node.op == "output")
     made = {node.name: node for node in result.args[0] if isinstance(node, fx.Node)}
@@ -150,7 +151,9 @@ def rematerialize_joins(forward: fx.GraphModule, backward: fx.GraphModule) -> No
 
 
 def _joining(made: fx.Node) -> list[fx.Node]:
-    """Return the primals and the steps from them to ``made`` in order, if these are only joins and views; else none."""
+    """Return the primals and the steps from them to ``made`` in order, if these are only joins and views; otherwise
+    nothing.
+    """
     needed, pending = {made}, [made]
     while pending:
         node = pending.pop()
@@ -162,8 +165,8 @@ def _joining(made: fx.Node) -> list[fx.Node]:
 
 
 def _rounding(made: fx.Node) -> list[fx.Node]:
-    """Return the primal and the steps from it to ``made``, if they are one conversion to fewer bytes, and views; else
-    none.
+    """Return the primal and the steps from it to ``made``, if they are one conversion to fewer bytes, and views;
+    otherwise nothing.
     """
     steps: list[fx.Node] = []
     node = made
@@ -181,7 +184,7 @@ def _replace(graph: fx.Graph, saved: fx.Node, chain: Sequence[fx.Node], placehol
     """Make the backward compute ``saved`` itself, just before it is read.
 
     Args:
-        chain: primals and steps, in order; the last step makes it.
+        chain: primals and steps, in order; the last step returns it.
     """
     copies: dict[Any, fx.Node] = {}
     for primal in (node for node in chain if node.op == "placeholder"):

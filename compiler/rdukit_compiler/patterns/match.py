@@ -1,7 +1,7 @@
 """Find where fusion rules match a traced graph.
 
-Source: compiler reference 5.4, items 1 to 10 and 13. Where the public material is silent the choice is ours: matching
-starts at a pattern's sinks and walks up, so that the nearest producer is tried first.
+Source: compiler reference 5.4, items 1 to 10 and 13. Where the public material has no rule, the choice is ours:
+matching starts at a pattern's sinks and walks up, so that the nearest producer is tried first.
 """
 
 import logging
@@ -17,7 +17,7 @@ from rdukit_compiler.patterns.variants import RuleVariant, variants_of
 
 logger = logging.getLogger(__name__)
 
-#: Bindings tried at one starting operator before a rule gives up there; only patterns without a join come near it.
+#: Maximum bindings that are tried at one starting operator; only patterns without a join approach it.
 MAX_STEPS: Final = 2_000
 
 
@@ -41,16 +41,16 @@ def match_rules(
     taken: frozenset[str] = frozenset(),
     groups: Sequence[Sequence[str]] = (),
 ) -> tuple[Match, ...]:
-    """Find the matches of ``rules`` in ``graph``: disjoint, and such that fusing them leaves an order that can be run.
+    """Find the matches of ``rules`` in ``graph``: disjoint, and such that an executable order remains after fusion.
 
-    Rules go by falling priority, equal ones in the order given. Operators in ``taken`` are not fused but may be
-    context; so are those in ``groups``, which besides count as fused already when circles are looked for.
+    Rules apply by descending priority, equal ones in the given order. Operators in ``taken`` and in ``groups`` are not
+    fused but may be context; ``groups`` also count as fused in the check for cycles.
 
     Returns:
         Matches by rule in the order of application, and within a rule by first operator. Equal arguments give equal
         results.
     Raises:
-        ValueError: ``groups`` overlap or cannot be run one after the other.
+        ValueError: ``groups`` overlap, or no order of them can be executed.
     """
     search = _Search(graph, taken | {name for group in groups for name in group})
     for group in groups:
@@ -69,7 +69,7 @@ def match_rules(
 
 
 class _Search:
-    """A graph with what is fused so far."""
+    """A graph and the operators fused so far."""
 
     def __init__(self, graph: ModelGraph, taken: frozenset[str]) -> None:
         self.graph = graph
@@ -84,7 +84,7 @@ class _Search:
                 self.by_word.setdefault(word, []).append(position)
 
     def apply(self, rule: Rule) -> Iterator[Match]:
-        """Take all matches of ``rule``, the variants with more entries first."""
+        """Fuse all matches of ``rule``, the variants with more entries first."""
         for variant in variants_of(rule):
             if not all(any(word in self.by_word for word in entry.op_types) for entry in variant.entries):
                 continue
@@ -111,7 +111,7 @@ class _Search:
         return sorted({p for word in entry.op_types for p in self.by_word.get(word, ())})
 
     def _bind(self, rule: Rule, steps: "Sequence[_Step]", start: int) -> dict[str, int] | None:
-        """Bind all entries, the first to ``start``; None when no binding is legal."""
+        """Bind all entries, the first to ``start``; None if no binding is valid."""
         bound: dict[str, int] = {}
         budget = MAX_STEPS
 
@@ -150,8 +150,8 @@ class _Search:
         return bound if found else None
 
     def _nearby(self, step: "_Step", bound: Mapping[str, int], start: int) -> Sequence[int]:
-        """Return candidates: producers nearest first, else readers earliest first, else everything near the start
-        first.
+        """Return candidates: producers, the nearest first; otherwise readers, the earliest first; otherwise all
+        operators, the nearest to the start first.
         """
         if step.bound_children:
             return self.topology.producers[bound[step.bound_children[0]]]
@@ -170,7 +170,9 @@ class _Step:
 
 
 def _plan(variant: RuleVariant) -> tuple[_Step, ...]:
-    """Order of binding: the first sink, then what feeds a bound entry, else what a bound one feeds, else a sink."""
+    """Return the order of binding: first a sink, then entries that feed a bound one, then entries that it feeds, then
+    sinks.
+    """
     waiting = {entry.name: entry for entry in variant.entries}
     steps: list[_Step] = []
     done: list[str] = []

@@ -1,6 +1,6 @@
-"""Review of a user's rules: words that mean no operator or heuristic, and why a rule matched nothing.
+"""Review of a user's rules: unknown operators and heuristics, and the reason for a rule without a match.
 
-A rule that matches nothing fuses nothing, and its author would not know: names that mean no operator or heuristic are
+A rule without a match has no effect, which its author should learn. Therefore unknown operators and heuristics are
 errors, and a rule without a match is reported with what the graph lacks. Source: ours; the vendor prints match counts
 (compiler reference 5.4, item 13).
 """
@@ -20,10 +20,10 @@ def check_words(rules: Iterable[Rule], graphs: Iterable[ModelGraph], heuristics:
     """Check that every operator and heuristic that ``rules`` name exists.
 
     Args:
-        graphs: what is compiled; its operators count, whatever library they come from.
+        graphs: the compiled graphs; operators of any library in them are known.
         heuristics: names of all heuristics.
     Raises:
-        RuleError: names file, line, rule, entry, the word and the nearest legal ones.
+        RuleError: names file, line, rule, entry, the word and the nearest valid ones.
     """
     traced = {word for graph in graphs for operator in graph.operators for word in words_of(operator)}
     for rule in rules:
@@ -74,7 +74,7 @@ def explain_no_match(rule: Rule, graphs: Sequence[ModelGraph], taken: Mapping[st
 
 
 def find_nearest(word: str, known: Iterable[str]) -> list[str]:
-    """Find up to three of ``known`` that ``word`` was probably meant to be: equal without underscores, or nearly."""
+    """Find up to three words of ``known`` that ``word`` probably stands for: equal without underscores, or similar."""
     plain = _plain(word)
     by_plain: dict[str, str] = {}
     for name in sorted(known):
@@ -87,7 +87,7 @@ def find_nearest(word: str, known: Iterable[str]) -> list[str]:
 
 @cache
 def _operator_words() -> frozenset[str]:
-    """Return the words that an operator of torch, or of a library that is loaded, may have in a rule."""
+    """Return the words for operators of torch, and of loaded libraries, that a rule may use."""
     registered = (name.partition("::")[2].partition(".")[0] for name in all_operator_names())
     listed = {*ALIASES, *ALIASES.values(), *VIEWS, *CASTS, *GEMMS, *LOSSES, *VENDORS}
     return frozenset(listed | {name.lower() for name in registered})

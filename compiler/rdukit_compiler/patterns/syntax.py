@@ -1,4 +1,4 @@
-"""Read fusion rule files. Everything wrong is found here, with the line; the matcher trusts what it gets.
+"""Read fusion rule files. All errors are found here, with their line; the matcher relies on that.
 
 Source: compiler reference 5.2, 5.3 (keywords found in public material; the grammar's checks are ours).
 """
@@ -20,7 +20,7 @@ Scalar = bool | int | float | str
 
 RULE_KEYS: Final = ("priority", "heuristic", "pattern")
 ENTRY_KEYS: Final = ("op_type", "child", "children", "required", "included", "match_first_option", "set <parameter>")
-#: More optional entries than this make too many variants of a rule. The largest public rule has 8. Source: ours.
+#: Maximum optional entries: more would give a rule too many variants. The largest public rule has 8. Source: ours.
 MAX_OPTIONAL: Final = 12
 MAX_ENTRIES: Final = 128
 
@@ -45,7 +45,9 @@ class RuleEntry:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A fusion rule. ``heuristic`` is None for the compiler's default; ``parameters`` are those of its mapping."""
+    """A fusion rule. ``heuristic`` is None for the compiler's default; ``parameters``: those of the heuristic's
+    mapping.
+    """
 
     name: str
     priority: int
@@ -70,10 +72,10 @@ def read_rules(path: Path) -> tuple[Rule, ...]:
 
 
 def parse_rules(text: str, source: str) -> tuple[Rule, ...]:
-    """Parse rules; ``source`` names ``text`` in messages. Of equal names the last rule stays, with a warning.
+    """Parse rules; ``source`` names ``text`` in messages. If names are equal, the last rule counts, with a warning.
 
     Raises:
-        RuleError: names file, line, rule, entry, key and what is legal.
+        RuleError: names file, line, rule, entry, key and the expected values.
     """
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -98,7 +100,7 @@ def parse_rules(text: str, source: str) -> tuple[Rule, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Where:
-    """Place in a file, with which a message starts."""
+    """Location in a file, with which a message starts."""
 
     source: str
     rule: str = ""

@@ -1,8 +1,8 @@
 """Edges among a graph's operators, by position, and among groups of them.
 
-Grouping operators turns the graph into a smaller one; sections can be run one after the other only while that one has
-no circle. A buffer's new value is made after the last reader of the old one, and as soon as that allows: at the end of
-forward, far from the operator that computed it, another section would have to be handed the whole buffer.
+Sections can run one after the other only if the graph of groups has no cycle. A buffer's new value is written directly
+after the last reader of the old one. At the end of forward, far from the operator that computed it, another section
+would have to read the whole buffer.
 """
 
 import heapq
@@ -19,8 +19,8 @@ class Topology:
         self.position = {operator.name: index for index, operator in enumerate(graph.operators)}
         made_by = {output: index for index, o in enumerate(graph.operators) for output in o.outputs}
         earlier = _readers_of_old_values(graph, made_by)
-        #: Positions of the operators that feed each one, or that read a buffer before it overwrites that; each once,
-        #: nearest (latest) first.
+        #: Positions of the operators that feed each one, or that read a buffer before it overwrites the buffer;
+        #: distinct, the nearest (latest) first.
         self.producers: list[tuple[int, ...]] = [
             tuple(sorted({made_by[n] for n in o.inputs if n in made_by} | earlier.get(index, set()), reverse=True))
             for index, o in enumerate(graph.operators)
@@ -29,7 +29,7 @@ class Topology:
         for index, producers in enumerate(self.producers):
             for producer in producers:
                 readers[producer].append(index)
-        #: Positions of the operators that each one feeds; each once, earliest first.
+        #: Positions of the operators that each one feeds; distinct, the earliest first.
         self.readers: list[tuple[int, ...]] = [tuple(found) for found in readers]
 
     def __len__(self) -> int:
@@ -37,7 +37,7 @@ class Topology:
 
 
 def _readers_of_old_values(graph: ModelGraph, made_by: Mapping[str, int]) -> dict[int, set[int]]:
-    """Map operators that make a buffer's new value to the other operators before them that read the old one."""
+    """Map operators that write a buffer's new value to the operators before them that read the old one."""
     found: dict[int, set[int]] = {}
     for buffer, value in graph.updates.items():
         maker = made_by[value]
@@ -48,22 +48,24 @@ def _readers_of_old_values(graph: ModelGraph, made_by: Mapping[str, int]) -> dic
 
 
 class OperatorGroups:
-    """Operators in disjoint groups, so that the graph of groups never has a circle. Operators start alone."""
+    """Operators in disjoint groups, so that the graph of groups never has a cycle. At first each operator is a
+    group.
+    """
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
-        #: Group of each operator; a group is called by a number that says nothing.
+        #: Group of each operator; a group's number has no meaning.
         self.group_of: list[int] = list(range(len(topology)))
         self.members: dict[int, list[int]] = {index: [index] for index in range(len(topology))}
-        #: Group -> its place in some order that can be run; places are distinct, and some are free.
+        #: Group -> its place in an executable order; places are distinct, and may have gaps.
         self._place: dict[int, int] = {index: index for index in range(len(topology))}
         #: The inverse of ``_place``.
         self._at: dict[int, int] = dict(self._place)
-        #: Group -> its place in ``in_order``; None after a join, until somebody asks.
+        #: Group -> its place in ``in_order``; None after a join, until the next query.
         self._rank: dict[int, int] | None = dict(self._place)
 
     def may_join(self, positions: Iterable[int]) -> bool:
-        """Return whether making one group of these operators' groups leaves no path that goes out and comes back in."""
+        """Return whether these operators' groups can be joined: no path leaves the new group and re-enters it."""
         wanted = {self.group_of[p] for p in positions}
         if len(wanted) == 1:
             return True
@@ -80,7 +82,7 @@ class OperatorGroups:
         return True
 
     def join(self, positions: Iterable[int]) -> int:
-        """Make one group of these operators' groups, which ``may_join`` allowed."""
+        """Join these operators' groups, which ``may_join`` allowed."""
         first, *others = sorted({self.group_of[p] for p in positions})
         if not others:
             return first
@@ -115,16 +117,16 @@ class OperatorGroups:
         return self._rank[group]
 
     def after(self, group: int) -> set[int]:
-        """Return the groups that read what this one makes."""
+        """Return the groups that read results of this one."""
         return {self.group_of[r] for m in self.members[group] for r in self.topology.readers[m]} - {group}
 
     def _previous(self, group: int) -> set[int]:
         return {self.group_of[p] for m in self.members[group] for p in self.topology.producers[m]} - {group}
 
     def _bring_together(self, first: int, others: Sequence[int]) -> None:
-        """Give ``first`` a place that suits it and ``others``, which lose theirs.
+        """Give ``first`` a valid place for the joined group; ``others`` lose theirs.
 
-        Only groups between them move: those that feed one of them go before the new group, the rest after it.
+        Only groups between them move: groups that feed one of them go before the new group, the rest after it.
         """
         wanted = {first, *others}
         places = sorted(self._place[group] for group in wanted)
@@ -140,7 +142,7 @@ class OperatorGroups:
             del self._place[other]
 
     def _feeding(self, wanted: set[int], first_place: int) -> set[int]:
-        """Return the groups that feed one of ``wanted``, through others or not, and stand after ``first_place``."""
+        """Return the groups after ``first_place`` that feed one of ``wanted``, directly or through others."""
         found: set[int] = set()
         pending = list(wanted)
         while pending:
@@ -152,9 +154,9 @@ class OperatorGroups:
 
 
 def move_copies(operators: Sequence[Operator], updates: Mapping[str, str]) -> tuple[Operator, ...]:
-    """Move copies that only make buffers' new values behind the operator that computed the value.
+    """Move copies that only write buffers' new values to just after the operator that computed the value.
 
-    A copy stays where it is if an operator in between reads the buffer's old value, or a view of it.
+    A copy does not move if an operator in between reads the buffer's old value, or a view of it.
 
     Args:
         updates: buffer → the value that forward leaves in it.
@@ -178,7 +180,7 @@ def move_copies(operators: Sequence[Operator], updates: Mapping[str, str]) -> tu
 
 
 def reads_after(later: Sequence[Operator], operators: Sequence[Operator], buffer: str) -> bool:
-    """Return whether one of ``later`` reads the buffer as it was, or through a view."""
+    """Return whether one of ``later`` reads the buffer's old value, directly or through a view."""
     old = views_of(buffer, operators)
     return any(old.intersection(operator.inputs) for operator in later)
 

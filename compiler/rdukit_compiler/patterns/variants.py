@@ -24,10 +24,10 @@ class RuleVariant:
 
 
 def variants_of(rule: Rule) -> Iterator[RuleVariant]:
-    """Yield the variants of ``rule``, in the order in which they are tried; none twice.
+    """Yield the variants of ``rule``, without duplicates, in the order in which they are tried.
 
     Earlier alternatives come first; under one choice of alternatives, more optional entries come first. A variant
-    with nothing to fuse is left out.
+    without operators to fuse is left out.
     """
     entries = {entry.name: entry for entry in rule.entries}
     seen: set[tuple[tuple[str, tuple[str, ...]], ...]] = set()
@@ -47,8 +47,8 @@ def variants_of(rule: Rule) -> Iterator[RuleVariant]:
 
 
 def _without_rejected(entries: Mapping[str, RuleEntry], chosen: Mapping[str, str]) -> Edges:
-    """Return the edges among the operator entries that stay under this choice; alternations are replaced by what they
-    chose.
+    """Return the edges among the operator entries that this choice keeps; alternations are replaced by their chosen
+    entries.
     """
 
     def resolve(name: str) -> str:
@@ -70,7 +70,7 @@ def _without_rejected(entries: Mapping[str, RuleEntry], chosen: Mapping[str, str
         if name not in kept and name not in rejected:
             kept.add(name)
             pending.extend(edges[name])
-    # What only fed rejected alternatives goes with them.
+    # Entries that feed only rejected alternatives are removed with them.
     while True:
         useless = {
             name
@@ -84,7 +84,7 @@ def _without_rejected(entries: Mapping[str, RuleEntry], chosen: Mapping[str, str
 
 
 def _bridge(edges: Edges, absent: list[str]) -> Edges:
-    """Take the absent entries out: their parents get edges to their children."""
+    """Remove the absent entries: their parents get edges to their children."""
     result = dict(edges)
     for name in absent:
         below = result.pop(name)

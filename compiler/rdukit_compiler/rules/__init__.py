@@ -16,9 +16,11 @@ def load_default_rules() -> tuple[Rule, ...]:
 
 
 def load_rules(path: Path | str) -> tuple[Rule, ...]:
-    """Load a user's rules. To combine, put them before the defaults: at equal priority the earlier rule goes first.
+    """Load a user's rules. To combine them with the defaults, put them first: at equal priority, the earlier rule
+    applies first.
 
     Raises:
-        RuleError: the file cannot be read or breaks the syntax; names file, line, rule, entry, key and what is legal.
+        RuleError: the file cannot be read or breaks the syntax; names file, line, rule, entry, key and the expected
+            values.
     """
     return read_rules(Path(path))

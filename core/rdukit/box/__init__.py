@@ -1,1 +1,1 @@
-"""The contract between a ModelBox and those who start or call it: its API's client, its events, its image."""
+"""The contract between a ModelBox and its callers: the client of its API, its events, its image."""

@@ -22,12 +22,12 @@ from rdukit.http.unix_sockets import SocketPath, parse_rest_address
 from rdukit.interfaces import Closable
 from rdukit.telemetry.spans import TRACEPARENT
 
-#: Seconds of silence after which the client reattaches to a stream: a live box sends a comment every 5 s.
+#: Seconds of silence after which the client reattaches to a stream; a live box sends a comment every 5 s.
 SILENCE_S: Final = 15.0
 #: Idle connections kept open.
 MAX_IDLE: Final = 4
 BLOCK: Final = 64 << 10
-#: Attachments in a row without an event after which the box counts as unreachable, and the pause between two.
+#: Successive attachments without an event after which the box counts as unreachable, and the pause between two.
 MAX_REATTACH: Final = 20
 REATTACH_PAUSE_S: Final = 0.25
 
@@ -38,7 +38,7 @@ class BoxClient(Closable):
     """Talks to one box. All methods return plain JSON values."""
 
     def __init__(self, url: str, timeout_s: float = 60.0, token: str = "", max_bytes: int = MAX_ANSWER_BYTES) -> None:
-        """Connect to nothing yet.
+        """Prepare a client; the first call connects.
 
         Args:
             token: for a box that requires one.
@@ -74,7 +74,7 @@ class BoxClient(Closable):
         """Return the box's readiness.
 
         Raises:
-            Unavailable: not ready, with the reason, or nothing answers.
+            Unavailable: the box is not ready, with its reason, or does not answer.
         """
         with self._opening("GET", "/health/ready") as answer:
             value = self._read(answer)
@@ -92,14 +92,14 @@ class BoxClient(Closable):
         timeout_s: float = 0.0,
         traceparent: str = "",
     ) -> dict[str, Any]:
-        """Ask for a verb; returns the queued operation.
+        """Request a verb; return the queued operation.
 
         Args:
-            timeout_s: seconds in which it must end, its time in the queue included; 0: no limit.
-            traceparent: the span that those of the operation lie below; empty: what the box was started with.
+            timeout_s: seconds within which the operation must end, including its time in the queue; 0: no limit.
+            traceparent: parent span of the operation's spans; empty: that of the box.
         Raises:
-            RdukitError: the box refused; the class is the one that the error's code names.
-            Unavailable: it does not answer.
+            RdukitError: the box refused; the error's code selects the class.
+            Unavailable: the box does not answer.
         """
         body: dict[str, object] = {
             "parameters": dict(parameters or {}), "inputs": dict(inputs or {}), "output": output,
@@ -112,10 +112,10 @@ class BoxClient(Closable):
         self, verb: str, parameters: Mapping[str, object], inputs: Mapping[str, str], output: str, *,
         traceparent: str = "", stop: threading.Event | None = None, is_alive: Callable[[], bool] | None = None,
     ) -> Iterator[Iterator[dict[str, Any]]]:  # fmt: skip
-        """Ask for a verb and have its events in the block: ``submit`` and ``events`` by one request.
+        """Request a verb and yield its events: ``submit`` and ``events`` in one request.
 
         Raises:
-            RdukitError: before the block as ``submit``, and where the events are read as ``events``.
+            RdukitError: on entry, as from ``submit``; while reading, as from ``events``.
         """
         body = {"parameters": dict(parameters), "inputs": dict(inputs), "output": output}
         headers = {"Accept": EVENT_STREAM} | ({TRACEPARENT: traceparent} if traceparent else {})
@@ -124,19 +124,19 @@ class BoxClient(Closable):
                 operation_id = answer.headers.get("Location", "").rpartition("/")[2]
                 yield self._follow(operation_id, 0, stop, is_alive, answer)
                 return
-            operation_id = str(self._read(answer)["id"])  # it is an older box
+            operation_id = str(self._read(answer)["id"])  # an older box
         yield self.events(operation_id, 0, stop, is_alive)
 
     def infer_rows(self, rows: list[list[float]], inputs: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """Classify rows at once: ``{"outputs", "labels"}``."""
+        """Classify rows without an operation; return ``{"outputs", "labels"}``."""
         return self._call("POST", "/v1/infer", {"rows": rows, "inputs": dict(inputs or {})})
 
     def operation(self, operation_id: str) -> dict[str, Any]:
-        """Return one operation as it is now."""
+        """Return the current state of one operation."""
         return self._call("GET", f"/v1/operations/{operation_id}")
 
     def operations(self, state: str = "", verb: str = "") -> Iterator[dict[str, Any]]:
-        """Yield operations, newest first, those in ``state`` and of ``verb`` if given; pages are fetched on the way."""
+        """Yield operations, newest first, filtered by ``state`` and ``verb`` if given; fetch pages as needed."""
         query = {key: value for key, value in (("state", state), ("verb", verb)) if value}
         while True:
             page = self._call("GET", f"/v1/operations?{urlencode(query)}")
@@ -146,7 +146,7 @@ class BoxClient(Closable):
             query["cursor"] = page["next_cursor"]
 
     def cancel(self, operation_id: str) -> dict[str, Any]:
-        """Cancel one and wait until it has ended."""
+        """Cancel an operation and wait until it has ended."""
         return self._call("POST", f"/v1/operations/{operation_id}/cancel")
 
     def events(
@@ -156,14 +156,14 @@ class BoxClient(Closable):
         stop: threading.Event | None = None,
         is_alive: Callable[[], bool] | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """Yield events with numbers above ``after``, as they come, to the result; attach again where a stream broke.
+        """Yield events with numbers above ``after``, up to the result; reattach if a stream breaks.
 
         Args:
-            stop: ends it, with ``Cancelled``.
-            is_alive: whether the box still runs, where the caller can tell.
+            stop: ends the stream, with ``Cancelled``.
+            is_alive: returns whether the box still runs, if the caller knows.
         Raises:
             NotFound: no such operation.
-            Unavailable: the box has ended, or so many attachments in a row brought nothing.
+            Unavailable: the box has ended, or ``MAX_REATTACH`` successive attachments brought no event.
             Cancelled: ``stop`` was set.
             RdukitError: the box refused.
         """
@@ -186,7 +186,7 @@ class BoxClient(Closable):
         self, operation_id: str, after: int, stop: threading.Event | None, is_alive: Callable[[], bool] | None,
         answer: urllib3.BaseHTTPResponse | None = None,
     ) -> Iterator[dict[str, Any]]:  # fmt: skip
-        """Yield events as ``events`` does; ``answer``: the stream that they come in first."""
+        """Yield events as ``events`` does; ``answer``: an open stream to read first."""
         failures = 0
         while True:
             try:
@@ -195,13 +195,13 @@ class BoxClient(Closable):
                     failures, after = 0, max(after, int(event.get("sequence") or 0))
                     if event["kind"] == "result":
                         with suppress(urllib3.exceptions.HTTPError, ValueError, TypeError):
-                            next(events, None)  # the end of the stream: its connection serves the next request
+                            next(events, None)  # frees the connection
                         yield event
                         return
                     yield event
                     _check(stop)
                 if is_alive is None and self.operation(operation_id)["state"] in _FINAL:
-                    return  # all of its events were known
+                    return  # the caller has all of its events
                 reason = "it closed the stream before the result"
             except (urllib3.exceptions.HTTPError, Unavailable, ValueError, TypeError, RecursionError) as cause:
                 reason = str(cause.args[0]) if cause.args else type(cause).__name__
@@ -230,7 +230,7 @@ class BoxClient(Closable):
         self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None,
         silence_s: float | None = None,
     ) -> Iterator[urllib3.BaseHTTPResponse]:  # fmt: skip
-        """Have an answer in the block, unless the box refuses."""
+        """Yield the answer, unless the box refuses."""
         with self._opening(method, path, body, headers, silence_s) as answer:
             if answer.status == Unauthenticated.http_status:
                 which = "knows another token" if self._has_token else "asks for a token"
@@ -246,7 +246,7 @@ class BoxClient(Closable):
         self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None,
         silence_s: float | None = None,
     ) -> Iterator[urllib3.BaseHTTPResponse]:  # fmt: skip
-        """Have an answer in the block. ``silence_s``: it is given up after that; None: after the client's time."""
+        """Yield the answer. ``silence_s``: read timeout; None: the client's."""
         try:
             answer = self._pool.urlopen(
                 method, self._prefix + path, None if body is None else json.dumps(body).encode(),
@@ -259,7 +259,7 @@ class BoxClient(Closable):
         try:
             yield answer
         finally:
-            answer.close()  # its connection serves the next request already, where all of it was read
+            answer.close()  # if it was read to its end, its connection serves the next request already
 
     def _unavailable(self, cause: Exception) -> Unavailable:
         hint = "; start one with: rdukit box run" if self._socket is None else ""

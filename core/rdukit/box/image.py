@@ -1,4 +1,4 @@
-"""Image of a ModelBox: names that its builder and its starters share, and the unpacking of its folder."""
+"""Image of a ModelBox: names that the builder and the starters of an image share, and unpacking of its folder."""
 
 import io
 import tarfile
@@ -21,32 +21,32 @@ BOX_FOLDER: Final = "/opt/rdukit/box"
 #: Prefix of a box's labels; the first label holds the box's name.
 LABEL_PREFIX: Final = "dev.rdukit.box."
 BOX_LABEL: Final = f"{LABEL_PREFIX}name"
-#: Most bytes of a box's files in total.
+#: Maximum bytes of a box's files in total.
 MAX_BOX_BYTES: Final = 4 << 20
 
 
 class BoxEnd(StrEnum):
-    """The end of a box, or why it did not begin; ``Unavailable`` of ``start`` has it as the detail ``end``."""
+    """Why a box ended or did not start; the detail ``end`` of the ``Unavailable`` that ``start`` raises."""
 
-    #: By itself, or for its memory limit.
+    #: The box exited, or exceeded its memory limit.
     EXITED = "exited"
-    #: Killed by SIGKILL, but not for exceeding a limit: the host did it.
+    #: The host killed the box by SIGKILL, not for exceeding a limit.
     KILLED = "killed"
     #: The box ran, but missed the deadline for being ready.
     LATE = "late"
     #: Terminated by its fence for exceeding its disk limit.
     DISK_FULL = "disk-full"
-    #: What runs boxes took back what it had given it: an administrator did, for another, at its time limit.
+    #: The runner of boxes stopped it: by an administrator, for another job, or at its time limit.
     WITHDRAWN = "withdrawn"
     PREEMPTED = "preempted"
     TIMED_OUT = "timed-out"
 
 
 def unpack_box(blocks: Iterable[bytes], folder: Path) -> None:
-    """Write the regular files of a box's folder, which comes out of an image as a tar, below ``folder``.
+    """Write the regular files of a box's folder, a tar from an image, below ``folder``.
 
     Raises:
-        InvalidArgument: it is larger than a box may be, is no tar, or a path in it leaves the folder.
+        InvalidArgument: the tar is too large for a box, is not a tar, or has a path that leaves the folder.
     """
     data = bytearray()
     for block in blocks:

@@ -1,12 +1,12 @@
-"""Links between boxes of one job on several nodes: streams from a box's loopback to another's, by way of their workers.
+"""Links between boxes of one job on several nodes: streams from a box's loopback to another's, through their workers.
 
-A box has no network but a loopback of its own. There each part of a job has an address, the same in all its boxes. In
-the box of one part a relay (``rdukit.box.relay``) listens at the other parts' addresses. What connects there goes
-through a UNIX socket to the box's worker, by TCP to the worker of the other part, and through that one's UNIX socket to
-the relay there, which connects to the part's own address. Both relays connect to their workers and never the other way
-round, so that no worker opens what a box may have put in its place.
+A box's only network is its own loopback, where each part of a job has the same address in all boxes. In the box of one
+part a relay (``rdukit.box.relay``) listens at the other parts' addresses. It forwards a connection through a UNIX
+socket to the box's worker. That worker connects by TCP to the worker of the other part, and through its UNIX socket the
+relay there connects to the part's own address. Relays connect to workers, never workers to relays: a worker must not
+open a path that a box may have replaced.
 
-Workers know each other by a key that is derived from the token of the attempt; a box never has it. What travels is not
+Workers authenticate by a key that is derived from the attempt's token; a box never has it. The streams are not
 encrypted, as between ranks of any launcher.
 
 Source: ours.
@@ -28,19 +28,19 @@ from rdukit.errors import InvalidArgument, Unauthenticated, Unavailable
 
 #: Where ranks meet: a port at the address of part 0.
 STORE_PORT: Final = 46_999
-#: First and last port of those that a box's kernel gives to who asks for any.
+#: First and last ephemeral port of a box's kernel.
 LOCAL_PORTS: Final = (47_000, 47_127)
-#: Those that it gives to who listens: of a range Linux keeps each second one for who connects, as long as it can, and
-#: where a relay listens nobody could connect from.
+#: Ephemeral ports of listeners. If possible, Linux reserves every second port of a range for outgoing connections,
+#: which could not use a port at which a relay listens.
 PORTS: Final = range(LOCAL_PORTS[0] + 1, LOCAL_PORTS[1] + 1, 2)
-#: Parts that a job may have at most.
+#: Maximum parts of a job.
 MAX_PARTS: Final = 64
 #: Connections that a relay keeps waiting at its worker for streams from other parts.
 WAITING: Final = 8
-#: Seconds that a worker has to prove itself, and a relay to say what it wants.
+#: Seconds for a worker's proof of the key, and for a relay's request.
 HELLO_S: Final = 10.0
 
-#: What a relay says first: ``C``, a part and a port to connect to, or ``W``, that it waits to be told a port.
+#: First byte from a relay: ``C``, before a part and a port to connect to, or ``W``, to wait for a port.
 CONNECT: Final = b"C"
 WAIT: Final = b"W"
 _TARGET: Final = struct.Struct("!HH")
@@ -52,11 +52,11 @@ _CHUNK: Final = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class LinkedPart:
-    """Place of a part among those of its job, as its box is told."""
+    """Place of a part in its job: the value of the box's setting ``box.part``."""
 
     part: int
     parts: int
-    #: Rank of its first member, and members of all parts.
+    #: Rank of its first member; ``world`` is the number of members of all parts.
     first_rank: int
     world: int
     #: The UNIX socket of the box's worker.
@@ -71,7 +71,7 @@ def read_part(text: str) -> LinkedPart | None:
     """Read the value of the setting ``box.part`` (pure); ``None``: the job has one part.
 
     Raises:
-        InvalidArgument: it is no place of a part.
+        InvalidArgument: the value is malformed.
     """
     if not text:
         return None
@@ -86,7 +86,7 @@ def read_part(text: str) -> LinkedPart | None:
 
 
 def part_address(part: int) -> str:
-    """Return the address of a part in every box of its job (pure)."""
+    """Return a part's address, which is the same in every box of its job (pure)."""
     if not 0 <= part < MAX_PARTS:
         raise ValueError(f"part is {part}; legal: 0 to {MAX_PARTS - 1}")
     return f"127.77.0.{part + 1}"
@@ -108,7 +108,7 @@ def link_key(attempt_id: str, token: str) -> bytes:
 
 
 def pack_target(part: int, port: int) -> bytes:
-    """Encode where a relay wants to connect to, after ``CONNECT`` (pure)."""
+    """Encode the target of a relay's connection, which follows ``CONNECT`` (pure)."""
     return _TARGET.pack(part, port)
 
 
@@ -132,10 +132,11 @@ async def read_port(reader: asyncio.StreamReader) -> int:
 async def greet(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: bytes, origin: int, part: int, port: int
 ) -> None:
-    """Ask another worker for a stream from the part ``origin`` to a port of ``part``; each proves that it has the key.
+    """Request from another worker a stream from part ``origin`` to a port of ``part``; both prove that they have the
+    key.
 
     Raises:
-        Unauthenticated: the other one has not. EOFError: it refused.
+        Unauthenticated: the other worker lacks the key. EOFError: it refused.
     """
     theirs, ours = await reader.readexactly(_NONCE), secrets.token_bytes(_NONCE)
     asked = _TARGET.pack(origin, part) + _PORT.pack(port) + theirs + ours
@@ -149,10 +150,10 @@ async def greet(
 async def be_greeted(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: bytes, part: int
 ) -> tuple[int, int]:  # fmt: skip
-    """Answer a worker that asks for a stream to ``part``. Returns whose part it comes from, and the port.
+    """Answer a worker that requests a stream to ``part``; return the origin part and the port.
 
     Raises:
-        Unauthenticated: it does not have the key, or asks for what is not this part's. EOFError: it is gone.
+        Unauthenticated: the worker lacks the key, or requests another part's port. EOFError: it is gone.
     """
     ours = secrets.token_bytes(_NONCE)
     writer.write(ours)
@@ -171,7 +172,7 @@ Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def join(one: Stream, other: Stream) -> None:
-    """Pass on what either stream says to the other, until both have ended; then close both."""
+    """Forward bytes between two streams in both directions until both have ended; then close both."""
     try:
         await asyncio.gather(_pass_on(one[0], other[1]), _pass_on(other[0], one[1]))
     except OSError:
@@ -190,7 +191,7 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 
 async def close(writer: asyncio.StreamWriter) -> None:
-    """Close a stream; that the other side is gone already is no matter."""
+    """Close a stream, whether or not the other side is gone already."""
     writer.close()
     with suppress(OSError):
         await writer.wait_closed()
@@ -201,10 +202,10 @@ def in_thread(
     name: str, start: Callable[[], Coroutine[Any, Any, None]], close: Callable[[], Coroutine[Any, Any, None]],
     limit_s: float, failure: str,
 ) -> Iterator[asyncio.AbstractEventLoop]:  # fmt: skip
-    """Run what serves links in a loop and a thread of its own while the block lasts; ``start`` has ended before it.
+    """Serve links in an event loop in a separate thread while the block lasts; the block begins after ``start``.
 
     Raises:
-        Unavailable: the start failed or took longer than ``limit_s``; with ``failure`` and the reason.
+        Unavailable: the start failed or took longer than ``limit_s``; the message is ``failure`` with the reason.
     """
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name=name, daemon=True)

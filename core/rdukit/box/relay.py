@@ -1,6 +1,6 @@
-"""Relay in a box of a job on several nodes: brings connections to other parts to the worker, and theirs to this part.
+"""Relay in a box of a job on several nodes: forwards connections to other parts to the worker, and theirs to this part.
 
-Runs in a thread of its own for as long as the block that it is made for; see ``rdukit.box.links``.
+It runs in a separate thread while a ``relaying`` block lasts; see ``rdukit.box.links``.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from rdukit.box.links import (
 
 logger = logging.getLogger(__name__)
 
-#: Seconds for which a port at which nobody listens yet is tried again: a member starts before the others.
+#: Seconds of retries while a port has no listener yet: one member starts before the others.
 PATIENCE_S: Final = 60.0
 RETRY_S: Final = 0.1
 START_S: Final = 30.0
@@ -45,7 +45,7 @@ class Relay:
         """Listen at the addresses of the other parts, and wait for their streams.
 
         Raises:
-            OSError: an address is taken, or there is no such worker.
+            OSError: an address is taken, or the worker's socket is missing.
         """
         for part in range(self._parts):
             for port in ports_of(part) if part != self._part else ():
@@ -86,7 +86,7 @@ class Relay:
         worker[1].write(WAIT)
         try:
             port = await read_port(worker[0])
-        except (EOFError, OSError):  # the worker has ended, or the attempt
+        except (EOFError, OSError):  # the worker or the attempt has ended
             await close(worker[1])
             return
         with suppress(OSError):

@@ -27,7 +27,7 @@ def frame_json(kind: str, sequence: int, data: bytes) -> bytes:
 
 
 def frame_retry(milliseconds: int) -> bytes:
-    """Frame the time that a reader shall wait before it attaches again."""
+    """Frame the time after which a reader shall reattach."""
     return f"retry: {milliseconds}\n\n".encode()
 
 
@@ -35,7 +35,7 @@ def read_lines(blocks: Iterable[bytes], max_bytes: int | None = None) -> Iterato
     """Yield the lines of a stream, without their ends.
 
     Raises:
-        OutputRefused: an event, that is all up to an empty line, has more than ``max_bytes``.
+        OutputRefused: an event (everything up to an empty line) has more than ``max_bytes``.
     """
     rest, size = b"", 0
     for block in blocks:
@@ -51,7 +51,7 @@ def read_lines(blocks: Iterable[bytes], max_bytes: int | None = None) -> Iterato
 
 
 def read_events(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Yield each event's JSON object. ``kind`` and ``sequence`` come from the frame where the object lacks them.
+    """Yield each event's JSON object. ``kind`` and ``sequence`` come from the frame if the object lacks them.
 
     Comments, unknown fields and an event that is cut off are skipped.
 

@@ -1,4 +1,4 @@
-"""The ``rdukit`` command, and what the commands of all parts share."""
+"""The ``rdukit`` command, and building blocks that the commands of all parts share."""
 
 from rdukit.cli.app import cli, exit_on_error, main, run_command
 

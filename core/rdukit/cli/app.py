@@ -22,7 +22,7 @@ GROUP = "rdukit.commands"
 
 
 class CommandGroup(ExtensibleGroup):
-    """Loads a sub-command only when it is asked for, so that ``rdukit --help`` imports no part."""
+    """Loads a sub-command only when it is used, so that ``rdukit --help`` imports no part."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each command's name and summary by role, without importing the parts."""
@@ -32,7 +32,7 @@ class CommandGroup(ExtensibleGroup):
                 formatter.write_dl([(name, SUMMARIES[name]) for name in commands if name in installed])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command, whose help ends with its page of the manual, as do those below it."""
+        """Return the command; its help and that of its sub-commands end with their page of the manual."""
         found = super().get_command(ctx, cmd_name)
         if found is not None:
             end_help_as(found, manual_line(cmd_name))
@@ -47,7 +47,7 @@ SUMMARIES = {
     "bench": "Compare this machine's speed and memory with what people use today.",
     "box": "Describe, run and call ModelBoxes.",
     "bundle": "Check bundles of experts, which rdukit serve --bundle serves.",
-    "cache": "Show, trim and clear what compiles keep for later ones.",
+    "cache": "Show, trim and clear the compiler's cache.",
     "catalog": "Search and compare boxes, models, experts, checkpoints, PEFs and data sets.",
     "checkpoint": "Show, compare and convert checkpoints: of boxes, safetensors files, Hugging Face folders.",
     "collective": "Plan collectives between RDUs, nodes and racks, and measure those of this machine.",
@@ -84,7 +84,7 @@ SUMMARIES = {
     "zoo": "List models, print their programs' paths, and plan published sizes.",
 }
 
-#: Commands by what a reader wants to do, each with its page of the manual.
+#: Commands by the reader's goal, each with its page of the manual.
 ROLES: Final[Mapping[str, Mapping[str, str]]] = {
     "Start": {
         "demo": "start", "up": "start", "status": "start", "doctor": "troubleshooting", "docs": "README",
@@ -118,7 +118,7 @@ TOOLS: Final[Mapping[str, str]] = {
 
 
 def manual_line(command: str) -> str:
-    """Return the last line of a command's help, which names its page; what is no command of ``rdukit`` is a tool."""
+    """Return the last line of a command's help, which names its page; other names are tools."""
     page = next((pages[command] for pages in (*ROLES.values(), TOOLS) if command in pages), "tools")
     return f"Manual: rdukit docs {page}"
 
@@ -182,7 +182,8 @@ def run_command(command: click.Command) -> None:
 def exit_on_error() -> Iterator[None]:
     """Turn an ``RdukitError`` of a program's main into one line on stderr and its own exit status.
 
-    So does output that cannot be written, such as to a full disk, also what was still in the buffer at the end.
+    An output that cannot be written, such as to a full disk, is an error too, also when the buffer is flushed at the
+    end.
     """
     try:
         try:
@@ -208,26 +209,26 @@ def _exit_with(error: RdukitError) -> NoReturn:
         _echo_body(error)
     _drop_output()
     click.echo(f"error [{error.code}]: {error.message}", err=True)
-    if sys.stderr is not None and sys.stderr.isatty():  # for people; programs read the one line
+    if sys.stderr is not None and sys.stderr.isatty():  # a hint for people; programs read only one line
         click.echo(f"More: rdukit docs {error.code}", err=True)
     sys.exit(error.exit_status)
 
 
 def _echo_body(error: RdukitError) -> None:
-    """Print the error as JSON on stdout, if that takes it: stderr and the exit status say the same."""
+    """Print the error as JSON on stdout, if it can be written; stderr and the exit status report it in any case."""
     with suppress(OSError):
         click.echo(json.dumps(error.body(), sort_keys=True))
 
 
 def _flush_output() -> None:
-    """Write what was printed. Raises: OSError: stdout does not take it, and a reader was not simply gone."""
+    """Flush stdout, ignoring a closed pipe. Raises: OSError: it cannot be written."""
     if sys.stdout is not None and not sys.stdout.closed:
         with suppress(BrokenPipeError):
             sys.stdout.flush()
 
 
 def _drop_output() -> None:
-    """Forget what stdout does not take: the interpreter would try it again at its end, and print a traceback."""
+    """Drop output that cannot be written: at its end, the interpreter would try again and print a traceback."""
     try:
         _flush_output()
     except OSError:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: What users of other tools type, and what it is called here.
+#: Commands of other tools → their names here.
 _SYNONYMS: Final = {
     "ls": ("list",),
     "ps": ("list", "operations", "status"),
@@ -45,7 +45,7 @@ _SYNONYMS: Final = {
 
 
 class ExtensibleGroup(click.Group):
-    """A group with commands of its own and those of an entry-point group, each imported only when it is used.
+    """A group with its own commands and those of an entry-point group, which are imported only when used.
 
     An unknown command is refused with the nearest ones.
     """
@@ -64,7 +64,7 @@ class ExtensibleGroup(click.Group):
         return sorted({*super().list_commands(ctx), *(point.name for point in self._points)})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command, imported if another part has it; its help ends as this group's does."""
+        """Return the command, imported from another part if necessary; its help gets this group's last line."""
         found = super().get_command(ctx, cmd_name)
         if found is None:
             found = next((point.load() for point in self._points if point.name == cmd_name), None)
@@ -73,7 +73,7 @@ class ExtensibleGroup(click.Group):
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write each command's name and first sentence, whole."""
+        """Write each command's name and its first sentence, unabridged."""
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         rows = [(name, command.get_short_help_str(limit=400)) for name, command in commands if command is not None]
         with formatter.section("Commands"):
@@ -82,8 +82,10 @@ class ExtensibleGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that ``args`` begin with. Raises: click.UsageError: there is none; names near ones."""
-        if args[0] in self.commands:  # without a look at what is installed
+        """Find the command that ``args`` begin with. Raises: click.UsageError: there is none; the message names similar
+        ones.
+        """
+        if args[0] in self.commands:  # without reading the installed entry points
             return super().resolve_command(ctx, args)
         word, names = args[0], self.list_commands(ctx)
         if word in names or word.startswith("-") or ctx.resilient_parsing:
@@ -94,33 +96,33 @@ class ExtensibleGroup(click.Group):
 
     @cached_property
     def _points(self) -> "Sequence[EntryPoint]":
-        """Commands of other parts. They are looked up once, since each look reads what all packages declare."""
+        """Commands of other parts, looked up once: each lookup reads the metadata of all packages."""
         if not self.extended_by:
             return ()
-        from importlib.metadata import entry_points  # as slow as click: tools that no part extends do without
+        from importlib.metadata import entry_points  # imports as slowly as click, so only if needed
 
         return tuple(entry_points(group=self.extended_by))
 
 
 def end_help_as(command: click.Command, epilog: str) -> None:
-    """Give a command the last line of its help, and those below it, unless they have one."""
+    """Set the last line of the help of a command and its sub-commands, unless they have one."""
     if command.epilog is None:
         command.epilog = epilog
     for inner in getattr(command, "commands", {}).values():
         end_help_as(inner, epilog)
 
 
-#: Gives the command's function ``as_json``.
+#: Option ``--json``, as the parameter ``as_json``.
 JSON_OPTION: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 
 
-#: For commands that call a box; ``given_token`` has its value.
+#: Option for commands that call a box; ``given_token`` returns its value.
 BOX_TOKEN_OPTION: Final = click.option(
     "--token", metavar="TOKEN|@FILE", expose_value=False, callback=lambda context, _, text: _keep_token(context, text),
     help="Token to send, or @ and a file with one [env: RDUKIT_TOKEN].",
 )  # fmt: skip
 _TOKEN_KEY: Final = "rdukit.token"
-#: For commands that call a gateway; ``given_context`` has its value.
+#: Option for commands that call a gateway; ``given_context`` returns its value.
 CONTEXT_OPTION: Final = click.option(
     "--context", metavar="NAME", expose_value=False, callback=lambda context, _, text: _keep_context(context, text),
     help="Platform to talk to, by its name in rdukit context list [env: RDUKIT_CONTEXT].",
@@ -132,22 +134,22 @@ def _at_gateway(command: F) -> F:
     return BOX_TOKEN_OPTION(CONTEXT_OPTION(command))
 
 
-#: For commands that call a gateway; ``given_token`` and ``given_context`` have the values.
+#: Options for commands that call a gateway; ``given_token`` and ``given_context`` return the values.
 TOKEN_OPTION: Final = _at_gateway
 
 
 def token_option() -> str:
-    """Return the token of ``--token`` of the command that runs; empty: it has none."""
+    """Return the running command's ``--token``; empty if there is none."""
     return _given(_TOKEN_KEY) or ""
 
 
 def given_token() -> str:
-    """Return the token of ``--token`` of the command that runs, else of the setting; empty: there is none."""
+    """Return the running command's ``--token``, otherwise the setting; empty if there is neither."""
     return resolve(TOKEN, _given(_TOKEN_KEY))
 
 
 def given_context() -> str:
-    """Return the name of ``--context`` of the command that runs, else of the setting; empty: there is none."""
+    """Return the running command's ``--context``, otherwise the setting; empty if there is neither."""
     return resolve(CONTEXT, _given(_CONTEXT_KEY))
 
 
@@ -170,7 +172,7 @@ def _keep_token(context: click.Context, text: str | None) -> None:
             raise InvalidArgument(f"--token {text} is not legal: {cause}") from cause
 
 
-#: Seconds of a unit that a duration is given in.
+#: Unit of a duration → its seconds.
 _SECONDS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -180,7 +182,7 @@ class Duration(click.ParamType[float]):
     name = "TIME"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the seconds; a value that is a number already is taken as it is."""
+        """Return the seconds; a number is returned unchanged."""
         if isinstance(value, int | float):
             return float(value)
         found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", value.strip())
@@ -192,7 +194,7 @@ class Duration(click.ParamType[float]):
 
 
 class Choice(click.Choice[str]):
-    """Choice among some words; a mistyped one is refused with those near it."""
+    """Choice among some words; the error for a mistyped one names similar words."""
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
         """Return click's message with a suggestion."""
@@ -200,7 +202,9 @@ class Choice(click.Choice[str]):
 
 
 def with_plain_range(error: click.ClickException) -> click.ClickException:
-    """Return the error, in which click's refusal of an option that takes a range of numbers says what is legal."""
+    """Return click's error about an option; if it takes a range of numbers, state the range as the other messages
+    do.
+    """
     if not isinstance(error, click.BadParameter) or error.param is None:
         return error
     kind = error.param.type
@@ -218,7 +222,7 @@ def parse_name_values(option: str, texts: Sequence[str]) -> dict[str, str]:
     """Parse options of the form ``NAME=VALUE``.
 
     Raises:
-        InvalidArgument: a text has no name or no ``=``, or a name comes twice; the message names ``option``.
+        InvalidArgument: a text has no name or no ``=``, or a name is repeated; the message names ``option``.
     """
     found: dict[str, str] = {}
     for text in texts:

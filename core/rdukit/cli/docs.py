@@ -1,4 +1,4 @@
-"""``rdukit docs``: the manual that is on this machine, as a site or as Markdown."""
+"""``rdukit docs``: open the manual on this machine, as a site or as Markdown."""
 
 import sys
 import webbrowser
@@ -17,7 +17,7 @@ CONTENTS: Final = "README"
 
 @dataclass(frozen=True, slots=True)
 class Manual:
-    """Folders of the manual, of which either may be missing."""
+    """Folders of the manual; either may be missing."""
 
     #: Site that ``make site`` builds, in the checkout or in a wheel that was built afterwards.
     site: Path = Path(rdukit.__file__).parent / "site"
@@ -25,7 +25,7 @@ class Manual:
     markdown: Path = Path(rdukit.__file__).parents[2] / "docs"
 
     def list_pages(self) -> list[str]:
-        """Return the names of all pages; those that only the site has, such as ``cli/job``, if it is built.
+        """Return the names of all pages, including those of a built site only, such as ``cli/job``.
 
         Raises:
             NotFound: there is neither a site nor Markdown.
@@ -41,7 +41,7 @@ class Manual:
         return sorted({CONTENTS if name == "index" else name for name in (*built, *plain)})
 
     def site_of(self, page: str) -> Path:
-        """Return where the site has a page, whether or not it is built."""
+        """Return a page's path in the site, whether or not it is built."""
         return self.site / f"{'index' if page == CONTENTS else page}.html"
 
     def text_of(self, page: str) -> Path:
@@ -73,12 +73,12 @@ def docs(page: str, is_printed: bool) -> None:
         return
     site, fragment = manual.site_of(found), f"#{anchor}" if anchor else ""
     if site.is_file() and sys.stdout.isatty():
-        webbrowser.open(site.as_uri() + fragment)  # does nothing where there is no browser
+        webbrowser.open(site.as_uri() + fragment)  # has no effect without a browser
     click.echo(f"{site if site.is_file() else manual.text_of(found)}{fragment}")
 
 
 def find_page(name: str, pages: list[str]) -> tuple[str, str]:
-    """Return the page that a word means, and the entry in it; empty: the page's beginning (pure).
+    """Return the page for a word, and the entry in it; empty: the page's beginning (pure).
 
     Args:
         name: page, command of ``rdukit`` or code of an error.

@@ -15,7 +15,7 @@ from rdukit.errors import InvalidArgument, RdukitError, Unavailable
 from rdukit.settings import home_folder
 
 GROUP: Final = "rdukit.status"
-#: Entry points in the order in which they are shown.
+#: Names of entry points, in the order of the output.
 _ORDER: Final = ("node", "platform", "box")
 
 
@@ -27,14 +27,14 @@ class PartStatus:
     part: str
     #: ``running``, ``stopped``, ``starting``, ``degraded`` or ``unknown``.
     state: str
-    #: One line for people; where it is stopped, how to start it.
+    #: One line for people; for a stopped part, how to start it.
     text: str
-    #: The same for machines.
+    #: JSON values with the same content.
     detail: Mapping[str, object] = field(default_factory=dict)
 
 
 ReportStatus = Callable[[], Iterable[PartStatus]]
-#: States of a part that is there, and does not serve as it should.
+#: States of a part that is started but does not serve properly.
 _NOT_READY: Final = frozenset({"starting", "degraded", "unknown"})
 
 
@@ -66,12 +66,12 @@ def status(parts: tuple[str, ...], as_json: bool) -> None:
 
 
 def are_ready(found: Iterable[PartStatus], named: Collection[str]) -> bool:
-    """Return whether all parts that are there serve, and those that are named are there (pure)."""
+    """Return whether all started parts serve, and all named parts are started (pure)."""
     return all(one.state not in _NOT_READY and (one.state == "running" or one.part not in named) for one in found)
 
 
 def read_status() -> list[PartStatus]:
-    """Ask all installed parts; one that cannot be asked is unknown."""
+    """Query all installed parts; a part that fails to answer is unknown."""
     from importlib.metadata import entry_points
 
     points = sorted(entry_points(group=GROUP), key=lambda point: (*_ORDER, point.name).index(point.name))

@@ -1,4 +1,4 @@
-"""Aligned tables on the command line: within the screen's width on a terminal, one plain line a row into a pipe.
+"""Aligned tables on the command line: fitted to the width of a terminal, or one plain line for each row in a pipe.
 
 On a narrow screen, cells wrap between words. If the columns still do not fit, the table is split into bands, and each
 band repeats the first column. Words are never broken, so that they can be copied. Control characters are printed as
@@ -16,7 +16,7 @@ from typing import Final
 import click
 
 _GAP: Final = "  "
-#: Smallest width of a column that has to shrink.
+#: Minimum width of a column that shrinks.
 _NARROWEST: Final = 16
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 #: Parts between which a cell may wrap: after a space or a comma, but not inside a time.
@@ -36,7 +36,7 @@ class Table:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], colours: Styles | None = None) -> None:
-    """Print aligned columns; ``colours`` by the text of a cell, seen on a terminal."""
+    """Print aligned columns; ``colours``: cell text → colour, used on a terminal."""
     print_tables([Table("", tuple(columns), tuple(tuple(map(str, row)) for row in rows))], colours)
 
 
@@ -54,7 +54,7 @@ def print_tables(tables: Iterable[Table], colours: Styles | None = None) -> None
 
 
 def screen_width() -> int | None:
-    """Return the columns of the terminal that stdout is; ``None``: it is none."""
+    """Return the width of the terminal on stdout in columns; ``None``: stdout is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
@@ -63,7 +63,7 @@ def format_table(table: Table, width: int | None = None, styles: Styles | None =
 
     Args:
         width: columns of the screen; ``None``: unlimited.
-        styles: colours by the text of a cell.
+        styles: cell text → colour.
     """
     has_head = any(table.columns)
     rows = [[escaped(cell, keeps_lines=not has_head) for cell in row] for row in table.rows]
@@ -102,7 +102,7 @@ def _format_line(
 
 
 def _bands(natural: Sequence[int], least: Sequence[int], room: int | None) -> list[list[int]]:
-    """Return the positions of the columns of each band, as few bands as the screen's width allows."""
+    """Divide the columns into as few bands as the screen's width allows; return the column positions of each."""
     bands: list[list[int]] = [[]]
     for i in range(len(natural)):
         begun = bands[-1]

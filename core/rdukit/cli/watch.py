@@ -16,7 +16,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 #: Seconds between two runs of the command.
 LOOK_S: Final = 2.0
-#: Go to the screen's first line; clear to the end of a line; clear what is below.
+#: Terminal codes: go to the screen's first line; clear to the end of the line; clear below.
 _HOME, _REST, _BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 _CLEAR: Final = "\x1b[2J"
 
@@ -34,7 +34,7 @@ class _Page(io.StringIO):
 
 
 def watchable(command: F) -> F:
-    """Give a command the option ``--watch``; it is the decorator next to the function.
+    """Give a command the option ``--watch``; apply this decorator directly to the function.
 
     With the option the function is called repeatedly, until Ctrl-C or until it returns ``True``, which means that its
     output is final. On a terminal the output replaces the page; elsewhere it is printed whenever it has changed. If the
@@ -43,7 +43,7 @@ def watchable(command: F) -> F:
 
     @wraps(command)
     def maybe_watch(*args: Any, watch: bool, **options: Any) -> None:
-        # What a command returns becomes its exit status.
+        # the result of a command would become its exit status
         if watch:
             follow(lambda: command(*args, **options))
         else:
@@ -91,6 +91,6 @@ def follow(show: Callable[[], Any], sleep: Callable[[float], None] = time.sleep)
 
 
 def _on_screen(text: str, *, is_first: bool) -> str:
-    """Return what rewrites a terminal's page with a text, without a flicker."""
+    """Return the characters that replace a terminal's page by a text, without flicker."""
     lines = "".join(f"{line}{_REST}\n" for line in text.splitlines())
     return f"{_CLEAR if is_first else ''}{_HOME}{lines}{_BELOW}"

@@ -1,4 +1,4 @@
-"""Collectives between RDUs, planned: machines of links, times of algorithms, and which one is chosen. Pure.
+"""Planned collectives between RDUs: link topologies, times of algorithms, and the choice of one. Pure.
 
-Compiler, runtime and command line all project with it, so it is here and imports none of them.
+Compiler, runtime and command line use it for projections, so it belongs to core and imports none of them.
 """

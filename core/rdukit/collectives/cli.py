@@ -21,7 +21,7 @@ from rdukit.units import format_bytes, format_seconds
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Messages of a trace that is written at most.
+#: Maximum messages of a written trace.
 MAX_MESSAGES: Final = 1_000_000
 _UNITS: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 
@@ -47,7 +47,7 @@ def machine_options(command: F) -> F:
     """Give a command ``topology`` and ``broken``."""
     command = click.option(
         "--broken", multiple=True, metavar="LINK",
-        help="A link that is broken, such as node0/xrdu0-xrdu1 or node3.port0; repeat for more.",
+        help="Broken link, such as node0/xrdu0-xrdu1 or node3.port0; repeatable.",
     )(command)  # fmt: skip
     return click.option("--topology", required=True, metavar="NAME|FILE", help=f"The machine: {GRAMMAR}.")(command)
 
@@ -63,7 +63,7 @@ def collective() -> None:
 
 
 @collective.command()
-@click.option("--ranks", type=click.IntRange(1), required=True, help="Ranks that take part.")
+@click.option("--ranks", type=click.IntRange(1), required=True, help="Number of ranks that take part.")
 @machine_options
 @click.option(
     "--bytes", "size", type=VectorSize(), required=True, help="Bytes of the complete vector, such as 25M or 1G."
@@ -73,7 +73,7 @@ def collective() -> None:
     "--algorithm",
     type=Choice(tuple(map(str, CollectiveAlgorithm))),
     default=None,
-    help="Project this one, not the fastest.",
+    help="Project this algorithm instead of the fastest.",
 )
 @click.option("--tiles", type=click.IntRange(1), default=None, help="Tiles of a rank; default: a whole RDU.")
 @click.option(
@@ -84,7 +84,7 @@ def plan(
     ranks: int, topology: str, broken: Sequence[str], size: int, op: str, algorithm: str | None, tiles: int | None,
     trace_goal: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Compare the algorithms of a collective, and say which one is chosen and why.
+    """Compare the algorithms of a collective, and print the chosen one with the reason.
 
     All times are projected from assumed link figures; --topology FILE.yaml takes your own. Nothing is run.
 
@@ -175,7 +175,7 @@ def plan_tables(found: CollectivePlan) -> list[Table]:
 
 
 def links_table(found: CollectivePlan) -> Table:
-    """Return a row for each level of links: what is assumed, and what the chosen algorithm sends over the busiest."""
+    """Return a row for each level of links: the assumed figures, and the chosen algorithm's traffic on the busiest."""
     rows = tuple(
         (
             level.name, str(level.size), f"{level.wiring} x{level.ports}", format_seconds(level.latency_s),

@@ -1,9 +1,9 @@
-"""Event model of a collective: each message over its named links, each rank with a clock of its own. Pure.
+"""Event model of a collective: each message uses named links, and each rank has its own clock. Pure.
 
 It checks the closed forms and writes traces. A message starts as soon as its sender is ready. The messages of a
 step share the links that they cross. A rank is ready for its next step when it has sent, received and added.
-Unlike the closed forms it has no barrier between steps, and it knows where links are, not only how many messages
-share them.
+Unlike the closed forms, it has no barrier between steps, and models individual links instead of counting the messages
+that share them.
 
 Source: ours (Hockney's model of a message; GOAL is the text format of LogGOPSim and ATLAHS).
 """
@@ -16,7 +16,7 @@ from rdukit.collectives.steps import CollectiveAlgorithm, CollectiveStep, Op, st
 from rdukit.collectives.topology import Machine, Tier, Wiring, tiers
 from rdukit.errors import InvalidArgument
 
-#: A link between ranks: the place of its level, and its ends.
+#: A link between ranks: the position of its level, and its ends.
 LinkKey = tuple[int, str, int, int]
 
 
@@ -24,7 +24,7 @@ def simulate(algorithm: CollectiveAlgorithm, op: Op, machine: Machine, ranks: in
     """Return the seconds until the last of ``ranks`` ranks has finished, for a vector of ``size`` bytes.
 
     Raises:
-        InvalidArgument: the ranks do not fit the machine, or are cut off.
+        InvalidArgument: the machine has too few ranks, or broken links isolate some.
         NotApplicable: the algorithm does not fit.
     """
     used = tiers(machine, ranks)
@@ -36,7 +36,7 @@ def simulate(algorithm: CollectiveAlgorithm, op: Op, machine: Machine, ranks: in
         for done in range(step.count):
             before, clocks = clocks, _advance(clocks, moves, taken, adds)
             gains = [after - was for after, was in zip(clocks, before, strict=True)]
-            if max(gains) - min(gains) <= 1e-9 * max(gains):  # steady: the other steps take the same
+            if max(gains) - min(gains) <= 1e-9 * max(gains):  # steady state: the other steps take the same time
                 clocks = [clock + (step.count - 1 - done) * gains[0] for clock in clocks]
                 break
     return max(clocks)
@@ -48,7 +48,9 @@ def _moves(step: CollectiveStep, used: Sequence[Tier], ranks: int) -> list[tuple
 
 
 def _route(used: Sequence[Tier], rank: int, target: int) -> Iterator[LinkKey]:
-    """Return the links of a message: a pair's, or out of one unit and into the other; around broken ones."""
+    """Return the links of a message: that of the pair, or the ports out of one unit and into the other; avoid broken
+    ones.
+    """
     place = crossed(used, rank, target)
     tier = used[place]
     a, b = rank // tier.r, target // tier.r
@@ -88,7 +90,7 @@ def _durations(
     bytes_each = step.share * size
     found = list[float]()
     for _, _, links in moves:
-        # Out of a unit and into another is one way through a switch; two pairs are two ways, one after the other.
+        # Through a switch, the two ports are one hop; a detour over two pairs is two successive hops.
         latency = sum(used[key[0]].level.latency_s for key in links if key[1] != "in")
         slowest = max(max(1.0, loads[key] / used[key[0]].ports) / used[key[0]].level.bandwidth for key in links)
         found.append(latency + bytes_each * slowest)
@@ -109,16 +111,17 @@ def _advance(
 
 
 def goal_trace(algorithm: CollectiveAlgorithm, op: Op, machine: Machine, ranks: int, size: int, *, most: int) -> str:
-    """Return the collective as a GOAL schedule: sends, receives and additions of each rank, with what they wait for.
+    """Return the collective as a GOAL schedule: sends, receives and additions of each rank, with their dependencies.
 
-    Sizes are whole bytes, at least one; ``calc`` is nanoseconds of adding.
+    Sizes are whole bytes, at least one; ``calc`` is the nanoseconds of an addition.
 
     Raises:
-        InvalidArgument: the ranks do not fit the machine, are cut off, or send more than ``most`` messages.
+        InvalidArgument: the machine has too few ranks, broken links isolate some, or there are more than ``most``
+            messages.
         NotApplicable: the algorithm does not fit.
     """
     steps = steps_of(algorithm, op, tiers(machine, ranks), ranks)
-    messages = sum(step.count for step in steps) * ranks  # about: a step has one or a few a rank
+    messages = sum(step.count for step in steps) * ranks  # approximate: each rank has one or a few in a step
     if messages > most:
         raise InvalidArgument(
             f"a trace of about {messages} messages is too large; expected {most} or fewer: fewer ranks"

@@ -1,8 +1,8 @@
 """Time of a collective in closed form: latency, bandwidth and additions of each kind of step. Pure.
 
-A message of b bytes over a link takes ``latency + b / bandwidth``, and the receiver then adds. Where several messages
-of a step share the links between two units they share their bandwidth; a message alone uses one link. A step takes as
-long as its slowest level. On a machine of one level these are the textbook's formulas.
+A message of b bytes over a link takes ``latency + b / bandwidth``, and the receiver then adds. If several messages of a
+step share the links between two units, they share the bandwidth; a single message uses one link. A step takes as long
+as its slowest level. On a machine of one level these are the textbook's formulas.
 
 Source: distributed reference 2.1.
 """
@@ -17,7 +17,9 @@ from rdukit.collectives.topology import Machine, Tier, Wiring, tiers
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """The slowest message of a step over one level. ``messages`` share ``ports`` links; ``share`` is of the bytes."""
+    """The slowest message of a step over one level. ``messages`` share ``ports`` links; ``share``: its part of the
+    bytes.
+    """
 
     level: str
     latency_s: float
@@ -28,7 +30,7 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveStage:
-    """``count`` equal steps; the time of one is that of its slowest hop, and of adding."""
+    """``count`` equal steps; the time of one is that of its slowest hop and its addition."""
 
     count: int
     share: float
@@ -36,7 +38,7 @@ class CollectiveStage:
     hops: tuple[Hop, ...]
 
     def slowest(self, size: float) -> Hop:
-        """Return the hop that decides for a vector of ``size`` bytes."""
+        """Return the slowest hop for a vector of ``size`` bytes."""
         return max(self.hops, key=lambda hop: hop.latency_s + hop.seconds_per_byte * self.share * size)
 
 
@@ -50,13 +52,13 @@ class Terms:
 
     @property
     def seconds(self) -> float:
-        """Sum of the terms: nothing overlaps."""
+        """Sum of the terms, which do not overlap."""
         return self.latency_s + self.bandwidth_s + self.add_s
 
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """Closed form of an algorithm for some ranks of a machine; ``terms`` takes the bytes."""
+    """Closed form of an algorithm for some ranks of a machine, as a function of the bytes."""
 
     algorithm: CollectiveAlgorithm
     stages: tuple[CollectiveStage, ...]
@@ -84,15 +86,15 @@ class Formula:
 def find_formula(algorithm: CollectiveAlgorithm, op: Op, machine: Machine, ranks: int) -> Formula:
     """Return an algorithm's closed form among ``ranks`` ranks (two or more) of ``machine``.
 
-    Broken links make it an upper bound: each step of their level waits for the detour, unless the ring avoids it.
+    With broken links it is an upper bound: each step of their level takes the detour, unless the ring avoids them.
 
     Raises:
         InvalidArgument: the ranks do not fit the machine, or are cut off.
         NotApplicable: the algorithm does not fit.
     """
     used = tiers(machine, ranks)
-    stages: dict[tuple[float, float, tuple[Hop, ...]], int] = {}  # a sum has no order: equal steps are one stage
-    shifts: dict[int, tuple[Hop, ...]] = {}  # so far after and so far before cross the same links
+    stages: dict[tuple[float, float, tuple[Hop, ...]], int] = {}  # equal steps are one stage
+    shifts: dict[int, tuple[Hop, ...]] = {}  # a distance forwards and the same distance backwards cross the same links
     for step in steps_of(algorithm, op, used, ranks):
         near = min(step.shift, ranks - step.shift)
         hops = shifts.get(near) or tuple(_hops(step, used, ranks))
@@ -110,7 +112,7 @@ def _hops(step: CollectiveStep, used: Sequence[Tier], ranks: int) -> Iterator[Ho
     detoured = Counter[int]()
     for place, tier in enumerate(used):
         if messages[place] and is_detoured(tier, step) and tier.n == 2:
-            detoured[place + 1] += 2 * messages[place]  # there and back over the level outside
+            detoured[place + 1] += 2 * messages[place]  # a detour over the next outer level
     for place, tier in enumerate(used):
         count, level = messages[place] + detoured[place], tier.level
         if not count:
@@ -125,7 +127,7 @@ def _hops(step: CollectiveStep, used: Sequence[Tier], ranks: int) -> Iterator[Ho
 
 
 def is_detoured(tier: Tier, step: CollectiveStep) -> bool:
-    """Return whether messages of a step may meet a broken link of a level and have to go around."""
+    """Return whether messages of a step may meet a broken link of a level and need a detour."""
     return bool(tier.broken) and not (step.is_ring and tier.is_ring_whole)
 
 
@@ -143,7 +145,7 @@ def count_messages(step: CollectiveStep, used: Sequence[Tier], ranks: int) -> li
                 counts[place][a, b] += 1
             else:
                 counts[place][0, a] += 1
-                if not step.is_even:  # else as many arrive as leave
+                if not step.is_even:  # otherwise as many arrive as leave
                     counts[place][1, b] += 1
     return [max(each.values(), default=0) for each in counts]
 
@@ -151,7 +153,7 @@ def count_messages(step: CollectiveStep, used: Sequence[Tier], ranks: int) -> li
 def shifted(tier: Tier, distance: int, ranks: int) -> int:
     """Count the messages that share links of a level when each rank sends to the one ``distance`` after it.
 
-    Of a unit of r ranks, r - d % r go to the unit d // r after it and the others one further.
+    In a unit of r ranks, r - d % r send to the unit d // r after it, and the others to the one after that.
     """
     whole, part = divmod(distance, tier.r)
     is_closed = tier.r * tier.n >= ranks
@@ -164,7 +166,7 @@ def shifted(tier: Tier, distance: int, ranks: int) -> int:
 
 
 def crossed(used: Sequence[Tier], rank: int, target: int) -> int:
-    """Return the place in ``used`` of the level over which a message goes: the outermost at which the ranks differ."""
+    """Return the position in ``used`` of the level that a message crosses: the outermost at which the ranks differ."""
     for place in range(len(used) - 1, -1, -1):
         if rank // used[place].r != target // used[place].r:
             return place

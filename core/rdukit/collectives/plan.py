@@ -23,7 +23,7 @@ _EQUAL: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An algorithm, and its terms or why it does not fit."""
+    """An algorithm with its terms, or the reason why it does not fit."""
 
     algorithm: CollectiveAlgorithm
     terms: Terms | None
@@ -31,7 +31,7 @@ class Candidate:
 
     @property
     def seconds(self) -> float:
-        """Projected seconds; infinite where it does not fit."""
+        """Projected seconds; infinite if it does not fit."""
         return inf if self.terms is None else self.terms.seconds
 
 
@@ -96,7 +96,7 @@ def plan_collective(
 def find_formulas(
     op: Op, machine: Machine, ranks: int
 ) -> tuple[dict[CollectiveAlgorithm, Formula], dict[CollectiveAlgorithm, str]]:
-    """Return the closed forms of algorithms that fit, and why the others do not."""
+    """Return the closed forms of algorithms that fit, and the reasons why the others do not."""
     found, refused = dict[CollectiveAlgorithm, Formula](), dict[CollectiveAlgorithm, str]()
     for algorithm in CollectiveAlgorithm:
         try:
@@ -113,9 +113,9 @@ def _fastest(formulas: dict[CollectiveAlgorithm, Formula], size: float) -> Colle
 
 
 def find_crossovers(formulas: dict[CollectiveAlgorithm, Formula]) -> tuple[Crossover, ...]:
-    """Return where the fastest algorithm changes as the bytes grow, the first from ``SMALLEST``. Exact to 0.1 %.
+    """Return the sizes from which each fastest algorithm holds, the first from ``SMALLEST``; exact to 0.1 %.
 
-    Sizes are tried in steps of two: an algorithm that is the fastest only between two of them may be missed.
+    Sizes are tried in powers of two: an algorithm that is the fastest only between two of them may be missed.
     """
     size, now = float(SMALLEST), _fastest(formulas, SMALLEST)
     found = [Crossover(SMALLEST, now)]
@@ -137,7 +137,7 @@ def find_crossovers(formulas: dict[CollectiveAlgorithm, Formula]) -> tuple[Cross
 def _reason(candidates: Sequence[Candidate], chosen: CollectiveAlgorithm, *, given: bool) -> str:
     mine = next(c for c in candidates if c.algorithm is chosen)
     others = sorted((c for c in candidates if c.terms and c.algorithm is not chosen), key=lambda c: c.seconds)
-    assert mine.terms is not None, "only what fits is chosen"
+    assert mine.terms is not None, "only an algorithm that fits is chosen"
     if given:
         better = [c for c in others if c.seconds < mine.seconds * (1 - _EQUAL)]
         fastest = f"{better[0].algorithm} takes {format_seconds(better[0].seconds)}" if better else "no other is faster"
@@ -161,7 +161,7 @@ def _reason(candidates: Sequence[Candidate], chosen: CollectiveAlgorithm, *, giv
 
 
 def _notes(machine: Machine, used: Sequence[Tier], ranks: int, chosen: CollectiveAlgorithm) -> list[str]:
-    """Say what the chosen algorithm does on this machine: rings, and what each broken link changes."""
+    """Return notes on the chosen algorithm: its rings, and the effect of each broken link."""
     notes = list[str]()
     if chosen is CollectiveAlgorithm.BIDIRECTIONAL_RINGS:
         rings = rings_of(used)

@@ -1,7 +1,7 @@
 """Projection of data-parallel training on more machines: reduce, step, memory, failures, cost. Pure.
 
-Sections take what the cost model recorded in the PEF; the reduce is planned for the ranks and links asked for. The
-reduce runs after the last backward section and overlaps with nothing. All figures are projected from assumptions.
+Sections take the times that the cost model recorded in the PEF; the reduce is planned for the given ranks and links. It
+runs after the last backward section, without overlap. All figures are projected from assumptions.
 
 Source: ours; lost time is that of Daly, "A higher order estimate of the optimum checkpoint interval", for failures
 without memory.
@@ -20,13 +20,15 @@ from rdukit.hardware import NODES, ChipSpec, find_chip
 from rdukit.pef.memory import lease_bytes
 from rdukit.pef.model import Pef, Section, SectionType
 
-#: Longer runs than so many times the undisturbed one are refused: they do not finish.
+#: Runs longer than this multiple of the undisturbed one are refused: they do not finish.
 MAX_SLOWDOWN: Final = 1000.0
 
 
 @dataclass(frozen=True, slots=True)
 class ReduceProjection:
-    """A step's reduce among the plan's ranks. ``seconds`` has the launch and is at least what device memory takes."""
+    """A step's reduce among the plan's ranks. ``seconds`` includes the launch, and is at least the time of device
+    memory.
+    """
 
     plan: CollectivePlan
     memory_s: float
@@ -34,7 +36,7 @@ class ReduceProjection:
 
     @property
     def seconds(self) -> float:
-        """Projected seconds; 0 for one rank, which reduces nothing."""
+        """Projected seconds; 0 for one rank, which has nothing to reduce."""
         return max(self.plan.terms.seconds, self.memory_s) + self.launch_s if self.plan.chosen else 0.0
 
     @property
@@ -45,10 +47,10 @@ class ReduceProjection:
 
 @dataclass(frozen=True, slots=True)
 class TrainingScenario:
-    """Circumstances of a training. ``mtbf_s``: mean time between failures of one rank, 0: none fail.
+    """Assumptions about a training. ``mtbf_s``: mean time between failures of one rank; 0: no failures.
 
-    ``straggler``: times as long as the others that the slowest rank computes; all wait for it in each reduce.
-    ``price``: of one RDU and hour, 0: not asked for.
+    ``straggler``: compute time of the slowest rank relative to the others, which wait for it in each reduce.
+    ``price``: of one RDU and hour; 0: unknown.
     """
 
     steps: int = 1000
@@ -62,7 +64,7 @@ class TrainingScenario:
 
 @dataclass(frozen=True, slots=True)
 class ScalePoint:
-    """A training on ``ranks`` ranks; ``slowdown``: run time over that without checkpoints and failures."""
+    """A training on ``ranks`` ranks; ``slowdown``: run time relative to that without checkpoints and failures."""
 
     ranks: int
     rdus: float
@@ -82,7 +84,7 @@ class ScalePoint:
 
 
 def rank_tiles(chip: ChipSpec, tiles: int) -> int:
-    """Return the tiles that a rank occupies of an RDU: the least part that RDUs divide into.
+    """Return the tiles of an RDU that a rank occupies: the smallest equal part of an RDU that suffices.
 
     Raises:
         InvalidArgument: a rank needs more than an RDU.
@@ -95,7 +97,9 @@ def rank_tiles(chip: ChipSpec, tiles: int) -> int:
 
 
 def default_machine(chip: ChipSpec, tiles: int, ranks: int) -> Machine:
-    """Return as many nodes with ``chip`` as ``ranks`` ranks of ``tiles`` tiles fill, by the default links."""
+    """Return a machine of as many nodes with ``chip`` as ``ranks`` ranks of ``tiles`` tiles fill, with default
+    links.
+    """
     node = next(node for node in NODES.values() if node.chip.name == chip.name)
     part = rank_tiles(chip, tiles)
     nodes = ceil(ranks / (node.tiles // part))
@@ -111,7 +115,7 @@ def project_reduce(sections: Sequence[Section], machine: Machine, ranks: int) ->
     """Project a step's reduce sections, their gradients as one vector, among ``ranks`` ranks.
 
     Raises:
-        InvalidArgument: there is none, or the ranks do not fit the machine.
+        InvalidArgument: there is no reduce section, or the machine has too few ranks.
     """
     size = sum(section.cost.bytes_in for section in sections)
     if not size:
@@ -125,10 +129,10 @@ def project_training(
 ) -> tuple[ScalePoint, ...]:
     """Project a step of ``pef``, each rank with its own batch, for several numbers of ranks.
 
-    Efficiency is that of one undisturbed rank's step: the batch of a rank stays the same (weak scaling).
+    Efficiency is relative to one undisturbed rank's step; the batch of a rank stays the same (weak scaling).
 
     Raises:
-        InvalidArgument: it is no training, ranks do not fit, or failures come faster than the training gets on.
+        InvalidArgument: the PEF is not for training, the machine has too few ranks, or failures outpace progress.
     """
     scheduled = [pef.sections[number] for graph in pef.main_graphs() for number in graph.schedule]
     if not any(section.type is SectionType.OPT for section in scheduled):
@@ -153,10 +157,10 @@ def project_training(
 
 
 def lost_time(scenario: TrainingScenario, ranks: int) -> float:
-    """Return how many times as long a training takes with checkpoints and failures of any of ``ranks`` ranks.
+    """Return the factor by which checkpoints and failures of any of ``ranks`` ranks lengthen a training.
 
     Raises:
-        InvalidArgument: failures without checkpoints, or so many that it does not finish.
+        InvalidArgument: failures without checkpoints, or too many failures to finish.
     """
     every, write = scenario.checkpoint_every_s, scenario.checkpoint_s
     if not scenario.mtbf_s:

@@ -3,8 +3,8 @@
 Times (``formulas.py``), the event model and traces (``events.py``) are all derived from these steps. Shares are of the
 bytes of the complete vector, also for reduce-scatter, allgather and broadcast.
 
-Source: distributed reference 2.1. Textbooks leave out what a number of ranks that is no power of two costs; here two
-steps fold the rest in and out.
+Source: distributed reference 2.1. Textbooks assume a power of two of ranks; here two additional steps fold the other
+ranks in and out.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +15,7 @@ from typing import Final
 
 from rdukit.collectives.topology import Tier, Wiring
 
-#: Rank → ranks that it sends to in a step.
+#: Maps a rank to the ranks that it sends to in a step.
 Partners = Callable[[int], Sequence[int]]
 
 
@@ -41,7 +41,7 @@ class CollectiveAlgorithm(StrEnum):
     TREE = "binomial-tree"
 
 
-#: What each algorithm is in one line, for people.
+#: One-line description of each algorithm.
 ABOUT: Final = {
     CollectiveAlgorithm.RING: "one ring, one direction",
     CollectiveAlgorithm.BIDIRECTIONAL_RINGS: "rings in both directions, on links of their own",
@@ -56,7 +56,7 @@ ABOUT: Final = {
 
 @dataclass(frozen=True, slots=True)
 class CollectiveStep:
-    """``count`` equal steps, one after the other. A message carries ``share`` of the bytes; the receiver adds ``adds``.
+    """``count`` equal successive steps. A message carries ``share`` of the bytes; the receiver adds ``adds`` of them.
 
     ``is_even``: ranks of all outermost units do the same, so counting the messages of one unit suffices.
     """
@@ -67,19 +67,19 @@ class CollectiveStep:
     partners: Partners
     is_even: bool = True
     is_ring: bool = False
-    #: Each rank sends to the one so far after it; 0: the partners follow another rule. Only where ``is_even``.
+    #: Each rank sends to the rank at this distance after it; 0: partners follow another rule. Only if ``is_even``.
     shift: int = 0
 
 
 class NotApplicable(Exception):
-    """An algorithm does not fit operation, ranks or machine; the text says why."""
+    """An algorithm does not fit operation, ranks or machine; the message has the reason."""
 
 
 def steps_of(algorithm: CollectiveAlgorithm, op: Op, used: Sequence[Tier], ranks: int) -> list[CollectiveStep]:
     """Return the steps of an algorithm among ``ranks`` ranks (two or more) on the levels ``used``.
 
     Raises:
-        NotApplicable: it does not exist for this operation, these ranks or this machine.
+        NotApplicable: the algorithm does not exist for this operation, these ranks or this machine.
     """
     if op is Op.BROADCAST:
         return _broadcast(algorithm, used, ranks)
@@ -113,13 +113,13 @@ def steps_of(algorithm: CollectiveAlgorithm, op: Op, used: Sequence[Tier], ranks
 
 
 def _both(halves: tuple[int, int], scatter: list[CollectiveStep]) -> list[CollectiveStep]:
-    """Return the reduce-scatter, the allgather that mirrors it, or one after the other."""
+    """Return the reduce-scatter, the mirrored allgather, or both in succession."""
     gather = [replace(s, adds=0.0) for s in reversed(scatter)]
     return [*scatter * halves[0], *gather * halves[1]]
 
 
 def _successor(used: Sequence[Tier], ranks: int) -> Partners:
-    """Return who follows a rank in the ring that visits the units of each level in their order."""
+    """Return a function from a rank to its successor in the ring that visits the units of each level in order."""
     if all(tier.order == tuple(range(tier.n)) for tier in used):
         return lambda rank: ((rank + 1) % ranks,)
     following = ring_order(used, ranks)
@@ -153,7 +153,7 @@ def _bidirectional(used: Sequence[Tier], ranks: int, is_even: bool) -> Collectiv
 
 
 def rings_of(used: Sequence[Tier]) -> int:
-    """Return how many rings in each direction have links of their own."""
+    """Return the number of rings in each direction with separate links."""
     return min(tier.ports for tier in used)
 
 
@@ -180,7 +180,7 @@ def _halving_doubling(op: Op, ranks: int, halves: tuple[int, int]) -> list[Colle
     distances = _distances(ranks)
     if op is not Op.ALLREDUCE and ranks != 1 << len(distances):
         raise NotApplicable(f"{ranks} ranks are no power of two, so shares are not equal")
-    # Near ranks exchange the large halves: the first step goes to the neighbour.
+    # Near ranks exchange the large halves: the first step is between neighbours.
     down = [(0.5 ** (n + 1), 0.5 ** (n + 1), distance) for n, distance in enumerate(distances)]
     up = [(share, 0.0, distance) for share, _, distance in reversed(down)]
     return _folded(ranks, [*down * halves[0], *up * halves[1]])
@@ -263,7 +263,7 @@ def _tree_children(r: int, n: int, size: int, distance: int) -> Partners:
 
 
 def _broadcast(algorithm: CollectiveAlgorithm, used: Sequence[Tier], ranks: int) -> list[CollectiveStep]:
-    """Return the steps of a broadcast from rank 0. Halves that are scattered first are scattered by a binomial tree."""
+    """Return the steps of a broadcast from rank 0; a scatter before it uses a binomial tree."""
     if algorithm is CollectiveAlgorithm.TREE:
         return [
             CollectiveStep(1, 1.0, 0.0, _tree_children(1, ranks, ranks, 1 << bit), False)

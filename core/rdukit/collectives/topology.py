@@ -1,7 +1,7 @@
 """Machines as levels of links: tiles of an RDU, RDUs of an XRDU, XRDUs of a node, nodes of a rack, racks. Pure.
 
-A machine joins ranks level by level. Ranks are numbered innermost first, so neighbours are near each other. Figures
-that nobody publishes are assumptions; ``links.yaml`` has the defaults and says so for each.
+A machine joins ranks level by level. Ranks are numbered innermost first, so neighbours are near each other. Unpublished
+figures are assumptions; ``links.yaml`` has the defaults and marks each assumption.
 
 Source: ours; levels from runtime reference 1.1, collectives from distributed reference 1.2.
 """
@@ -24,7 +24,7 @@ LEVELS: Final = ("tile", "rdu", "xrdu", "node", "rack")
 GRAMMAR: Final = (
     "64xSN30-8 (nodes x platform), rack:4x16xSN30-8 (racks x nodes x platform), or a file that ends in .yaml"
 )
-#: More ranks than this are not planned.
+#: Maximum ranks of a plan.
 MAX_RANKS: Final = 16_384
 _NAME: Final = re.compile(r"(?:(\d{1,6})x)?([A-Za-z][A-Za-z0-9-]*)")
 _RACKS: Final = re.compile(r"rack:(\d{1,6})x(\d{1,6})x([A-Za-z][A-Za-z0-9-]*)")
@@ -33,10 +33,10 @@ _FILE_KEYS: Final = frozenset({"platform", "nodes", "racks", "links", "add_gb_s"
 
 
 class Wiring(StrEnum):
-    """Ways in which the units of a level are joined."""
+    """How the units of a level are joined."""
 
-    MESH = "mesh"  # each pair has links of its own
-    SWITCH = "switch"  # each unit has ports to a switch without limits
+    MESH = "mesh"  # each pair has separate links
+    SWITCH = "switch"  # each unit has ports to a switch of unlimited bandwidth
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +69,17 @@ class Machine:
     name: str
     levels: tuple[Level, ...]
     add_bandwidth: float
-    #: Where the figures are from, for people.
+    #: Origin of the figures, for people.
     figures: str
     broken: tuple[MachineLink, ...] = ()
 
     @property
     def ranks(self) -> int:
-        """Ranks that the machine has room for."""
+        """Maximum number of ranks on the machine."""
         return prod(level.size for level in self.levels)
 
     def require(self, ranks: int) -> None:
-        """Check that so many ranks fit.
+        """Check that ``ranks`` ranks fit.
 
         Raises:
             InvalidArgument: fewer than one, or more than the machine has.
@@ -95,7 +95,7 @@ class Machine:
 class Tier:
     """A level as ``ranks`` ranks use it: ``n`` children of ``r`` ranks each under one unit.
 
-    ``order`` is the order in which a ring visits the children. ``ports`` are those of the unit with the fewest.
+    ``order``: order in which a ring visits the children. ``ports``: ports of the unit with the fewest.
     """
 
     index: int
@@ -104,7 +104,7 @@ class Tier:
     r: int
     ports: int
     order: tuple[int, ...]
-    #: A pair of children without a link of its own, that no ring avoids or that others than rings meet.
+    #: A pair of children without a working link, which rings or other algorithms cannot avoid.
     broken: tuple[MachineLink, ...] = ()
     is_ring_whole: bool = True
 
@@ -151,9 +151,9 @@ def _tier(machine: Machine, index: int, n: int, r: int, ranks: int) -> Tier:
 
 
 def find_ring(n: int, broken: set[tuple[int, int]], *, closed: bool) -> tuple[int, ...] | None:
-    """Return an order of ``n`` children in which no neighbours have a broken link; ``None``: there is none.
+    """Return an order of ``n`` children without a broken link between neighbours; ``None``: there is none.
 
-    ``closed``: also the last and the first. Gives up after 10,000 steps, as if there were none.
+    ``closed``: also between the last and the first. After 10,000 steps the search returns ``None``.
     """
     if not broken:
         return tuple(range(n))
@@ -180,12 +180,12 @@ def find_ring(n: int, broken: set[tuple[int, int]], *, closed: bool) -> tuple[in
 
 
 def make_machine(text: str, tiles: int = 0) -> Machine:
-    """Make the machine that ``text`` names: a name by ``GRAMMAR``, or a YAML file.
+    """Build the machine that ``text`` names: a name by ``GRAMMAR``, or a YAML file.
 
     Args:
-        tiles: Tiles of one rank; 0: a whole RDU. Fewer than an RDU has give several ranks an RDU.
+        tiles: Tiles of one rank; 0: a whole RDU. With fewer tiles than an RDU, several ranks share an RDU.
     Raises:
-        InvalidArgument: no such platform, or a file that says something else than expected.
+        InvalidArgument: an unknown platform, or a file with unexpected content.
     """
     if text.endswith((".yaml", ".yml")):
         return _read_machine(Path(text), tiles)
@@ -207,7 +207,7 @@ def build_machine(
     """Build ``racks`` racks of ``nodes`` nodes; ``links`` replaces single defaults, by level.
 
     Raises:
-        InvalidArgument: fewer than one node or rack, or a rank takes tiles that no RDU divides into.
+        InvalidArgument: fewer than one node or rack, or an RDU is not a multiple of a rank's tiles.
     """
     tiles = tiles or node.chip.tiles
     if min(nodes, racks) < 1:
@@ -227,7 +227,7 @@ def build_machine(
 
 
 def flat_machine(name: str, ranks: int, link: Mapping[str, Any], add_gb_s: float) -> Machine:
-    """Build a machine of one level: ``ranks`` ranks joined by ``link`` (wiring, ports, latency_us, gb_s)."""
+    """Build a machine of one level: ``ranks`` ranks that ``link`` joins (wiring, ports, latency_us, gb_s)."""
     return Machine(name, (_level("rank", ranks, link),), add_gb_s * 1e9, "given")
 
 
@@ -241,7 +241,7 @@ def _level(name: str, size: int, link: Mapping[str, Any]) -> Level:
 @cache
 def load_defaults() -> Mapping[str, Any]:
     """Load the assumed figures that come with rdukit."""
-    import yaml  # machines of given levels read no file
+    import yaml  # machines with explicit levels read no file
 
     text = files("rdukit.collectives").joinpath("links.yaml").read_text(encoding="utf-8")
     loaded: Mapping[str, Any] = yaml.safe_load(text)
@@ -351,7 +351,7 @@ def _parse_link(machine: Machine, name: str) -> MachineLink:
 
 
 def _no_link(machine: Machine, name: str) -> InvalidArgument:
-    """Return the refusal of a name, with one example of each level."""
+    """Return the error for an unknown link, with one example of each level."""
     examples, above = list[str](), ""
     for level in reversed(machine.levels):
         if level.size > 1:

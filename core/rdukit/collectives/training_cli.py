@@ -31,7 +31,7 @@ MODEL: Final = "projected: sections by the cost model, reduce by assumed links, 
 
 
 class RankCounts(click.ParamType[tuple[int, ...]]):
-    """Numbers of ranks, such as ``1,8,64``, in rising order."""
+    """Numbers of ranks, such as ``1,8,64``, in ascending order."""
 
     name = "N,N,…"
 
@@ -50,18 +50,16 @@ class RankCounts(click.ParamType[tuple[int, ...]]):
 @machine_options
 @click.option("--ranks", type=RankCounts(), required=True, help="Numbers of ranks to compare, such as 1,8,64.")
 @click.option("--steps", type=click.IntRange(1), default=1000, show_default=True, help="Steps of the training.")
-@click.option(
-    "--straggler", type=click.FloatRange(1, 1000), default=1.0, help="Times as long as others that one rank computes."
-)
+@click.option("--straggler", type=click.FloatRange(1, 1000), default=1.0, help="Slowdown of one rank over the others.")
 @click.option("--mtbf", type=Duration(), default=None, help="Mean time between failures of one rank, such as 90d.")
 @click.option(
-    "--checkpoint-every", type=Duration(), default=None, help="Time of training between checkpoints, such as 15m."
+    "--checkpoint-every", type=Duration(), default=None, help="Training time between checkpoints, such as 15m."
 )
-@click.option("--checkpoint-time", type=Duration(), default=0.0, help="Time that writing one takes.  [default: 0]")
+@click.option("--checkpoint-time", type=Duration(), default=0.0, help="Time to write a checkpoint.  [default: 0]")
 @click.option(
-    "--restart-time", type=Duration(), default=0.0, help="Time from a failure until it goes on.  [default: 0]"
+    "--restart-time", type=Duration(), default=0.0, help="Time from a failure until training continues.  [default: 0]"
 )
-@click.option("--price", type=click.FloatRange(0, 1e9, min_open=True), default=None, help="Price of an RDU and hour.")
+@click.option("--price", type=click.FloatRange(0, 1e9, min_open=True), default=None, help="Price of an RDU hour.")
 @click.option(
     "--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw efficiency over ranks to this SVG file."
 )
@@ -76,8 +74,8 @@ def training(
 ) -> None:  # fmt: skip
     """Project a data-parallel training of PEF on more RDUs, nodes and racks.
 
-    Every figure is projected or assumed, none is measured: sections by the cost model, the reduce by assumed links.
-    The batch of a rank stays the same, and the reduce overlaps with nothing.
+    All figures are projected or assumed, not measured: sections by the cost model, the reduce by assumed links. The
+    batch of a rank stays the same, and the reduce does not overlap with sections.
 
     Example: rdukit simulate training out/logreg/logreg.pef --topology 128xSN30-8 --ranks 1,8,64,1024
 

@@ -1,1 +1,1 @@
-"""``rdukit doctor``: whether an installation is as the manual says it should be. Parts add checks by entry points."""
+"""``rdukit doctor``: checks an installation against the manual. Parts add checks by entry points."""

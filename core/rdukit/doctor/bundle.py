@@ -1,7 +1,8 @@
-"""``rdukit doctor --bundle``: what somebody who helps needs to see of an installation, in one archive, without secrets.
+"""``rdukit doctor --bundle``: collects what support needs to know about an installation in one archive, without
+secrets.
 
-Files are named by parts of this list, never by patterns over the home folder: what is not listed is not taken. Settings
-whose names sound like secrets have no values, and words that look like tokens or passwords in URLs are blanked.
+The archive holds only listed files, never matches of patterns over the home folder. Settings whose names sound like
+secrets appear without values, and words that look like tokens or passwords in URLs are blanked.
 
 Source: ours.
 """
@@ -23,7 +24,7 @@ from rdukit import __version__
 from rdukit.errors import Conflict, InvalidArgument
 from rdukit.settings import given_settings, home_folder
 
-#: Bytes from the end of each log.
+#: Bytes that are taken from the end of each log.
 _LOG_BYTES: Final = 2 << 20
 _COMMAND_S: Final = 30.0
 _SECRET_NAME: Final = re.compile(r"(?i)token|secret|password|passwd|credential|(^|[._])key|dsn|lease")
@@ -37,7 +38,7 @@ _BLANKS: Final = (
     ),
     (re.compile(r"\b(?:rdk|whsec)_[\w+/=-]+"), _BLANKED),
 )
-#: Answers of commands of this installation, which show no secrets.
+#: Commands whose output, which has no secrets, is included.
 COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     "doctor.json": ("doctor", "--json"),
     "status.txt": ("status",),
@@ -54,10 +55,10 @@ _NODE_TOOLS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def write_bundle(path: Path) -> list[str]:
-    """Write the archive. Returns the names in it.
+    """Write the archive; return the names in it.
 
     Raises:
-        Conflict: there is a file of this name. InvalidArgument: it cannot be written there.
+        Conflict: a file of this name exists. InvalidArgument: the archive cannot be written there.
     """
     entries = {
         "versions.json": json.dumps(_versions(), indent=2), "settings.json": json.dumps(_settings(), indent=2),
@@ -81,7 +82,7 @@ def write_bundle(path: Path) -> list[str]:
 
 
 def without_secrets(text: str) -> str:
-    """Return ``text`` with what looks like tokens, passwords and credentials blanked (pure)."""
+    """Blank words in ``text`` that look like tokens, passwords and credentials (pure)."""
     for pattern, blank in _BLANKS:
         text = pattern.sub(blank, text)
     return text

@@ -15,7 +15,7 @@ from rdukit.cli.commands import JSON_OPTION
 from rdukit.cli.tables import print_table
 from rdukit.errors import InvalidArgument, RdukitError
 
-#: Entry points of checks: each is a function without arguments, which gives findings.
+#: Entry points of checks: each is a function without arguments that returns findings.
 GROUP: Final = "rdukit.doctor"
 
 
@@ -23,11 +23,11 @@ class FindingLevel(StrEnum):
     """Levels of a finding, from good to bad."""
 
     GOOD = "good"
-    #: It could not be looked at.
+    #: The check failed.
     UNKNOWN = "unknown"
-    #: Less than the manual advises.
+    #: The manual advises otherwise.
     WARN = "warn"
-    #: A boundary of the manual does not hold.
+    #: A security boundary of the manual does not hold.
     BAD = "bad"
 
 
@@ -40,16 +40,16 @@ class Topic(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A thing that was checked."""
+    """Result of one check."""
 
-    #: Such as ``home.mode``; the same thing has the same name in each run.
+    #: Name, such as ``home.mode``, the same in each run.
     check: str
     level: FindingLevel
     what: str
-    #: The next step; empty where there is none.
+    #: The next step; empty if there is none.
     todo: str = ""
     topic: Topic = Topic.SECURITY
-    #: A check that this one has the better answer to, such as another machine's: its own finding is left out.
+    #: Name of a check that this finding replaces, such as that of another machine.
     supersedes: str = ""
 
     def as_json(self) -> dict[str, str]:
@@ -81,19 +81,19 @@ _COLOURS = {"good": "green", "warn": "yellow", "bad": "red", "unknown": "magenta
 
 
 @click.command()
-@click.option("--security", is_flag=True, help="Only what docs/security.md speaks of.")
+@click.option("--security", is_flag=True, help="Only checks of docs/security.md.")
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
 @click.option(
     "--bundle",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE.tar.gz",
-    help="Write findings, state, logs and settings, without secrets, into an archive for whoever helps.",
+    help="Write findings, state, logs and settings, without secrets, into an archive for support.",
 )
 @JSON_OPTION
 def doctor(security: bool, strict: bool, bundle: Path | None, as_json: bool) -> None:
     """Check this installation against the manual, and print what to do.
 
-    Exits with 1 where a boundary does not hold.
+    Exits with 1 if a boundary does not hold.
 
     Example: rdukit doctor --security
 
@@ -119,7 +119,7 @@ def doctor(security: bool, strict: bool, bundle: Path | None, as_json: bool) -> 
 
 
 def run_checks() -> list[Finding]:
-    """Run the checks of all parts; a check that fails is a finding, too."""
+    """Run the checks of all parts; an exception in a check is also a finding."""
     found: list[Finding] = []
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         try:

@@ -13,10 +13,10 @@ from rdukit.files.home import Folder, HomeAction, judge_home
 from rdukit.pef.trust import key_path
 from rdukit.settings import HOME, home_folder
 
-#: Files that nobody else may read, below the home folder.
+#: Files below the home folder that only their owner may read.
 SECRETS: Final = ("token", "login.json", "contexts.json", "console.key", "db.sqlite", "config.yaml", "run/admin.token")
 MIN_FREE_BYTES: Final = 1 << 30
-#: Below this workers begin nothing.
+#: Free bytes below which workers start no job.
 FULL_BYTES: Final = 16 << 20
 _ROOT: Final = 0
 
@@ -35,7 +35,7 @@ def check_host() -> Iterator[Finding]:
 
 
 def part_finding(part: PartStatus, home: Path) -> Finding:
-    """Judge what ``rdukit status`` says of a part; one that was not started lacks nothing (pure)."""
+    """Judge the status of a part; a part that was not started is good (pure)."""
     level = {
         "running": FindingLevel.GOOD, "stopped": FindingLevel.GOOD, "starting": FindingLevel.WARN,
         "degraded": FindingLevel.BAD,
@@ -58,7 +58,7 @@ def home_finding(home: Path, found: Folder | None, user: int) -> Finding:
 
 
 def above_findings(above: Iterable[tuple[Path, Folder | None]], user: int) -> Iterator[Finding]:
-    """Report folders above the home folder in which somebody else could rename it (pure)."""
+    """Report folders above the home folder in which other users could rename it (pure)."""
     open_ones = [
         path
         for path, found in above
@@ -75,7 +75,7 @@ def above_findings(above: Iterable[tuple[Path, Folder | None]], user: int) -> It
 
 
 def secret_findings(secrets: Iterable[tuple[Path, int | None]]) -> Iterator[Finding]:
-    """Report keys and tokens that only the home folder's mode keeps others from reading (pure)."""
+    """Report keys and tokens that only the home folder's mode protects from other users (pure)."""
     loose = [(path, mode) for path, mode in secrets if mode is not None and mode & 0o077]
     if not loose:
         yield Finding("home.secrets", FindingLevel.GOOD, "keys, tokens and database are their owner's alone")

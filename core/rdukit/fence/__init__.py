@@ -1,5 +1,5 @@
-"""The fence round a program that nobody vouches for: what it can read, write, call and use. Linux.
+"""The fence around untrusted programs: the files, system calls and resources that they may use. Linux.
 
-``spec.py`` describes a fence, ``seccomp.py`` the system calls that it refuses, ``launcher.py`` puts it up, ``probe.py``
-tries whether it holds here. Read ``docs/box-fence.md``.
+``spec.py`` describes a fence, ``seccomp.py`` lists the refused system calls, ``launcher.py`` puts the fence up, and
+``probe.py`` tests it on this machine. Read ``docs/box-fence.md``.
 """

@@ -1,8 +1,9 @@
-"""The first program of a job's Pod: takes the box's variables and limits, sees that no network is reached, becomes it.
+"""The first program of a job's Pod: reads the box's variables and limits, checks that the network is closed, and
+executes the box.
 
-It is the image's own and runs before anything of a tenant does. Kubernetes takes the network from a Pod by policies,
-which a cluster without a plugin for them takes and ignores. So each Pod tries: the API of the cluster is the one
-address that every Pod reaches unless a policy forbids it, and that no policy of its own hides.
+The program is part of the image and runs before any code of a tenant. Kubernetes closes a Pod's network by policies,
+which a cluster without a plugin for them accepts and ignores. Therefore each Pod tests the address of the cluster's
+API, which every Pod reaches unless a policy forbids it.
 """
 
 import argparse
@@ -18,10 +19,10 @@ from typing import Final, NoReturn
 
 from rdukit.interfaces import Clock, SystemClock
 
-#: Exit statuses: the network stayed open; it could not be tried.
+#: Exit statuses: the network stayed open; it could not be tested.
 OPEN: Final = 77
 UNTRIED: Final = 78
-#: Kubernetes sets both in every container.
+#: Variables that Kubernetes sets in every container.
 API_HOST: Final = "KUBERNETES_SERVICE_HOST"
 API_PORT: Final = "KUBERNETES_SERVICE_PORT"
 CONNECT_S: Final = 1.0
@@ -47,7 +48,7 @@ def in_pod_command(
 
 
 def wait_shut(reaches: Callable[[], bool], within_s: float, looks: int, clock: Clock) -> bool:
-    """Wait until nothing is reached ``looks`` times in a row; False if that takes longer than ``within_s`` seconds.
+    """Wait until ``looks`` successive connections fail; return False if that takes longer than ``within_s`` seconds.
 
     A network plugin may apply a Pod's policies a moment after the Pod has started.
     """
@@ -62,7 +63,7 @@ def wait_shut(reaches: Callable[[], bool], within_s: float, looks: int, clock: C
 
 
 def reaches(host: str, port: int) -> bool:
-    """Return whether a connection is accepted; a refused one is not."""
+    """Return whether the port accepts a connection."""
     try:
         socket.create_connection((host, port), CONNECT_S).close()
     except OSError:
@@ -71,14 +72,14 @@ def reaches(host: str, port: int) -> bool:
 
 
 def take_variables(file: Path) -> dict[str, str]:
-    """Read and remove the file with variables. Everybody who may list Pods sees variables in a Pod's description."""
+    """Read and remove the file with variables, which a Pod's description would show to everybody who may list Pods."""
     variables: dict[str, str] = json.loads(file.read_text())
     file.unlink()
     return variables
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Do so; without a command, end with 0."""
+    """Check the network if asked to, then execute the command; without a command, exit with 0."""
     parser = argparse.ArgumentParser(prog="in_pod", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--variables", type=Path, help="file with the variables of the box, a JSON object")
     parser.add_argument("--processes", type=int, help="processes and threads that its user may have")

@@ -1,8 +1,8 @@
-"""The Linux system calls of isolation that Python has no function for. Each affects the calling process for good.
+"""Linux system calls for isolation that Python lacks. Each permanently affects the calling process.
 
-All raise ``OSError`` when the kernel refuses. Landlock's numbers are those of its user interface (ABI 1 to 8); the
-numbers of its system calls, and of all that are called here by number, are the same on all processors. Imports little:
-the launcher of a fence does so at the start of each box.
+All raise ``OSError`` when the kernel refuses. Landlock's constants are those of its user interface (ABI 1 to 8). All
+numbers of system calls here are the same on all processors. The module imports little, because the launcher of a fence
+imports it at the start of each box.
 """
 
 from __future__ import annotations
@@ -33,19 +33,20 @@ _RESTRICT_ALL_THREADS = 1 << 3
 _EXECUTE = 1 << 0
 _WRITE_FILE = 1 << 1
 _READ = 1 << 2 | 1 << 3
-#: Remove folders and files; make character devices, folders, files, sockets, pipes, block devices, symbolic links.
+#: Rights to remove folders and files, and to create character devices, folders, files, sockets, pipes, block devices
+#: and symbolic links.
 _CHANGE_FOLDER = sum(1 << bit for bit in range(4, 13))
 _MAKE_BLOCK_DEVICE = 1 << 11
 _MAKE_DEVICE = 1 << 6
 _REFER = 1 << 13
 _TRUNCATE = 1 << 14
-#: What Landlock may grant to a file that is no folder.
+#: Rights that Landlock may grant for a file other than a folder.
 _OF_FILES = _EXECUTE | _WRITE_FILE | 1 << 2 | _TRUNCATE
 _SCOPE_ABSTRACT_SOCKETS = 1 << 0
 _SCOPE_SIGNALS = 1 << 1
 
-#: Oldest Landlock that can leave renaming alone, oldest that knows truncation, oldest that keeps signals and abstract
-#: sockets inside, oldest that reaches all threads.
+#: First versions of Landlock that can permit renaming, control truncation, confine signals and abstract sockets, and
+#: restrict all threads.
 ABI_REFER = 2
 ABI_TRUNCATE = 3
 ABI_SCOPE = 6
@@ -54,7 +55,7 @@ ABI_ALL_THREADS = 8
 _MOUNT_SETATTR = 442
 _AT_RECURSIVE = 0x8000
 _AT_FDCWD = -100
-#: Attributes of a mount, as ``set_mount_attributes`` takes them.
+#: Attributes of a mount for ``set_mount_attributes``.
 READ_ONLY, NO_SET_USER_ID, NO_DEVICES, NO_EXECUTION = 1, 2, 4, 8
 
 #: Flags of ``mount`` and ``unmount``.
@@ -102,23 +103,23 @@ def set_no_new_privileges() -> None:
 
 
 def set_dumpable(is_dumpable: bool) -> None:
-    """Allow or forbid that processes of the same user inspect this one, and that it leaves core dumps."""
+    """Allow or forbid processes of the same user to inspect this one, and core dumps."""
     _prctl(_PR_SET_DUMPABLE, int(is_dumpable))
 
 
 def set_process_name(name: str) -> None:
-    """Name this thread, and its process if it is the main one, as ``ps -o comm`` shows it: 15 bytes at most."""
+    """Name this thread, and its process if it is the main one, as ``ps -o comm`` shows it; up to 15 bytes."""
     text = ctypes.create_string_buffer(name.encode()[:15])
     _prctl(_PR_SET_NAME, ctypes.addressof(text))
 
 
 def signal_on_parent_death(number: int) -> None:
-    """Get signal ``number`` when the thread that started this process is gone. Changing the user forgets it."""
+    """Receive signal ``number`` when the thread that started this process ends. A change of the user resets this."""
     _prctl(_PR_SET_PDEATHSIG, number)
 
 
 def drop_bounding_set() -> None:
-    """Keep everything that this thread starts from gaining a capability, whoever it runs as. Needs CAP_SETPCAP."""
+    """Prevent programs that this thread starts from gaining capabilities, as any user. Needs CAP_SETPCAP."""
     for capability in range(64):
         try:
             _prctl(_PR_CAPBSET_DROP, capability)
@@ -135,9 +136,9 @@ def clear_capabilities() -> None:
 
 
 def filter_system_calls(program: bytes) -> None:
-    """Run ``program``, of the classic packet filter's instructions, before each system call of this thread from now on.
+    """From now on, run ``program`` (classic packet filter) before each system call of this thread.
 
-    Wants no-new-privileges or an administrator.
+    Needs no-new-privileges or an administrator.
     """
     packed = _Program(len(program) // 8, program)
     arguments = ctypes.c_ulong(_SECCOMP_MODE_FILTER), ctypes.byref(packed), ctypes.c_ulong(0), ctypes.c_ulong(0)
@@ -145,12 +146,12 @@ def filter_system_calls(program: bytes) -> None:
 
 
 def unshare(flags: int) -> None:
-    """Leave namespaces for new ones; a new one of process ids is for what this process starts from now on."""
+    """Move to new namespaces; a new one of process ids applies to processes that this one starts later."""
     _checked(_LIBC.unshare(ctypes.c_int(flags)))
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
-    """Mount as mount(2) does; an empty text stands for NULL."""
+    """Mount as mount(2) does; an empty string stands for NULL."""
     names = [os.fsencode(text) if text else None for text in (source, target, kind)]
     try:
         _checked(_LIBC.mount(*names, ctypes.c_ulong(flags), options.encode() or None))
@@ -178,7 +179,7 @@ def set_host_name(name: str) -> None:
 
 
 def bring_up(interface: str) -> None:
-    """Set a network interface going, such as the loopback of a new namespace, which is down at first."""
+    """Activate a network interface, such as the loopback of a new namespace, which is down at first."""
     descriptor = _checked(_LIBC.socket(2, 2, 0))
     try:
         # struct ifreq: the name, then the flags; IFF_UP.
@@ -189,7 +190,7 @@ def bring_up(interface: str) -> None:
 
 
 def add_loopback_address(alias: str, address: str) -> None:
-    """Give the loopback another address, as an interface of the name ``alias``, such as ``lo:1``."""
+    """Give the loopback another address, as an interface named ``alias``, such as ``lo:1``."""
     descriptor = _checked(_LIBC.socket(2, 2, 0))
     try:
         # struct ifreq: the name, then a struct sockaddr_in: AF_INET, port 0, the address.
@@ -213,17 +214,17 @@ def landlock_abi() -> int:
 
 
 def enter_landlock_domain(abi: int, writable: Iterable[os.PathLike[str]] = ()) -> None:
-    """Put this thread, and what it starts, into a new Landlock domain. Wants no-new-privileges or an administrator.
+    """Put this thread, and what it starts, into a new Landlock domain. Needs no-new-privileges or an administrator.
 
     A process in a domain can inspect (``ptrace``, ``/proc/PID/mem``, ``/proc/PID/fd`` …) only processes of the same
-    domain or of ones made inside it, whoever runs it.
+    domain or of domains created inside it, as any user.
 
     Args:
-        abi: what ``landlock_abi`` said, at least ``ABI_REFER``.
-        writable: existing folders beneath which alone files may be changed; none: no limit.
+        abi: result of ``landlock_abi``, at least ``ABI_REFER``.
+        writable: existing folders; only files beneath them may be changed. Empty: no limit.
     """
     folders = [os.fspath(folder) for folder in writable]
-    handled = _REFER | _MAKE_BLOCK_DEVICE  # a domain must handle some right; the rule for / allows this one everywhere
+    handled = _REFER | _MAKE_BLOCK_DEVICE  # a domain must handle a right; the rule for / allows this one everywhere
     if folders:
         handled = _REFER | _WRITE_FILE | _CHANGE_FOLDER | (_TRUNCATE if abi >= ABI_TRUNCATE else 0)
     _enter(abi, handled, 0, dict.fromkeys(folders or ["/"], handled))
@@ -232,8 +233,8 @@ def enter_landlock_domain(abi: int, writable: Iterable[os.PathLike[str]] = ()) -
 def enter_landlock_fence(abi: int, writable: Iterable[str]) -> None:
     """Put this thread, and what it starts, into a domain that reads and executes, and writes to ``writable`` only.
 
-    ``writable`` are existing files and folders. Nothing makes devices. Where the kernel can (``ABI_SCOPE``) signals and
-    abstract sockets stay inside.
+    ``writable`` are existing files and folders. Devices cannot be created. From ``ABI_SCOPE`` on, signals and abstract
+    sockets are confined to the domain.
     """
     change = _WRITE_FILE | _CHANGE_FOLDER | _REFER | (_TRUNCATE if abi >= ABI_TRUNCATE else 0)
     allowed = {"/": _EXECUTE | _READ}
@@ -244,7 +245,7 @@ def enter_landlock_fence(abi: int, writable: Iterable[str]) -> None:
 
 
 def _enter(abi: int, handled: int, scoped: int, allowed: dict[str, int]) -> None:
-    # Version 1 of the structure, of one field, is understood by all kernels.
+    # All kernels accept version 1 of the structure, which has one field.
     attributes = _Ruleset(handled, 0, scoped)
     size = ctypes.sizeof(attributes) if scoped else 8
     ruleset = _system_call(

@@ -1,13 +1,16 @@
 """Put up a fence and run a program in it: ``python -I -S launcher.py --spec-fd N``.
 
-Reads the specification, JSON as ``spec.to_json`` writes it, from descriptor N. Three processes: this one stays outside
-and watches; the first of the fence's own process ids puts up the rest, and then only waits; the program is its child.
-When any of them ends, or whoever started this one does, nothing of the program is left. This one ends as the program
-did, with its status or by its signal; what it was sent before, SIGTERM, the program gets. SIGQUIT ends the program at
-once.
+The launcher reads the specification, JSON from ``spec.to_json``, from descriptor N. There are three processes:
 
-Whatever cannot be put up ends it with the status ``not_fenced`` and a last line that says ``fence: PART: why``: a
-program is fenced or it does not run. Imports little, since each box waits for it.
+- the launcher stays outside and watches;
+- the first process of the fence's process namespace puts up the rest, and then only waits;
+- the program is its child.
+
+When one of them or the launcher's parent ends, all processes of the program end. The launcher ends like the program,
+with its status or by its signal. It forwards SIGTERM to the program; SIGQUIT ends the program at once.
+
+A program runs fenced or not at all: if a part cannot be put up, the launcher ends with the status ``not_fenced`` and
+the last line ``fence: PART: why``. It imports little, because each box waits for it.
 """
 
 from __future__ import annotations
@@ -31,11 +34,11 @@ if __name__ == "__main__":
 
 from rdukit.fence import kernel, watch  # noqa: E402 it is found on the path from here on
 
-#: Where the new root is made: what lies there outside is still reached, through the old root.
+#: Path of the new root; the outer content of this path stays reachable through the old root.
 _BASE = "/tmp"
-#: In ``/proc``: what is the machine's and not a process's. Its owner could write it even without capabilities.
+#: Files of ``/proc`` that belong to the machine, not to a process. Their owner could write them without capabilities.
 _MACHINE = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi")
-#: From -1000, never, to 1000, always first.
+#: Priority for the OOM killer, from -1000 (never) to 1000 (first).
 _OUT_OF_MEMORY_FIRST = 500
 _NOTHING = ("", "")
 
@@ -48,7 +51,7 @@ class PartMissing(Exception):
 
 
 class _Relay:
-    """Passes SIGTERM on to a child, also one that came before the child was there."""
+    """Forwards SIGTERM to a child, including a signal that arrived before the child existed."""
 
     def __init__(self) -> None:
         self._child = 0
@@ -57,13 +60,13 @@ class _Relay:
             signal.signal(number, self._pass_on)
 
     def begin(self, child: int) -> None:
-        """Pass signals on to ``child`` from now on."""
+        """Forward signals to ``child`` from now on."""
         self._child = child
         if self._pending:
             self._pass_on(self._pending, None)
 
     def forget(self) -> None:
-        """Pass signals on to nobody: the state after a fork."""
+        """Stop forwarding: the state after a fork."""
         self._child = 0
 
     def _pass_on(self, number: int, _: object) -> None:
@@ -75,14 +78,15 @@ class _Relay:
 
 
 def main() -> int:
-    """Run one program; returns its exit status, or ends by its signal."""
+    """Run one program; return its exit status, or end by its signal."""
     descriptor = int(sys.argv[sys.argv.index("--spec-fd") + 1])
     with open(descriptor, encoding="utf-8") as stream:
         return launch(json.load(stream), _execute)
 
 
 def launch(spec: dict[str, Any], become: Callable[[dict[str, Any]], None]) -> int:
-    """Fence a program and wait for its end. Returns its exit status, or ends by its signal. Call with one thread.
+    """Fence a program and wait for its end; return its exit status, or end by its signal. The caller must have one
+    thread.
 
     ``become`` is called in the program's process, in its session and folder, and never returns.
     """
@@ -123,7 +127,7 @@ def _launch(spec: dict[str, Any], become: Callable[[dict[str, Any]], None]) -> i
     if word == "missing":
         part, _, why = rest.partition(": ")
         raise PartMissing(part, why)
-    # Without a word the first process was killed, and so was the program.
+    # Without a message, the first process was killed, and the program with it.
     return _end_as(int(rest) if word == "status" else signal.SIGKILL if os.WIFSIGNALED(status) else status)
 
 
@@ -157,7 +161,9 @@ def _leave_namespaces(spec: dict[str, Any]) -> None:
 
 
 def _watch(spec: dict[str, Any], first: int, reader: int, parent: int | None) -> tuple[str, tuple[str, str]]:
-    """Wait for the program's end. Returns what its first process said last, and of what it used too much, and how."""
+    """Wait for the program's end; return the first process's last line, and an exceeded limit's kind and
+    description.
+    """
     poll = select.poll()
     poll.register(reader, select.POLLIN)
     if parent is not None:
@@ -177,7 +183,7 @@ def _watch(spec: dict[str, Any], first: int, reader: int, parent: int | None) ->
             continue
         kind, excess = "memory", watch.over_memory(limits["memory_bytes"])
         if not excess and (began := time.monotonic()) >= next_disk_s:
-            said = os.fstat(1).st_blocks * 512  # what it says is kept, too
+            said = os.fstat(1).st_blocks * 512  # its output is stored, too
             most = limits["disk_bytes"], limits["disk_files"]
             kind, excess = "disk", watch.over_disk(*most, spec["writable"], watch.processes(), said)
             next_disk_s = began + watch.pause_after(time.monotonic() - began)
@@ -201,7 +207,7 @@ def _end_as(status: int) -> int:
 
 
 def _be_first(spec: dict[str, Any], relay: _Relay, writer: int, become: Callable[[dict[str, Any]], None]) -> None:
-    """Put up the fence, start the program, wait for its end and tell its status. Never returns."""
+    """Put up the fence, start the program, wait for its end and report its status. Never returns."""
     try:
         _put_up(spec, writer)
         program = os.fork()
@@ -232,12 +238,12 @@ def _put_up(spec: dict[str, Any], writer: int) -> None:
         except ValueError as error:
             raise PartMissing(part, error) from error
         if part == "capabilities":
-            # Changing the user has made the kernel forget it.
+            # The change of the user has reset this.
             kernel.signal_on_parent_death(signal.SIGKILL)
             poll = select.poll()
             poll.register(writer, select.POLLOUT)
             if any(events & select.POLLERR for _, events in poll.poll(0)):
-                os._exit(1)  # who would hear of the end has gone before
+                os._exit(1)  # the reader of the status has ended before
 
 
 def _make_root(spec: dict[str, Any]) -> None:
@@ -282,7 +288,7 @@ def _bring_paths(spec: dict[str, Any]) -> None:
     wanted |= dict.fromkeys(spec["writable"], "writable")
     if "/" in wanted:
         raise ValueError("the whole root folder is named; name what is needed of it")
-    # What is inside something else comes after it, and over it.
+    # Mount inner paths after, and over, the paths that contain them.
     for path, kind in sorted(wanted.items(), key=lambda item: item[0].count("/")):
         if kind == "hidden":
             if os.path.isdir("/new" + path):
@@ -296,7 +302,7 @@ def _bring_paths(spec: dict[str, Any]) -> None:
 
 
 def _bind(path: str, attributes: int) -> None:
-    """Show what lies at ``path`` outside at the same path inside; links on the way are followed."""
+    """Mount the outer ``path`` at the same path inside, following links."""
     source, target = _resolve(path), "/new" + path
     os.makedirs(os.path.dirname(target), 0o755, exist_ok=True)
     if os.path.isdir(source):
@@ -308,7 +314,7 @@ def _bind(path: str, attributes: int) -> None:
 
 
 def _resolve(path: str) -> str:
-    """Resolve ``path`` below the old root: an absolute link would lead to the new root."""
+    """Resolve ``path`` below the old root: an absolute link would otherwise lead to the new root."""
     done, waiting, links = "/old", [part for part in path.split("/") if part][::-1], 0
     while waiting:
         part = waiting.pop()
@@ -345,7 +351,7 @@ def _fill_etc(spec: dict[str, Any]) -> None:
 
 
 def _bring_up_network(spec: dict[str, Any]) -> None:
-    # The name alone protects nothing, and filters of engines refuse to change it.
+    # A failure is harmless: the name protects nothing, and filters of engines refuse to change it.
     with contextlib.suppress(OSError):
         kernel.set_host_name(spec["host_name"])
     if spec["has_own_network"]:
@@ -355,7 +361,7 @@ def _bring_up_network(spec: dict[str, Any]) -> None:
 
 
 def _choose_ports(spec: dict[str, Any]) -> None:
-    # Before the program's root is made, in which nobody writes there.
+    # This must come before the program's root, in which this path is not writable.
     if spec["has_own_network"] and spec["address"] is not None:
         first, last = spec["ports"]
         _write("/proc/sys/net/ipv4/ip_local_port_range", f"{first} {last}")
@@ -392,7 +398,7 @@ def _write_files(spec: dict[str, Any]) -> None:
     for path, text in spec["files"].items():
         folder, name = os.path.split(path)
         os.makedirs(folder, 0o700, exist_ok=True)
-        # Other fences may write the same file at once, and in each of them this process is number 1.
+        # Other fences may write the same file at the same time, and in each this process has number 1.
         part = f"{folder}/.{name}.{os.urandom(4).hex()}.part"
         with open(part, "xb") as stream:
             stream.write(bytes.fromhex(text))
@@ -419,7 +425,7 @@ def _filter(spec: dict[str, Any]) -> None:
 
 
 def _become(spec: dict[str, Any], become: Callable[[dict[str, Any]], None]) -> None:
-    """Become the program. Never returns."""
+    """Execute the program. Never returns."""
     try:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
             signal.signal(number, signal.SIG_DFL)

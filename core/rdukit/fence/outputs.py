@@ -1,9 +1,9 @@
-"""Reading a box's output while the box may still be there: only files and folders, within limits.
+"""Read a box's output while the box may still run: only files and folders, within limits.
 
-A box writes what it likes into its folder, and may change it while it is read. A link would make whoever stores the
-output read another file; a pipe would make it wait for ever; a file with holes is small on the box's disk and huge in
-the store. So each step is taken from the open folder before it, follows no link, and what has been opened is looked at:
-whatever the box does meanwhile, what is read lies in its folder.
+A box controls its folder, and may change it during the read. Through a link, the reader would store another file; a
+pipe would block it for ever; a sparse file is small on the box's disk and huge in the store. Therefore each path
+component is opened relative to the open folder before it, without following links, and checked after it is open.
+Whatever the box does meanwhile, the reader stays in its folder.
 """
 
 import os
@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Final
 from rdukit.errors import OutputRefused
 from rdukit.files.tree import RUNNABLE, is_utf8
 
-#: Bytes that a file may lack on the disk: file systems that compress lack some, too.
+#: Bytes that a file may lack on the disk, because of compression in the file system.
 MAX_HOLE_BYTES: Final = 1 << 30
 MAX_DEPTH: Final = 100
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -31,7 +31,7 @@ _KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class OutputFile:
-    """A file of an output, open for as long as the next one is not asked for. ``path``: in the output's folder."""
+    """A file of an output, which stays open until the next one is requested. ``path``: in the output's folder."""
 
     path: str
     stream: BinaryIO
@@ -51,10 +51,10 @@ class OutputLimits:
 
 @dataclass(frozen=True, slots=True)
 class OpenOutput:
-    """An output that is being read: its files one after the other, each with its path in the folder.
+    """An output during the read: an iterator of its files, each with its path in the folder.
 
-    A file has the one path ``""``. Each is closed when the next one is asked for. ``empty_folders`` are known when all
-    files were read.
+    An output that is a file has the path ``""``. Each file is closed when the next one is requested. ``empty_folders``
+    is complete after the last file.
     """
 
     is_folder: bool
@@ -64,11 +64,11 @@ class OpenOutput:
 
 @contextmanager
 def open_output(root: Path, path: Path, limits: OutputLimits) -> Iterator[OpenOutput]:
-    """Open an output, a file or a folder, in the folder ``root`` that a box writes to. Yields it to be read.
+    """Open an output, a file or a folder, in the folder ``root`` that a box writes to, and yield it.
 
     Raises:
-        OutputRefused: it is not in ``root``, or something in it is none of what an output may be, in the block also
-            when it is read. The message says what and where.
+        OutputRefused: the output is not in ``root``, or has an entry that is not allowed, found here or while it is
+            read. The message has the reason and the path.
     """
     *way, last = _parts(root, path)
     reading = _Reading(path, limits)
@@ -85,7 +85,7 @@ def open_output(root: Path, path: Path, limits: OutputLimits) -> Iterator[OpenOu
 
 @dataclass(slots=True)
 class _Reading:
-    """Progress of reading an output: what has been read so far, and where from."""
+    """Progress of reading an output: bytes and files so far, and open folders."""
 
     path: Path
     limits: OutputLimits
@@ -96,13 +96,13 @@ class _Reading:
     empty_folders: list[str] = field(default_factory=list)
 
     def one(self, folder: int, name: str) -> _Files:
-        """Yield an output that is a file."""
+        """Yield the file of an output that is a file."""
         self._count()
         with self._open(folder, name, str(self.path)) as stream:
             yield OutputFile("", stream, _is_executable(stream))
 
     def walk(self, folder: int, name: str) -> _Files:
-        """Yield the files of an output that is a folder, those of a folder by their names."""
+        """Yield the files of an output that is a folder; within each folder, in the order of names."""
         self._count()
         try:
             waiting = [("", self._enter(folder, name, str(self.path)))]
@@ -131,7 +131,7 @@ class _Reading:
                 os.close(descriptor)
 
     def _enter(self, folder: int, name: str, shown: str) -> list[str]:
-        """Open a folder, which ``walk`` closes; returns the names in it, the first one last."""
+        """Open a folder, which ``walk`` closes; return the names in it, in descending order."""
         self.folders.append(_step(folder, name, shown))
         return sorted(_names_in(self.folders[-1], shown), reverse=True)
 
@@ -156,7 +156,7 @@ class _Reading:
         return BufferedReader(_Counted(descriptor, self))
 
     def take(self, count: int) -> None:
-        """Count bytes that were read: a file may grow meanwhile."""
+        """Count read bytes: a file may grow meanwhile."""
         self.bytes += count
         if self.limits.bytes is not None and self.bytes > self.limits.bytes:
             raise OutputRefused(self._too_much())
@@ -166,7 +166,9 @@ class _Reading:
 
 
 class _Counted(RawIOBase):
-    """File whose bytes count, block by block: what grows while it is read is refused before it fills the memory."""
+    """File whose bytes are counted block by block: a file that grows while it is read is refused before it fills the
+    memory.
+    """
 
     def __init__(self, descriptor: int, reading: _Reading) -> None:
         self._file, self._reading = FileIO(descriptor, "rb"), reading
@@ -176,11 +178,11 @@ class _Counted(RawIOBase):
         return self._file.fileno()
 
     def readable(self) -> bool:
-        """Say that it can be read, which its base does by ``readinto``."""
+        """Return True: the base class reads through ``readinto``."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read into a buffer. Returns how many bytes."""
+        """Read into a buffer; return the number of bytes."""
         count = self._file.readinto(buffer) or 0
         self._reading.take(count)
         return count

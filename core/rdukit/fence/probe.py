@@ -1,4 +1,4 @@
-"""A probe of this machine's fence: put one up, and try from inside what must not work."""
+"""A probe of this machine's fence: put a fence up, and try forbidden actions inside it."""
 
 import json
 import os
@@ -19,10 +19,10 @@ from rdukit.fence.spec import NEEDED, FenceLimits, FencePart, FenceSpec, Way, ch
 from rdukit.fence.start import program_paths, start_fenced
 
 _TRY_S: Final = 20.0
-#: A user that no program has, for programs in fences that belong to nobody.
+#: An otherwise unused user id, for fenced programs without an owner.
 NOBODY: Final = 65534
 
-#: Runs inside; says of each part why it is missing. It has the standard library only.
+#: Program that runs inside and prints why each missing part is missing. It uses only the standard library.
 _TRIES: Final = """
 import ctypes, json, os, resource, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -57,14 +57,14 @@ print(json.dumps(missing))
 class Fence:
     """A probe's result."""
 
-    #: Who can put up a fence; ``None``: nobody.
+    #: The way to put up a fence; ``None``: there is none.
     way: Way | None
-    #: Why each part that is missing is.
+    #: Missing part → reason.
     missing: Mapping[FencePart, str]
 
     @property
     def holds(self) -> bool:
-        """A program can be fenced."""
+        """Whether a program can be fenced."""
         return self.way is not None
 
     @property
@@ -75,7 +75,7 @@ class Fence:
 
 @lru_cache(maxsize=1)
 def what_holds() -> Fence:
-    """Try it, once for each process. Takes some tenths of a second."""
+    """Probe the fence, once for each process; this takes some tenths of a second."""
     way = choose_way(os.getuid() == 0)
     missing, has_run = _try(way)
     return Fence(way if has_run and not NEEDED & missing.keys() else None, MappingProxyType(missing))
@@ -83,7 +83,7 @@ def what_holds() -> Fence:
 
 @lru_cache(maxsize=1)
 def why_no_address() -> str:
-    """Say why the loopback of a fenced program gets no address and no ports of its own; nothing: it does."""
+    """Return why the loopback of a fenced program gets no additional address and ports; empty if it does."""
     way = choose_way(os.getuid() == 0)
     command = [sys.executable, "-I", "-S", "-c", f"import socket; socket.create_server(({part_address(0)!r}, 0))"]
     spec = FenceSpec(
@@ -100,7 +100,7 @@ def why_no_address() -> str:
 
 
 def _try(way: Way) -> tuple[dict[FencePart, str], bool]:
-    """Return the missing parts, and whether anything ran in the fence at all."""
+    """Return the missing parts, and whether the test program ran in the fence."""
     home = Path.home()
     with tempfile.TemporaryDirectory(dir=home if os.access(home, os.W_OK) else None) as folder:
         secret = Path(folder, "secret")

@@ -1,15 +1,15 @@
 """The system calls that a fence refuses, and the filters made from that list. Pure.
 
-What a program computes with, reads and writes with, or starts processes and threads with is not here: it goes on as it
-does outside, and the kernel decides about it once. What is here administers the machine, looks into other processes,
-or opens parts of the kernel that no model needs and that its faults are often found in.
+Calls to compute, read, write, and start processes and threads are not listed, and work as outside. The listed calls
+administer the machine, inspect other processes, or open parts of the kernel that models do not need and that often have
+faults.
 
-Source: ours; the choice is near that of container engines' default profiles. Numbers: the kernel's tables.
+Source: ours; the choice is similar to container engines' default profiles. Numbers: the kernel's tables.
 
 ``make_filter`` compiles the rules into a program of the classic packet filter, which sees the processor, the call's
-number and its arguments. Calls that are refused whatever their arguments come first, as comparisons with constants: the
-kernel remembers calls whose answer no argument can change, so that these cost nothing. ``engine_profile`` says the same
-to container engines.
+number and its arguments. Calls that are always refused come first, as comparisons with constants: the kernel caches
+decisions that do not depend on arguments, so these cost nothing. ``engine_profile`` has the same rules for container
+engines.
 """
 
 import errno
@@ -25,35 +25,35 @@ from rdukit.errors import InvalidArgument
 class ArgumentTest(StrEnum):
     """Tests of the low 32 bits of an argument."""
 
-    #: It is one of the values.
+    #: The argument is one of the values.
     IN = "in"
-    #: It is none of them.
+    #: The argument is not one of the values.
     NOT_IN = "not-in"
-    #: It has one of the values' bits.
+    #: The argument has one of the values' bits.
     HAS_BITS = "has-bits"
 
 
 @dataclass(frozen=True, slots=True)
 class SyscallRule:
-    """A system call that is refused with ``error``: always, or if an argument is so."""
+    """A system call that is refused with ``error``: always, or if an argument passes the test."""
 
     call: str
     error: int = errno.EPERM
     argument: int | None = None
     test: ArgumentTest = ArgumentTest.IN
     values: tuple[int, ...] = ()
-    #: Only if this argument has this value.
+    #: (argument, value): the rule applies only if this argument has this value.
     where: tuple[int, int] | None = None
 
 
 _NAMESPACES: Final = 0x0002_0000 | 0x0200_0000 | 0x0400_0000 | 0x0800_0000 | 0x1000_0000 | 0x2000_0000 | 0x4000_0000
 _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
-#: The one protocol of netlink sockets by which gloo and the C library ask for the interfaces: those of the fence.
+#: The allowed protocol of netlink sockets, by which gloo and the C library list the interfaces of the fence.
 _ROUTE: Final = 0
-#: ``ioctl``: put characters into a terminal's input; the Linux console's own.
+#: ``ioctl``: requests that insert characters into a terminal's input, and those of the Linux console.
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 
-#: Refused whatever the arguments, by what they are for.
+#: Purpose → calls that are refused with any arguments.
 REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
     "looking into other processes": (
         "ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "kcmp", "pidfd_getfd", "move_pages",
@@ -78,7 +78,7 @@ REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
 
 RULES: Final = (
     *(SyscallRule(call) for calls in REFUSED.values() for call in calls),
-    # Its flags are in memory, where no filter sees them; a C library that hears "no such call" takes clone.
+    # Its flags are in memory, which a filter cannot read; the C library then uses clone instead.
     SyscallRule("clone3", errno.ENOSYS),
     SyscallRule("clone", argument=0, test=ArgumentTest.HAS_BITS, values=(_NAMESPACES,)),
     SyscallRule("socket", errno.EAFNOSUPPORT, 0, ArgumentTest.NOT_IN, (_UNIX, _INET, _INET6, _NETLINK)),
@@ -88,7 +88,7 @@ RULES: Final = (
     SyscallRule("personality", argument=0, test=ArgumentTest.NOT_IN, values=(0, 0xFFFF_FFFF)),
 )
 
-#: The same on all processors.
+#: Numbers that are the same on all processors.
 _COMMON: Final = {
     "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "open_tree": 428, "move_mount": 429,
     "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433, "clone3": 435, "pidfd_getfd": 438,
@@ -96,7 +96,7 @@ _COMMON: Final = {
     "open_tree_attr": 467,
 }  # fmt: skip
 
-#: Numbers by processor, as ``os.uname().machine`` calls it. A call that is not there does not exist on it.
+#: ``os.uname().machine`` → number of each call. A processor lacks the calls that are missing here.
 NUMBERS: Final[Mapping[str, Mapping[str, int]]] = {
     "x86_64": {
         **_COMMON,
@@ -134,11 +134,11 @@ _ALLOW: Final = 0x7FFF_0000
 _KILL_PROCESS: Final = 0x8000_0000
 _ERROR: Final = 0x0005_0000
 
-#: In ``struct seccomp_data``: the call's number, the processor, the low half of the first argument.
+#: Offsets in ``struct seccomp_data``: the call's number, the processor, the low half of the first argument.
 _NUMBER_AT, _PROCESSOR_AT, _ARGUMENTS_AT = 0, 4, 16
-#: As ``linux/audit.h`` names processors.
+#: Processors' codes of ``linux/audit.h``.
 _PROCESSORS: Final = {"x86_64": 0xC000_003E, "aarch64": 0xC000_00B7}
-#: Calls of a 64-bit program that say they are of the 32-bit kind (x32): other numbers for the same calls.
+#: Bit of x32 calls, by which a 64-bit program makes the same calls under other numbers.
 _X32: Final = 0x4000_0000
 _WORD: Final = 0xFFFF_FFFF
 
@@ -163,14 +163,14 @@ def make_filter(
     """Compile the rules into a filter for a processor.
 
     Raises:
-        InvalidArgument: its numbers are not known.
+        InvalidArgument: the processor's numbers are not known.
     """
     if machine not in numbers:
         raise InvalidArgument(f"system calls of {machine!r} are not known; known: {', '.join(numbers)}")
     known = numbers[machine]
     program = [
         Instruction(_LOAD_WORD, 0, 0, _PROCESSOR_AT),
-        # A program of another processor's kind would have other numbers.
+        # A program for another kind of processor would use other numbers.
         Instruction(_JUMP_IF_EQUAL, 1, 0, _PROCESSORS[machine]),
         Instruction(_RETURN, 0, 0, _KILL_PROCESS),
         Instruction(_LOAD_WORD, 0, 0, _NUMBER_AT),
@@ -184,7 +184,7 @@ def make_filter(
 
 
 def pack_filter(program: Sequence[Instruction]) -> bytes:
-    """Pack a filter as the kernel takes it."""
+    """Pack a filter in the kernel's format."""
     return b"".join(instruction.pack() for instruction in program)
 
 
@@ -196,7 +196,7 @@ def _refuse(number: int, rule: SyscallRule) -> list[Instruction]:
     count = len(rule.values)
     tests = [Instruction(_LOAD_WORD, 0, 0, _ARGUMENTS_AT + 8 * rule.argument)]
     for place, value in enumerate(rule.values):
-        # Where it goes if this value is it, and if it was the last and is not: to the refusal, or past it.
+        # Jumps after a match, and after a mismatch with the last value: to the refusal, or past it.
         to_refusal, is_last = count - 1 - place, place == count - 1
         is_refused = rule.test is not ArgumentTest.NOT_IN
         if_true = to_refusal if is_refused else to_refusal + 1
@@ -207,7 +207,7 @@ def _refuse(number: int, rule: SyscallRule) -> list[Instruction]:
         argument, value = rule.where
         load = Instruction(_LOAD_WORD, 0, 0, _ARGUMENTS_AT + 8 * argument)
         tests = [load, Instruction(_JUMP_IF_EQUAL, 0, len(tests), value), *tests]
-    # Other rules may be of the same call: they begin with its number.
+    # Load the call's number again, because other rules may be for the same call.
     again = Instruction(_LOAD_WORD, 0, 0, _NUMBER_AT)
     return [Instruction(_JUMP_IF_EQUAL, 0, len(tests) + 1, number), *tests, again]
 
@@ -215,7 +215,7 @@ def _refuse(number: int, rule: SyscallRule) -> list[Instruction]:
 def engine_profile(rules: Sequence[SyscallRule] = RULES) -> dict[str, object]:
     """Return the rules as a seccomp profile for container engines, in the terms of the OCI runtime.
 
-    Conditions there are of 64 bits where the kernel reads 32. Whatever has more is refused, or looked at without it.
+    Conditions there compare 64 bits, where the kernel reads 32. Larger values are refused, or compared under a mask.
     """
     calls = [
         {"names": [rule.call], "action": "SCMP_ACT_ERRNO", "errnoRet": rule.error, "args": conditions}
@@ -226,7 +226,7 @@ def engine_profile(rules: Sequence[SyscallRule] = RULES) -> dict[str, object]:
 
 
 def _conditions(rule: SyscallRule) -> Iterator[list[dict[str, object]]]:
-    """Yield the alternative conditions of a refusal; the tests of one condition hold together."""
+    """Yield the alternative conditions of a refusal; all tests of one condition must hold."""
     if rule.argument is None:
         yield []
         return

@@ -1,7 +1,7 @@
-"""Values that describe a fence, and the choice of one that the machine allows. Pure.
+"""Values that describe a fence, and the choice of a way that the machine allows. Pure.
 
-A fenced program has a root folder of its own, in which only what is named here exists, at the paths of outside. It runs
-without capabilities and without a way to gain any, as a user of its own where whoever starts it is root.
+A fenced program has its own root folder, with only the files that are named here, at their outer paths. It runs without
+capabilities and cannot gain any. If root starts it, it runs as a separate user.
 """
 
 import json
@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Final
 
-#: Readable in every fence, where they exist: programs, libraries, the compiler and its headers, what they look up. Of
-#: ``/etc`` nothing that belongs to this machine or its users.
+#: Readable in every fence, where they exist: programs, libraries, the compiler and its headers, and their
+#: configuration. No file of ``/etc`` that belongs to this machine or its users.
 SYSTEM: Final = (
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf",
     "/etc/ld.so.conf.d", "/etc/localtime", "/etc/timezone", "/etc/mime.types", "/etc/ssl/openssl.cnf",
@@ -21,7 +21,7 @@ DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/ur
 HOST_NAME: Final = "box"
 USER_NAME: Final = "box"
 
-#: Exit statuses of the launcher that are not the program's.
+#: Exit statuses of the launcher itself.
 NOT_FENCED, DISK_LIMIT, MEMORY_LIMIT = 123, 124, 125
 
 
@@ -30,7 +30,7 @@ class Way(StrEnum):
 
     #: Root, with the machine's own namespaces.
     ROOT = "root"
-    #: Anybody, in a user namespace.
+    #: Any user, in a user namespace.
     USER = "user"
 
 
@@ -47,7 +47,7 @@ class FencePart(StrEnum):
     SYSTEM_CALLS = "system-calls"
 
 
-#: Without these a program is not fenced; Landlock is a second lock on the same doors.
+#: Required parts of a fence; Landlock repeats the protection of others.
 NEEDED: Final = frozenset(FencePart) - {FencePart.LANDLOCK}
 
 
@@ -55,18 +55,18 @@ NEEDED: Final = frozenset(FencePart) - {FencePart.LANDLOCK}
 class FenceLimits:
     """Limits of a fenced program; None: no limit."""
 
-    #: Of all processes together, looked at about once a second; a process alone gets no more than that at all.
+    #: Bytes of all processes together, checked about once a second, and hard limit of each process.
     memory_bytes: int | None = None
-    #: Processes and threads of its user; of the program alone in a user namespace.
+    #: Processes and threads of its user, or in a user namespace of the program.
     processes: int | None = 2048
-    #: Of one file.
+    #: Bytes of one file.
     file_bytes: int | None = 64 << 30
-    #: Of each process.
+    #: Open files of each process.
     open_files: int | None = 4096
-    #: Of all that it keeps in its writable folders, and their files and folders together.
+    #: Bytes in all its writable folders, and number of their files and folders.
     disk_bytes: int | None = 256 << 30
     disk_files: int | None = 1_000_000
-    #: Of ``/tmp`` and ``/dev/shm`` each; they are memory.
+    #: Bytes of ``/tmp`` and of ``/dev/shm``, which are in memory.
     temporary_bytes: int = 2 << 30
 
 
@@ -76,35 +76,35 @@ class FenceSpec:
 
     command: Sequence[str]
     environment: Mapping[str, str]
-    #: Where it starts; must exist inside.
+    #: Working folder, which must exist inside.
     folder: str
-    #: Files and folders that it reads, and those that it writes: the same paths inside as outside.
+    #: Readable and writable files and folders, at the same paths inside and outside.
     readable: Sequence[str] = ()
     writable: Sequence[str] = ()
-    #: Folders whose content does not show, though what is around them does; what is named above shows all the same.
+    #: Folders that appear empty inside, except for the paths named above.
     hidden: Sequence[str] = ()
-    #: UNIX sockets that it connects to.
+    #: UNIX sockets to which the program may connect.
     sockets: Sequence[str] = ()
-    #: Written as the program's user before it starts, mode 0600, in what is writable: bytes in hexadecimal by path.
+    #: Files to write before the start, as the program's user with mode 0600, to writable paths: path → hexadecimal
+    #: bytes.
     files: Mapping[str, str] = field(default_factory=dict)
     limits: FenceLimits = FenceLimits()
-    #: Its user and group, if root puts up the fence.
+    #: User and group of the program, if root puts up the fence.
     uid: int | None = None
-    #: No network but a loopback of its own.
+    #: Whether its only network is a separate loopback.
     has_own_network: bool = True
-    #: Another address that its loopback has, as an interface named ``ALIAS``, and the first and last port of those that
-    #: the kernel gives to who asks for any.
+    #: Additional address of its loopback, as an interface named ``ALIAS``, and the first and last ephemeral port.
     address: str | None = None
     ports: tuple[int, int] = (32768, 60999)
-    #: Processor cores, by number.
+    #: Numbers of its processor cores.
     cores: Sequence[int] | None = None
-    #: It ends with this process; None: with none.
+    #: Id of the process with which the fence ends; None: it does not depend on one.
     parent: int | None = None
-    #: Descriptors that stay open as long as anything of it runs, and that it does not have itself.
+    #: Descriptors that stay open while any of its processes runs, but that the program does not inherit.
     held: Sequence[int] = ()
 
 
-#: Name of the interface that has the other address of a fence.
+#: Name of the interface with a fence's additional address.
 ALIAS: Final = "lo:1"
 
 
@@ -121,12 +121,12 @@ def to_json(spec: FenceSpec, way: Way, system_calls: bytes) -> str:
 
 
 def choose_way(is_root: bool) -> Way:
-    """Choose the way to put up a fence (pure). Limits do not hold for root in a user namespace."""
+    """Choose the way to put up a fence (pure). Root does not use a user namespace, where limits would not hold."""
     return Way.ROOT if is_root else Way.USER
 
 
 def outermost(paths: Sequence[str]) -> list[str]:
-    """Return the paths that lie in none of the others, each once, in order (pure)."""
+    """Return the distinct paths that are not inside another one, in order (pure)."""
     chosen = list(dict.fromkeys(paths))
     folders = {path: path.rstrip("/") + "/" for path in chosen}
     return [path for path in chosen if not any(o != path and path.startswith(f) for o, f in folders.items())]

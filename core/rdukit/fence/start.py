@@ -1,4 +1,6 @@
-"""Start a program in a fence, as a process or in a fork of a server, and what a Python of ours must be able to read."""
+"""Start a program in a fence, as a process or in a fork of a server, and find the paths that it must be able to
+read.
+"""
 
 import functools
 import os
@@ -18,19 +20,20 @@ from rdukit.fence.spec import FenceSpec, Way, outermost, to_json
 from rdukit.system.forks import ForkRequest, run_to_end
 
 LAUNCHER: Final = Path(__file__).with_name("launcher.py")
-#: Whatever of these is installed a box may import.
+#: Packages that a box may import, if they are installed.
 PACKAGES: Final = (
     "rdukit", "rdukit_compiler", "rdukit_node", "rdukit_runtime", "rdukit_serving", "rdukit_modelbox", "rdukit_zoo",
     "sambaflow",
 )  # fmt: skip
-#: What the launcher itself has of the environment: nothing that it would leave lying about.
+#: Environment of the launcher itself, without the caller's variables.
 _LAUNCHER_ENVIRONMENT: Final[Mapping[str, str]] = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
 
 
 def start_fenced(spec: FenceSpec, way: Way, output: IO[bytes] | int | None = None) -> "subprocess.Popen[bytes]":
-    """Start a program in its fence; the process that is returned ends as the program does, and the program with it.
+    """Start a program in its fence; return the launcher's process, which ends like the program, and the program with
+    it.
 
-    ``output`` gets what the program writes to stdout and stderr, and why it could not be fenced. It reads nothing.
+    ``output`` receives the program's stdout and stderr, and the reason if it could not be fenced. Its stdin is empty.
 
     Raises:
         InvalidArgument: no filter of system calls is known for this processor.
@@ -55,7 +58,7 @@ def start_fenced(spec: FenceSpec, way: Way, output: IO[bytes] | int | None = Non
 
 
 def launcher_json(spec: FenceSpec, way: Way) -> str:
-    """Return what the launcher reads.
+    """Return the launcher's specification.
 
     Raises:
         InvalidArgument: no filter of system calls is known for this processor.
@@ -69,14 +72,14 @@ def _filter_of(machine: str) -> bytes:
 
 
 def program_paths(command: Sequence[str], search: str = "") -> list[str]:
-    """Return the paths that a command must be able to read: its interpreter, packages and the files that it names.
+    """Return the paths that a command must be able to read: its interpreter, packages and the files in its arguments.
 
-    They are looked for once in a process's life.
+    The search runs once in each process.
 
     Args:
         search: the program's ``PYTHONPATH``.
     Raises:
-        InvalidArgument: there is no such program.
+        InvalidArgument: the program does not exist.
     """
     return list(_find_program_paths(tuple(command), search))
 
@@ -114,7 +117,7 @@ def _environment_of(program: Path) -> list[str]:
 def _packages() -> list[str]:
     found = [find_spec(name) for name in PACKAGES]
     ours = [folder for spec in found if spec is not None for folder in spec.submodule_search_locations or ()]
-    # Others' packages, also those of a user.
+    # Folders of packages, including the user's.
     installed = [path for path in sys.path if Path(path).name in {"site-packages", "dist-packages"}]
     return [path for path in (*ours, *installed) if Path(path).is_dir()]
 
@@ -122,13 +125,13 @@ def _packages() -> list[str]:
 def run_forked(request: ForkRequest, program: Callable[[Sequence[str]], int]) -> int:
     """Run ``program`` with the request's ``arguments`` and ``environment``, in its ``fence`` if it has one.
 
-    A fence is what ``launcher_json`` wrote; its environment is the program's. Nothing of the server's environment and
-    none of its descriptors reach the program, and none of those that the fence holds.
+    ``fence`` comes from ``launcher_json``, and its environment is the program's. The program inherits neither the
+    server's environment nor descriptors of the server or the fence.
     """
     fence = request.body.get("fence")
     if fence is None:
         return _run(request, program, request.body["environment"], request.descriptors)
-    # The launcher is a child of the server, which ends with whoever it serves.
+    # The launcher is a child of the server, which ends with its client.
     watched = {**fence, "parent": None if fence["parent"] is None else request.server}
 
     def become(spec: Mapping[str, Any]) -> None:

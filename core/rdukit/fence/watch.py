@@ -1,8 +1,8 @@
-"""Watch what a fenced program uses: its folders on the disk, and the memory of all its processes together.
+"""Watch a fenced program's use of resources: its folders on the disk, and the memory of all its processes together.
 
-FencePart of the launcher: the standard library alone, and nothing that runs inside is believed. The launcher shares the
-root folder of the fence, but not its process table: ``/proc`` lists the program's processes only. Container backends
-use the same functions from outside.
+The launcher imports this module, so it uses only the standard library, and trusts no process inside. The launcher
+shares the root folder of the fence, but not its process table: ``/proc`` lists the program's processes only. Container
+backends use the same functions from outside.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WATCH_SHARE = 0.05
 _WATCH_AT_LEAST_S = 30.0
 _TEMPORARY = ("/tmp", "/dev/shm")
 _OWN = re.compile(r"^(?:RssAnon|RssShmem):\s+(\d+) kB$", re.MULTILINE)
-#: In the order in which the kernel writes them.
+#: Fields in the kernel's order.
 _SHARES = re.compile(r"^(?:Pss_Anon|Pss_Shmem):\s+(\d+) kB$", re.MULTILINE)
 
 
@@ -50,11 +50,11 @@ def over_disk(
 
     Args:
         running: the folder in ``/proc`` of each of its processes.
-        used: bytes that count beside.
+        used: further bytes that count.
     """
     if max_bytes is None and max_files is None:
         return ""
-    if max_bytes is not None and used > max_bytes:  # also where it keeps no file
+    if max_bytes is not None and used > max_bytes:  # exceeded even without any file
         return f"more than {max_bytes} bytes in its folders"
     files = 0
     seen: set[tuple[int, int]] = set()
@@ -70,13 +70,13 @@ def over_disk(
             if max_files is not None and files > max_files:
                 return f"more than {max_files} files and folders"
     except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:  # nested so deep that nobody could remove it any more
+        if error.errno == errno.ENAMETOOLONG:  # nested too deep to be removed later
             return "folders in folders, longer than a path may be"
     return ""
 
 
 def _memory(enough: int) -> int:
-    """Estimate from below the bytes of all its processes together; shared memory counts once.
+    """Return a lower bound of the bytes of all its processes together; shared memory counts once.
 
     The quick sum counts shared memory once per process; the exact sum is computed only if the quick one exceeds
     ``enough``. Memory in files and mapped memory overlap by an unknown part, so the larger of the two counts.
@@ -100,7 +100,7 @@ def _kilobytes(what: re.Pattern[str], path: str) -> list[int]:
     try:
         with open(path) as file:
             return [int(number) for number in what.findall(file.read())]
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return []
 
 
@@ -123,7 +123,7 @@ def _kept(folders: Sequence[str]) -> Iterator[os.stat_result]:
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
         except (FileNotFoundError, NotADirectoryError, PermissionError):
-            continue  # it changes while it is read
+            continue  # the table changes while it is read
 
 
 def _deleted(running: Iterable[str], name: str = "") -> Iterator[os.stat_result]:

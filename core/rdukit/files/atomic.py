@@ -1,4 +1,4 @@
-"""Writing files so that a crash at any point leaves the old file or the new one, never a half."""
+"""Writes files so that a crash at any point leaves the old file or the new one, never a part."""
 
 import contextlib
 import hashlib
@@ -42,7 +42,7 @@ def write_unflushed(path: Path, data: bytes, mode: int = 0o644) -> None:
 
 
 def write_reports(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write files that can be made again, by path relative to ``folder``: whole or not at all, but not flushed."""
+    """Write reproducible files, by path relative to ``folder``: each completely or not at all, but without fsync."""
     for name, data in files.items():
         write_unflushed(folder / name, data)
 
@@ -64,7 +64,7 @@ def atomic_target(path: Path) -> Iterator[Path]:
             os.close(folder)
     except OSError as error:
         if error.filename is None or str(error.filename) == str(temporary):
-            error.filename = str(path)  # who hears of it knows this name
+            error.filename = str(path)  # report this name to callers
         raise
     finally:
         temporary.unlink(missing_ok=True)
@@ -105,7 +105,7 @@ def remove_tree(folder: Path) -> None:
 
 
 def _empty(top: int) -> None:
-    """Remove all that is in an open folder."""
+    """Remove the contents of an open folder."""
     # Each folder is first moved to the top, so that no path gets too long and no recursion is needed.
     waiting, count, prefix = _clear(top), 0, f".gone-{secrets.token_hex(6)}"
     while waiting:
@@ -125,7 +125,7 @@ def _empty(top: int) -> None:
 
 
 def _clear(folder: int) -> list[str]:
-    """Remove the files of an open folder. Returns the folders in it."""
+    """Remove the files of an open folder; return the folders in it."""
     inner = []
     for entry, is_folder in _entries_of(folder):
         if is_folder:
@@ -141,7 +141,7 @@ def _entries_of(folder: int) -> list[tuple[str, bool]]:
 
 
 def _enter(name: str, folder: int) -> int:
-    """Open a folder whose files can be removed then."""
+    """Open a folder, and permit the removal of its files."""
     try:
         here = os.open(name, _FOLDER, dir_fd=folder)
     except PermissionError:
@@ -153,7 +153,7 @@ def _enter(name: str, folder: int) -> int:
 
 
 def _move(name: str, folder: int, moved: str, top: int) -> None:
-    """Move a folder, which only who may write in it may do."""
+    """Move a folder, which needs write permission in it."""
     try:
         os.rename(name, moved, src_dir_fd=folder, dst_dir_fd=top)
     except PermissionError:

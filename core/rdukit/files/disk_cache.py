@@ -24,8 +24,8 @@ _SEAL_BYTES: Final = len(_MARK) + 64
 #: Seconds between two updates of a file's time of use: an update at each use would cost a write each time.
 USE_RESOLUTION_S: Final = 3600.0
 
-#: Ages in seconds from which a temporary file is abandoned: if its process is gone, and if a process with that id runs,
-#: which may be another one.
+#: Seconds after which a temporary file is abandoned: if its process has ended, and if a process with its id runs, which
+#: may be another one.
 _ABANDONED_S: Final = (60.0, 3600.0)
 
 
@@ -44,7 +44,7 @@ def choose_evicted(files: Iterable[CachedFile], max_bytes: int) -> list[CachedFi
     """Choose the files to evict so that the rest has at most ``max_bytes``: lowest rank first, then least recently
     used.
 
-    Pure; files of equal rank and time go in the order of their paths. No file goes that need not.
+    Pure; files of equal rank and time are ordered by their paths. No more files are evicted than necessary.
     """
     ordered = sorted(files, key=lambda file: (file.rank, file.used_s, file.path))
     excess = sum(file.size_bytes for file in ordered) - max_bytes
@@ -81,7 +81,7 @@ def store_cached(path: Path, content: bytes) -> None:
 def load_cached(path: Path, now_s: float) -> bytes | None:
     """Return a cached file's content and mark it as used at ``now_s``; None if it is missing or damaged.
 
-    A damaged file is removed where that is allowed. Never raises: what cannot be read is made again.
+    A damaged file is removed if possible. Never raises: unreadable files are built again.
     """
     try:
         content = unseal(path.read_bytes())
@@ -99,7 +99,7 @@ def load_cached(path: Path, now_s: float) -> bytes | None:
 
 
 def mark_used(path: Path, now_s: float) -> None:
-    """Note that a file was used, unless it is noted for the last hour."""
+    """Set a file's time of use, unless it was set within the last hour."""
     try:
         if now_s - path.stat().st_mtime > USE_RESOLUTION_S:
             os.utime(path, (now_s, now_s))
@@ -113,7 +113,7 @@ def list_cached(paths: Iterable[Path], rank: int = 0) -> list[CachedFile]:
 
 
 def remove_cached(files: Iterable[CachedFile]) -> int:
-    """Remove files and folders, as far as that is allowed; the bytes of those that are gone."""
+    """Remove files and folders as far as possible; return the bytes of those removed."""
     freed = 0
     for file in files:
         if file.path.is_dir() and not file.path.is_symlink():
@@ -129,7 +129,7 @@ def remove_cached(files: Iterable[CachedFile]) -> int:
 
 
 def sweep_temporary(folder: Path, now_s: float) -> None:
-    """Remove what writers that were killed left below ``folder``: the temporary files of ``rdukit.files.atomic``."""
+    """Remove temporary files of ``rdukit.files.atomic`` that killed writers left below ``folder``."""
     for path in folder.rglob(".*.part"):
         process = path.name.split(".")[-3:-2]
         try:
@@ -140,7 +140,7 @@ def sweep_temporary(folder: Path, now_s: float) -> None:
 
 
 def is_abandoned(age_s: float, is_running: bool) -> bool:
-    """Return whether a temporary file belongs to nobody, by its age and whether its process runs."""
+    """Return whether a temporary file is abandoned, by its age and its process."""
     gone_s, reused_s = _ABANDONED_S
     return age_s > (reused_s if is_running else gone_s)
 

@@ -1,4 +1,4 @@
-"""Waiting for the disk once for many files.
+"""Sync many files to disk together.
 
 ``fsync`` waits for the journal and the disk's cache, which takes longer than writing a small file. On an ordinary
 virtual disk, 64 files take about 350 ms one after another, and 12 ms if ``syncfs`` syncs their file system.
@@ -20,7 +20,7 @@ from typing import Final
 _LOCAL: Final = frozenset({0xEF53, 0x58465342, 0x9123683E})
 #: First Linux whose ``syncfs`` reports every write error: errors of data since 5.8, of the journal since 5.17.
 _TELLING: Final = (5, 17)
-#: Most bytes that may wait for the disks of this machine if ``syncfs`` is to be used.
+#: Maximum unwritten bytes of this machine for the use of ``syncfs``.
 LITTLE_BYTES: Final = 32 << 20
 #: Files synced in parallel if each is synced separately: one commit of the journal serves several.
 AT_ONCE: Final = 4
@@ -30,7 +30,7 @@ _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def sync_files(descriptors: Sequence[int]) -> list[OSError | None]:
-    """Wait until the disk holds what was written to files.
+    """Wait until the disk holds the files' contents.
 
     The kernel reports a write error only once. Treat the file as lost from then on.
 
@@ -108,7 +108,7 @@ def _find_error(descriptor: int) -> OSError | None:
 
 
 def _type_of(descriptor: int) -> int | None:
-    """Return the type of a file's file system; ``None``: the system does not say."""
+    """Return the type of a file's file system; ``None``: unknown."""
     if not (hasattr(_LIBC, "syncfs") and hasattr(_LIBC, "fstatfs")):
         return None
     told = ctypes.create_string_buffer(_STATFS_BYTES)
@@ -118,7 +118,7 @@ def _type_of(descriptor: int) -> int | None:
 
 
 def _waiting_bytes() -> int | None:
-    """Return the written bytes that no disk of this machine holds yet; ``None``: the system does not say."""
+    """Return the written bytes that the disks of this machine do not hold yet; ``None``: unknown."""
     try:
         text = Path("/proc/meminfo").read_text()
     except OSError:

@@ -1,7 +1,7 @@
-"""The home folder is its owner's alone: who makes it first makes it so, and who finds it otherwise mends or refuses it.
+"""Keep the home folder private: create it private, and close or refuse one that other users can enter.
 
-It holds keys, tokens, the database and code that is run as it lies there. Its mode is what keeps other users out;
-what is inside may have any.
+It holds keys, tokens, the database and code that is executed. Its mode keeps other users out, so its contents may have
+any mode.
 """
 
 import logging
@@ -18,16 +18,16 @@ from rdukit.settings import HOME, home_folder
 logger = logging.getLogger(__name__)
 
 PRIVATE: Final = 0o700
-#: Bits that let somebody else in.
+#: Mode bits that admit other users.
 _OTHERS: Final = 0o077
 _ROOT: Final = 0
-#: What lies in a home folder; any of it tells one from a folder that is something else's.
+#: Names in a home folder; any of them distinguishes it from a folder with another purpose.
 MARKS: Final = frozenset({
     "artifacts", "boxes", "broker", "config.yaml", "console.key", "db.sqlite", "installing", "kernels", "logs",
     "machine", "pools", "restoring", "run", "sections", "snfm", "tenants", "token", "work",
 })  # fmt: skip
 
-#: Folders whose insides are mounted for others, who need not be able to pass through.
+#: Folders whose subfolders are mounted for other users, who need no access to the folders themselves.
 _HANDED_OUT: Final = frozenset({"tenants"})
 
 
@@ -35,13 +35,13 @@ class HomeAction(Enum):
     """Actions on a home folder."""
 
     MAKE = auto()
-    #: It is private, or root's, whose choice its mode is.
+    #: The folder is private, or belongs to root, who chooses the mode.
     TAKE = auto()
-    #: It is ours, and others may look in.
+    #: The folder is ours, and other users may enter it.
     MEND = auto()
-    #: It is another user's, who would decide what this process runs.
+    #: The folder belongs to another user, who could decide what this process runs.
     REFUSE_OWNER = auto()
-    #: Others write in it too, or it has other things than a home folder: closing it could take them from somebody.
+    #: Other users write in it, or it has other contents than a home folder: closing it could take these from them.
     REFUSE_CONTENT = auto()
 
 
@@ -67,11 +67,11 @@ def judge_home(found: Folder | None, user: int) -> HomeAction:
 
 
 def private_home() -> Path:
-    """Return the home folder, created if need be, and closed to other users.
+    """Return the home folder; create it if it is missing, and close it to other users.
 
     Raises:
-        PermissionDenied: it belongs to another user, or it is a folder that others use too.
-        OSError: it cannot be made.
+        PermissionDenied: the folder belongs to another user, or others use it too.
+        OSError: the folder cannot be created.
     """
     return _settle(home_folder(), may_make=True)
 
@@ -85,7 +85,7 @@ def mend_home() -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it; the home folder, and what lies right in it, for its owner only."""
+    """Create a folder and its parents; the home folder, and folders directly in it, are private."""
     if folder.is_dir():
         return
     home = home_folder()
@@ -98,7 +98,7 @@ def make_folder(folder: Path) -> None:
 
 
 def close_contents(home: Path) -> list[Path]:
-    """Close to others what lies right in our home folder. Returns what was open."""
+    """Close direct children of our home folder to other users; return those that were open."""
     opened = []
     for path in sorted(home.iterdir()):
         found = path.lstat()
@@ -141,6 +141,6 @@ def _look(home: Path) -> Folder | None:
     except FileNotFoundError:
         return None
     mode = stat.S_IMODE(found.st_mode)
-    # Names matter only where it is open; most times it is not.
+    # The names are needed only if the folder is open, which is rare.
     names = frozenset(os.listdir(home)) if mode & _OTHERS and found.st_uid == os.geteuid() else frozenset()
     return Folder(found.st_uid, mode, names)

@@ -1,4 +1,4 @@
-"""Locks between processes on files, which the system releases when their holder ends, also by ``kill -9``."""
+"""File locks between processes, which the system releases when their holder ends, even by ``kill -9``."""
 
 import errno
 import fcntl
@@ -14,20 +14,20 @@ from rdukit.files.home import make_folder
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks at a lock that another holds.
+#: Seconds between two checks of a lock that another process holds.
 _LOOK_EVERY_S: Final = 0.05
 
 
 @contextmanager
 def sole_lock(path: Path, wait_s: float = 0.0) -> Iterator[bool]:
-    """Be the only holder of ``path`` while the block runs; yields False if another is, after ``wait_s`` seconds still.
+    """Hold ``path`` alone while the block runs; yield False if another still holds it after ``wait_s`` seconds.
 
-    The file is made for the lock and removed with it, so nothing is left but what a killed holder leaves, and that is
-    no lock: the next one takes it over. On a file system without locks every caller is a holder, so a lock may save
-    work, but must not be what makes it right.
+    The file is created for the lock and removed with it. A killed holder leaves a file that the next holder takes over.
+    On a file system without locks every caller is a holder, so a lock may save work, but correctness must not depend on
+    it.
 
     Raises:
-        OSError: the file cannot be made.
+        OSError: the file cannot be created.
     """
     make_folder(path.parent)
     end = time.monotonic() + wait_s
@@ -40,17 +40,17 @@ def sole_lock(path: Path, wait_s: float = 0.0) -> Iterator[bool]:
         yield True
     finally:
         try:
-            path.unlink(missing_ok=True)  # before the release: whoever waits notices that the file is another one
+            path.unlink(missing_ok=True)  # before the release: waiters notice it
         finally:
             os.close(descriptor)
 
 
 @contextmanager
 def shared_lock(path: Path) -> Iterator[int]:
-    """Hold ``path`` with others, keeping sole holders of ``claim_lock`` out; waits for one of them.
+    """Hold ``path`` together with others, excluding holders of ``claim_lock``; wait for one of these.
 
     Yields:
-        The descriptor. A process that inherits it holds the lock too, until it ends.
+        The descriptor. A process that inherits it also holds the lock, until it ends.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -62,7 +62,7 @@ def shared_lock(path: Path) -> Iterator[int]:
 
 @contextmanager
 def claim_lock(path: Path) -> Iterator[bool]:
-    """Hold ``path`` alone if nobody else holds it now; yields whether. The file stays."""
+    """Try to hold ``path`` alone, without waiting; yield whether it succeeded. The file stays."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         yield _lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

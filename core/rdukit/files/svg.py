@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import Final
 
-#: What all pictures have: background, texts, and classes ``title``, ``name``, ``dim``, ``right``, ``middle``, ``grid``.
+#: CSS of all pictures: background, texts, and classes ``title``, ``name``, ``dim``, ``right``, ``middle``, ``grid``.
 _LIGHT: Final = """
   svg { color-scheme: light dark; background: #ffffff; }
   text { font: 12px ui-monospace, Menlo, Consolas, monospace; fill: #1b1f24; }
@@ -22,7 +22,7 @@ def svg_document(
     """Return a complete document.
 
     Args:
-        title: what the picture shows, for those who do not see it. light, dark: rules of CSS besides those of all.
+        title: description for readers who do not see the picture. light, dark: additional CSS rules.
     """
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
@@ -33,5 +33,5 @@ def svg_document(
 
 
 def svg_text(x: float, y: float, style: str, text: str) -> str:
-    """Return a text with its left end, or what its classes say, at (x, y) in pixels."""
+    """Return a text at (x, y) in pixels: its left end, or the anchor of its classes."""
     return f'<text x="{x:.6g}" y="{y:.6g}" class="{style}">{escape(text)}</text>'

@@ -1,7 +1,7 @@
-"""What a folder holds, as it is stored elsewhere and comes back: its files, which of them are programs, empty folders.
+"""Contents of a folder that can be stored and restored: files, executable bits, empty folders.
 
-All else (links, pipes, devices, names that no text can say) is refused by name, before anything is read. Times, owners
-and other permissions are not part of a tree.
+All other entries (links, pipes, devices, names that are not UTF-8) are refused by name before any file is read. Times,
+owners and other permissions are not part of a tree.
 """
 
 import os
@@ -13,7 +13,7 @@ from typing import Final
 
 from rdukit.errors import InvalidArgument, NotFound
 
-#: Permission to run a file, of its owner; whoever writes such a file gives it to all that may read.
+#: The owner's permission to execute a file; a restored file gives it to everybody who may read the file.
 RUNNABLE: Final = stat.S_IXUSR
 
 
@@ -35,10 +35,10 @@ class Tree:
 
 
 def read_tree(folder: Path) -> Tree:
-    """Return what is in a folder, at any depth.
+    """Return the contents of a folder, at any depth.
 
     Raises:
-        InvalidArgument: something is neither file nor folder, or its name is not UTF-8.
+        InvalidArgument: an entry is neither a file nor a folder, or its name is not UTF-8.
         NotFound: there is no such folder.
     """
     files: list[TreeFile] = []
@@ -61,10 +61,10 @@ def read_tree(folder: Path) -> Tree:
 
 
 def check_kind(path: Path, mode: int) -> None:
-    """Refuse what is neither a file nor a folder, or has a name that is not UTF-8; ``mode``: what ``lstat`` says.
+    """Refuse an entry that is neither a file nor a folder, or whose name is not UTF-8; ``mode`` comes from ``lstat``.
 
     Raises:
-        InvalidArgument: it is so.
+        InvalidArgument: the entry is refused.
     """
     if not is_utf8(str(path)):
         raise InvalidArgument(f"the name {str(path)!r} is not UTF-8; rename it")
@@ -75,7 +75,7 @@ def check_kind(path: Path, mode: int) -> None:
 
 
 def is_utf8(text: str) -> bool:
-    """Return whether a name of a file can be said as UTF-8."""
+    """Return whether a file's name can be encoded as UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -84,7 +84,7 @@ def is_utf8(text: str) -> bool:
 
 
 def make_executable(path: Path) -> None:
-    """Let a file be run by whoever may read it."""
+    """Make a file executable for everybody who may read it."""
     mode = stat.S_IMODE(path.stat().st_mode)
     path.chmod(mode | (mode & 0o444) >> 2)
 

@@ -1,6 +1,6 @@
-"""Addresses that a box may connect to on a caller's word: never those that would give the caller the box's own powers.
+"""Addresses that a box may connect to on a caller's behalf: public ones, and never those that only the box may reach.
 
-The check is on the address that is connected to, so a name that points elsewhere the next time gains nothing.
+The check is on the address of the connection, so a name that later resolves to another address has no advantage.
 """
 
 import ipaddress
@@ -14,8 +14,8 @@ from rdukit.errors import InvalidArgument, PermissionDenied, Unavailable
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-#: Networks of this machine, of private networks, of one link, of many receivers, and those that mean nothing.
-#: Source: IANA's registries of special-purpose addresses; cloud metadata addresses are in them.
+#: Loopback, private, link-local, multicast and reserved networks. Source: IANA's registries of special-purpose
+#: addresses; cloud metadata addresses are in them.
 NOT_PUBLIC: Final = (
     "0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24 "
     "192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/3 "
@@ -24,10 +24,10 @@ NOT_PUBLIC: Final = (
 
 
 def parse_networks(text: str) -> tuple[Network, ...]:
-    """Networks in CIDR form, apart by spaces or commas; ``none`` for none.
+    """Parse networks in CIDR form, separated by spaces or commas; ``none`` for none.
 
     Raises:
-        InvalidArgument: one is not a network.
+        InvalidArgument: a word is not a network.
     """
     words = text.replace(",", " ").split()
     try:
@@ -37,7 +37,7 @@ def parse_networks(text: str) -> tuple[Network, ...]:
 
 
 def find_refusal(address: Address, refused: Sequence[Network]) -> Network | None:
-    """Find the network for which ``address`` is refused. An IPv4 address inside an IPv6 one counts as itself. Pure."""
+    """Find the refused network that contains ``address``. An IPv4 address inside an IPv6 one counts as IPv4. Pure."""
     candidates: list[Address] = [address]
     if isinstance(address, ipaddress.IPv6Address):
         embedded = [address.ipv4_mapped, address.sixtofour, address.teredo[1] if address.teredo else None]
@@ -53,7 +53,7 @@ def _not_public() -> tuple[Network, ...]:
 
 
 def is_public(address: str) -> bool:
-    """Return whether an IP address may be reached on a caller's word. Pure."""
+    """Return whether an IP address may be reached on a caller's behalf. Pure."""
     found: Address = ipaddress.ip_address(address.partition("%")[0])
     inner = (found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None) or found
     return inner.is_global and find_refusal(found, _not_public()) is None
@@ -62,11 +62,11 @@ def is_public(address: str) -> bool:
 def connect_allowed(
     host: str, port: int, timeout_s: float, refused: Sequence[Network], allowed: Sequence[Network] = ()
 ) -> socket.socket:
-    """Connect to the first address of ``host`` that answers and is not refused, or is ``allowed`` all the same.
+    """Connect to the first address of ``host`` that answers and is not refused, or is in ``allowed``.
 
     Raises:
         PermissionDenied: all its addresses are in refused networks.
-        Unavailable: unknown name, or no address answers.
+        Unavailable: the name is unknown, or no address answers.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)

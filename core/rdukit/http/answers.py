@@ -1,6 +1,6 @@
-"""Answers of others (boxes, issuers, gateways) that are read whole: bounded, and never unpacked.
+"""Read complete responses of other parties (boxes, issuers, gateways): bounded, and never decompressed.
 
-Whoever reads one asks for it as it is (``PLAIN``): a few packed bytes could become gigabytes.
+Readers request uncompressed responses (``PLAIN``): a few compressed bytes could become gigabytes.
 """
 
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
@@ -11,20 +11,20 @@ from rdukit.errors import RdukitError, Unavailable
 #: Header of a request whose answer must not be compressed.
 PLAIN: Final[Mapping[str, str]] = {"Accept-Encoding": "identity"}
 
-#: Longest answer that a command reads whole.
+#: Maximum bytes of a response that a command reads.
 MAX_ANSWER_BYTES: Final = 256 << 20
 
 Refusal = Callable[[str], RdukitError]
 
 
 def refuse_packed(headers: Mapping[str, str], who: str, refusal: Refusal = Unavailable) -> None:
-    """Check that an answer is not packed. Pure.
+    """Check that a response is not compressed. Pure.
 
     Args:
-        who: the answer's sender, such as ``the box``.
-        refusal: makes the error.
+        who: the response's sender, such as ``the box``.
+        refusal: class of the error.
     Raises:
-        Unavailable: it is packed, though nobody asked for that.
+        Unavailable: it is compressed, although this was not requested.
     """
     packed = headers.get("content-encoding", "").strip().lower()
     if packed not in {"", "identity"}:
@@ -32,13 +32,12 @@ def refuse_packed(headers: Mapping[str, str], who: str, refusal: Refusal = Unava
 
 
 def read_bounded(blocks: Iterable[bytes], max_bytes: int, who: str, refusal: Refusal = Unavailable) -> bytes:
-    """Join the blocks of an answer.
+    """Join the blocks of a response.
 
     Args:
-        blocks: as they come, not unpacked.
-        who, refusal: as of ``refuse_packed``.
+        blocks: raw blocks, not decompressed. who, refusal: as in ``refuse_packed``.
     Raises:
-        Unavailable: they have more than ``max_bytes``; no further one was asked for.
+        Unavailable: they have more than ``max_bytes``; later blocks are not read.
     """
     data = bytearray()
     for block in blocks:
@@ -59,7 +58,7 @@ async def read_bounded_async(
 
 
 async def read_beginning(blocks: AsyncIterable[bytes], max_bytes: int) -> bytes:
-    """Return up to ``max_bytes`` of an answer; the rest is not asked for."""
+    """Return up to ``max_bytes`` of a response, without reading the rest."""
     data = bytearray()
     async for block in blocks:
         data += block

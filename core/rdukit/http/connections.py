@@ -1,6 +1,6 @@
 """The connections of an HTTP server, and the choice of those to drop: too many, or too many bytes of unfinished heads.
 
-Nothing here is done for a request: only when connections come and go, and for heads that come in pieces.
+The code runs when connections open and close, and for heads that arrive in pieces, but not for each request.
 """
 
 import asyncio
@@ -17,14 +17,14 @@ from typing import Final, Protocol
 
 logger = logging.getLogger(__name__)
 
-#: Connections that are looked at for one that idles; those in use go to the end of the line.
+#: Connections that a search for an idle one checks; those in use move to the end of the queue.
 MAX_SEARCHED: Final = 64
-#: Connections of one address, and of all, that may take the place of idle ones in a second; more are closed at once.
+#: Connections per second, of one address and of all, that may replace idle ones; more are closed at once.
 MAX_REPLACED_PER_S: Final = 20.0
 MAX_REPLACED_OF_ALL_PER_S: Final = 200.0
 #: An address with fewer connections is always admitted: if the server is full, others filled it.
 ALWAYS_ADMITTED: Final = 16
-#: Bytes of unfinished heads that all connections together may hold.
+#: Maximum bytes of unfinished heads of all connections together.
 MAX_HELD_BYTES: Final = 16 << 20
 
 
@@ -33,28 +33,28 @@ class TrackedConnection(Protocol):
 
     @property
     def idle_since(self) -> float | None:
-        """The time since which it waits for a request's head; None: a request is under way."""
+        """Time since which the connection waits for a request's head; None during a request."""
         ...
 
     def give_up(self) -> None:
-        """End it."""
+        """End the connection."""
         ...
 
 
 class ConnectionRegistry:
-    """The connections of one server, those that came first at the front."""
+    """The connections of one server, the oldest first."""
 
     def __init__(self, max_connections: int, max_per_address: int, trusted: Iterable[str] = ()) -> None:
         """
         Args:
-            max_connections: connections at once. max_per_address: of one address.
-            trusted: addresses and networks of proxies, whose callers are many; ``*``: all are.
+            max_connections: maximum of simultaneous connections. max_per_address: maximum from one address.
+            trusted: addresses and networks of proxies, which have many callers; ``*``: all addresses.
         """
         self._max_connections, self._max_per_address = max_connections, max_per_address
         self._trusted = tuple(word.strip() for word in trusted if word.strip())
         self._all: dict[TrackedConnection, str | None] = {}
         self._of: dict[str, dict[TrackedConnection, None]] = {}
-        #: Of connections with an unfinished head, its bytes so far; longest held first.
+        #: Connections with an unfinished head → its bytes so far; the oldest first.
         self._held: dict[TrackedConnection, int] = {}
         self._held_bytes = 0
         self._bucket = _TokenBucket(MAX_REPLACED_OF_ALL_PER_S)
@@ -64,9 +64,9 @@ class ConnectionRegistry:
         return len(self._all)
 
     def is_full_for(self, address: str | None, now: float) -> bool:
-        """Return whether a new connection from ``address`` is closed at once; called once for each.
+        """Return whether a new connection from ``address`` is closed at once; call it once for each.
 
-        What idles makes room for what is new, but not without end: a flood would keep the server busy with that.
+        Idle connections are dropped for new ones, up to a rate: a flood would keep the server busy with replacements.
         """
         of_one = len(self._of.get(address, ())) if address is not None else 0
         if address is not None and of_one >= self._max_per_address:
@@ -78,10 +78,10 @@ class ConnectionRegistry:
         return len(self._all) >= self._max_connections and of_one >= ALWAYS_ADMITTED and not self._bucket.take(now)
 
     def enter(self, connection: TrackedConnection, address: str | None) -> TrackedConnection | None:
-        """Add a connection. Returns the one to drop for it, maybe itself.
+        """Add a connection; return the one to drop for it, which may be the new one.
 
         Args:
-            address: of the caller; None: it has none, as over a UNIX socket.
+            address: the caller's address; None over a UNIX socket.
         """
         counted = None if address is None or self._is_trusted(address) else address
         self._all[connection] = counted
@@ -104,7 +104,7 @@ class ConnectionRegistry:
         self.release(connection)
 
     def hold(self, connection: TrackedConnection, head_bytes: int) -> list[TrackedConnection]:
-        """Record the bytes of a connection's unfinished head. Returns the connections to drop."""
+        """Record the bytes of a connection's unfinished head; return the connections to drop."""
         self._held_bytes += head_bytes - self._held.get(connection, 0)
         self._held[connection] = head_bytes
         chosen: list[TrackedConnection] = []
@@ -117,7 +117,7 @@ class ConnectionRegistry:
         return chosen
 
     def release(self, connection: TrackedConnection) -> None:
-        """Forget a connection's head, which has ended."""
+        """Remove a connection's head, which is complete."""
         self._held_bytes -= self._held.pop(connection, 0)
 
     def _choose(
@@ -146,7 +146,7 @@ class ConnectionRegistry:
 
 
 class _TokenBucket:
-    """A token bucket: ``per_s`` tokens a second, and as many at once."""
+    """A token bucket: ``per_s`` tokens a second, and a burst of as many."""
 
     __slots__ = ("_left", "_per_s", "_since")
 
@@ -164,7 +164,7 @@ class _TokenBucket:
 
 
 def peer_of(transport: asyncio.BaseTransport) -> tuple[str, int] | None:
-    """Return address and port of a connection's caller; None: over a UNIX socket, or it has gone already."""
+    """Return address and port of a connection's caller; None over a UNIX socket, or if the caller has gone already."""
     peer = transport.get_extra_info("peername")
     return (str(peer[0]), int(peer[1])) if isinstance(peer, tuple) and len(peer) >= 2 else None
 
@@ -174,12 +174,12 @@ class TlsEndpoint:
     """TLS settings of a server."""
 
     context: ssl.SSLContext
-    #: Seconds that a handshake may take, and the end of a connection.
+    #: Time limit in seconds of a handshake, and of a connection's shutdown.
     silence_s: float
 
 
 class AdmissionProtocol(asyncio.Protocol):
-    """A stand-in for a connection until it is admitted; a refused one costs next to nothing."""
+    """A stand-in for a connection until it is admitted; refusing one is cheap."""
 
     __slots__ = ("_make", "_registry", "_tls")
 
@@ -209,10 +209,10 @@ class TlsHandshake(asyncio.Protocol):
         self.idle_since: float | None = self._loop.time()
 
     def begin(self, plain: asyncio.Transport, address: str | None) -> None:
-        """Take the socket of a connection over.
+        """Take over the socket of a connection.
 
-        ``loop.start_tls`` would lose what comes before it has begun, and a server with TLS of its own tells nobody of
-        its handshakes.
+        ``loop.start_tls`` would lose data that arrives before its start, and a server with built-in TLS does not report
+        handshakes.
         """
         self._socket = socket.socket(fileno=os.dup(plain.get_extra_info("socket").fileno()))
         self._socket.setblocking(False)
@@ -228,14 +228,14 @@ class TlsHandshake(asyncio.Protocol):
             chosen.give_up()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Hand the connection over to the HTTP protocol after a successful handshake."""
+        """Pass the connection to the HTTP protocol after a successful handshake."""
         self._registry.leave(self)
         _let_in(transport, self._make)
 
     def give_up(self) -> None:
-        """End it, wherever it is: the handshake fails for want of bytes."""
+        """End the connection at any point: the handshake fails at the end of the data."""
         self._registry.leave(self)
-        with contextlib.suppress(OSError):  # it has ended by itself
+        with contextlib.suppress(OSError):  # the connection has ended already
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def _end(self, task: "asyncio.Task[object]") -> None:
@@ -243,7 +243,7 @@ class TlsHandshake(asyncio.Protocol):
         error = None if task.cancelled() else task.exception()
         if task.cancelled() or error is not None:
             self._socket.close()
-        if error is not None and not isinstance(error, OSError):  # OSError: no TLS, not in time, or gone
+        if error is not None and not isinstance(error, OSError):  # OSError: not TLS, timeout, or disconnect
             logger.error("a TLS handshake broke", exc_info=error)
 
 

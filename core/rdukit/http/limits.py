@@ -1,6 +1,6 @@
 """Limits on HTTP connections before a request is served, for gateway and boxes alike. Pure.
 
-The parts' protocols tell a ``ConnectionWatch`` what comes and goes, and do what it decides. Times are the caller's.
+The parts' protocols report events to a ``ConnectionWatch`` and carry out its decisions. Callers pass the time.
 """
 
 import ipaddress
@@ -11,19 +11,19 @@ from urllib.parse import urlsplit
 
 from rdukit.errors import HeadersTooLarge, MalformedRequest, PermissionDenied, RdukitError
 
-#: Bytes of chunks' sizes, extensions and trailers for each byte of a body that are taken, beyond a head's worth.
+#: Allowed bytes of chunk sizes, extensions and trailers for each byte of a body, in addition to the limit of a head.
 CHUNK_OVERHEAD: Final = 8
-#: Bytes of a body that must come for each second, once ``silence_s`` is over: who is slower loses the connection.
+#: Minimum bytes a second of a body after ``silence_s``: slower callers lose the connection.
 MIN_BODY_BYTES_S: Final = 1024
-#: Bytes of a body that are taken and thrown away once it was answered, so that the answer is not lost with them.
+#: Bytes of a body that are read and dropped after the response, so that the response is not lost.
 LINGER_BYTES: Final = 256 << 10
-#: Seconds for them.
+#: Seconds for these bytes.
 LINGER_S: Final = 5.0
-#: Seconds in which a caller over TLS answers the end of a connection that is given up.
+#: Seconds for a TLS caller to answer the end of a dropped connection.
 TLS_CLOSE_S: Final = 1.0
-#: Files and sockets that a server needs beside its callers' connections.
+#: Files and sockets that a server needs in addition to its callers' connections.
 RESERVED_FILES: Final = 512
-#: Host names whose check is remembered.
+#: Host names whose check is cached.
 _MAX_HOSTS: Final = 256
 
 
@@ -31,32 +31,32 @@ _MAX_HOSTS: Final = 256
 class HttpLimits:
     """Limits of one server."""
 
-    #: Longest request line and headers, and the setting that says so.
+    #: Maximum bytes of request line and headers, and the name of the setting with this limit.
     header_bytes: int
     header_setting: str
-    #: Seconds for a head, that a body may be behind ``MIN_BODY_BYTES_S``, and without reading an answer.
+    #: Seconds for a head, for a body's delay behind ``MIN_BODY_BYTES_S``, and for a caller that does not read.
     silence_s: float
     #: Seconds that a connection may idle between two requests.
     idle_s: float
 
 
 class ConnectionWatch:
-    """A connection: how long it is silent, and how much it sends that is no body."""
+    """Limits of one connection: its silence, and the bytes that are not body."""
 
     __slots__ = ("_limits", "asked_since", "excess", "head_bytes", "is_in_head", "is_lingering", "unread_since")
 
     def __init__(self, limits: HttpLimits, now: float) -> None:
         self._limits = limits
-        #: Since when a head, or the rest of a request, is awaited. None: not now.
-        #: Of a body that is under way it is later by the time that its bytes have earned, and never in the future.
+        #: Time since which a head, or the rest of a request, is awaited; None: neither. During a body, its bytes move
+        #: the time later, at most to the present.
         self.asked_since: float | None = now
-        #: Since when the caller has not read what was written. None: it has.
+        #: Time since which the caller has not read written data; None: all is read.
         self.unread_since: float | None = None
         self.is_in_head = True
-        #: Bytes since the last request's end, and of a body those that are no body.
+        #: Bytes since the last request's end, and bytes during a body that are not body.
         self.head_bytes = 0
         self.excess = 0
-        #: The request was answered before all of it had come.
+        #: Whether the request was answered before it was complete.
         self.is_lingering = False
 
     @property
@@ -87,24 +87,24 @@ class ConnectionWatch:
                 self.asked_since = min(now, self.asked_since + length / MIN_BODY_BYTES_S)
 
     def excuse(self, now: float) -> None:
-        """Note that the server itself takes no more of a body at present: its caller is not behind."""
+        """Note that the server itself has paused reading a body, so the caller is not slow."""
         if not self.is_in_head and not self.is_lingering:
             self.asked_since = now
 
     def end_request(self, now: float, is_answered: bool) -> None:
-        """Note that a whole request has come."""
+        """Note that a complete request has arrived."""
         self.is_in_head, self.is_lingering = True, False
         self.head_bytes = 0
         self.asked_since = now if is_answered else None
 
     def end_answer(self, now: float) -> None:
-        """Note that the request is answered, maybe before all of it has come."""
+        """Note that the request is answered, possibly before it was complete."""
         self.asked_since = now
         if not self.is_in_head:
             self.is_lingering, self.excess = True, 0
 
     def refusal(self) -> RdukitError | None:
-        """Return the reason to take no more bytes, after ``count``."""
+        """Return the reason to stop reading, after ``count``; None if there is none."""
         limit = self._limits.header_bytes
         if self.is_in_head:
             return headers_too_large(self._limits) if self.head_bytes > limit else None
@@ -115,7 +115,7 @@ class ConnectionWatch:
 
     @property
     def is_over(self) -> bool:
-        """An answered request goes on for too long."""
+        """Whether an answered request continues too long."""
         return self.is_lingering and self.excess > LINGER_BYTES
 
     def seconds_left(self, now: float) -> float:
@@ -141,8 +141,8 @@ class HostRule:
     def __init__(self, bound: str, names: Iterable[str] = ()) -> None:
         """
         Args:
-            bound: the address that it listens at; ``0.0.0.0`` and ``::`` are every address of the machine.
-            names: more names; ``*``: all.
+            bound: the server's address; ``0.0.0.0`` and ``::`` stand for every address of the machine.
+            names: additional names; ``*``: all.
         """
         self._names = {"localhost", bound.lower(), *(name.strip().lower() for name in names)} - {""}
         bound_to = _address_of(bound)
@@ -160,7 +160,7 @@ class HostRule:
             return True
         try:
             name = urlsplit("//" + host.decode("ascii")).hostname or ""
-        except ValueError:  # no UTF-8, or brackets that do not match
+        except ValueError:  # not UTF-8, or unmatched brackets
             return False
         address = _address_of(name)
         is_legal = name.rstrip(".") in self._names or (
@@ -171,7 +171,7 @@ class HostRule:
         return is_legal
 
     def allows_origin(self, origin: bytes) -> bool:
-        """Return whether a page of ``origin`` may call."""
+        """Return whether a page of ``origin`` may call the server."""
         scheme, found, host = origin.partition(b"://")
         return self.is_open or (bool(found) and scheme in (b"http", b"https") and self.allows(host))
 
@@ -182,7 +182,7 @@ def check_head(
     """Return the reason to refuse a request by its head alone; names of ``headers`` are in lower case.
 
     Args:
-        hosts: None: every name is answered to, since callers are known by their tokens.
+        hosts: allowed host names; None allows all, because callers have tokens.
     """
     size, host, number_of_hosts, origin, is_chunked = url_bytes, b"", 0, None, False
     for name, value in headers:
@@ -213,14 +213,14 @@ def check_head(
 
 
 def headers_too_large(limits: HttpLimits) -> HeadersTooLarge:
-    """Return the refusal of a too long head."""
+    """Return the error for a head that is too long."""
     limit = limits.header_bytes
     message = f"the request line and headers have more than {limit} bytes ({limits.header_setting})"
     return HeadersTooLarge(message, field="headers", limit=limit)
 
 
 def choose_connections(wanted: int, files: int) -> int:
-    """Return the maximum of connections for a process that may have ``files`` open files."""
+    """Return the maximum number of connections for a process that may have ``files`` open files."""
     return max(8, min(wanted, files - RESERVED_FILES if files > 2 * RESERVED_FILES else files // 2))
 
 

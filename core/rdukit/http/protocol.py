@@ -1,8 +1,8 @@
-"""The HTTP side of a server's connections: what is too much of anything ends them, and what is no HTTP gets the one
-error body. Gateway and boxes put ``GuardedHttp`` before uvicorn's protocol, which core does not import.
+"""The HTTP side of a server's connections: excess ends a connection, and malformed HTTP gets the common error body.
+ Gateway and boxes put ``GuardedHttp`` before uvicorn's protocol, which core does not import.
 
-Uvicorn waits for ever for the rest of a request and for a reader, and takes headers of any length. What is too much is
-decided in ``rdukit.http.limits`` and ``rdukit.http.connections``.
+Uvicorn waits for ever for the rest of a request and for a reader, and accepts headers of any length.
+``rdukit.http.limits`` and ``rdukit.http.connections`` define the limits.
 """
 
 import asyncio
@@ -46,14 +46,14 @@ def make_protocol_factory(
     trusted: Iterable[str] = (),
     tls: ssl.SSLContext | None = None,
 ) -> type[asyncio.Protocol]:
-    """Return the factory of protocols that uvicorn calls for each connection of one server.
+    """Return the protocol factory that uvicorn calls for each connection of one server.
 
     Args:
-        protocol: made for a connection that is let in.
-        max_connections: connections at once, where this process may have so many files.
-        max_per_address: of one address.
-        trusted: proxies, as ``ConnectionRegistry`` has them.
-        tls: None: it speaks plain HTTP. The server itself is given no certificate.
+        protocol: class of the protocol of an admitted connection.
+        max_connections: maximum of simultaneous connections, if the process's limit of open files allows it.
+        max_per_address: maximum from one address.
+        trusted: proxies, as in ``ConnectionRegistry``.
+        tls: None for plain HTTP. The certificate is set here, not in uvicorn.
     """
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     registry = ConnectionRegistry(choose_connections(max_connections, files), max_per_address, trusted)
@@ -71,7 +71,7 @@ class _Refused(Exception):
 
 
 class GuardedHttp(UvicornHttp):
-    """Bounds on headers, on silence and on the number of connections, watched by one timer."""
+    """HTTP protocol with limits on headers, silence and the number of connections, checked by one timer."""
 
     #: Uvicorn's.
     flow_control: "ClassVar[type[FlowControl]]"
@@ -86,17 +86,17 @@ class GuardedHttp(UvicornHttp):
     ) -> None:
         """
         Args:
-            hosts: names that the server answers to; None: all.
+            hosts: names that the server accepts; None: all.
         """
         super().__init__(*arguments, **named)
         self._limits = limits
         self._registry = registry
         self._hosts = hosts
-        #: Where this server is, as applications are told; every request of ours names its host itself.
+        #: This server's address for applications; each accepted request names its host itself.
         self._server = ("localhost", None)
         self._watch = ConnectionWatch(limits, self.loop.time())
         self._timer: asyncio.TimerHandle | None = None
-        #: Why the parser was stopped.
+        #: Reason for which the parser was stopped.
         self._refusal: RdukitError | None = None
         self.url = b""
 
@@ -106,8 +106,8 @@ class GuardedHttp(UvicornHttp):
         return self._watch.idle_since
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Set up a new connection; beyond the maximum the one that has idled longest is dropped."""
-        # As uvicorn does, which makes a socket object to ask the system for both ends: most of a connection's cost.
+        """Set up a new connection; beyond the maximum, drop the connection that has idled longest."""
+        # Replaces uvicorn's method, which queries the system for both ends: most of a connection's cost.
         self.connections.add(self)
         self.transport, self.flow = transport, self.flow_control(transport)
         self.client, self.server = peer_of(transport), self._server
@@ -130,7 +130,7 @@ class GuardedHttp(UvicornHttp):
         watch = self._watch
         watch.count(len(data))
         super().data_received(data)
-        if watch.is_in_head and not watch.head_bytes:  # whole requests came
+        if watch.is_in_head and not watch.head_bytes:  # complete requests arrived
             return
         if self.transport.is_closing():
             return
@@ -143,7 +143,7 @@ class GuardedHttp(UvicornHttp):
                 each.give_up()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header; drop those after a body."""
+        """Record a header; drop trailers."""
         if self._watch.is_in_head:
             super().on_header(name, value)
 
@@ -162,7 +162,7 @@ class GuardedHttp(UvicornHttp):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of the body."""
+        """Count and pass on a part of the body."""
         self._watch.take_body(len(body), self.loop.time())
         super().on_body(body)
 
@@ -194,7 +194,7 @@ class GuardedHttp(UvicornHttp):
             self.give_up()
 
     def give_up(self) -> None:
-        """End a connection that nobody uses; who sent half of a request is told."""
+        """End an unused connection; report the timeout to a caller that has sent a part of a request."""
         watch = self._watch
         self._registry.leave(self)
         if watch.unread_since is not None or watch.is_lingering:
@@ -210,7 +210,7 @@ class GuardedHttp(UvicornHttp):
             self._refuse(RequestTimeout(words, field="request"))
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse bytes that are no HTTP request, or one that is not accepted."""
+        """Refuse bytes that are not an HTTP request, or a request that the limits refuse."""
         refusal, self._refusal = self._refusal, None
         if refusal is None:
             words = f"{msg.rstrip('.')}: the bytes are not an HTTP/1.1 request"
@@ -236,8 +236,9 @@ class GuardedHttp(UvicornHttp):
         self.note_refusal(error)
 
     def _close(self) -> None:
-        """End a connection that counts no more: TLS waits for the caller's word, and what is not read yet for a reader,
-        but not for long.
+        """Close a connection that is no longer counted.
+
+        TLS waits for the caller's close message, and unsent data for a reader, both for a limited time.
         """
         self.transport.close()
         if self.scheme == "https":

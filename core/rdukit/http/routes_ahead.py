@@ -1,6 +1,6 @@
-"""Request of nobody to an ASGI application, which makes its framework prepare what it finds routes by.
+"""Sends an internal request to an ASGI application, which makes its framework prepare its routes.
 
-A fork server asks once; each of its forks finds the routes prepared.
+A fork server does this once; each of its forks inherits the prepared routes.
 """
 
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -10,12 +10,12 @@ Message = MutableMapping[str, Any]
 Application = Callable[
     [Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]
 ]
-#: Path that no application has.
+#: Path that does not match any application's route.
 _PATH: Final = "/none"
 
 
 async def answer_nobody(app: Application) -> None:
-    """Let ``app`` answer a request that no route matches, and drop the answer."""
+    """Send ``app`` a request that matches no route, and drop the response."""
     scope: dict[str, Any] = {
         "type": "http", "http_version": "1.1", "method": "GET", "scheme": "http", "path": _PATH,
         "raw_path": _PATH.encode(), "root_path": "", "query_string": b"", "headers": [], "client": None, "server": None,

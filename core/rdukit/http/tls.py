@@ -1,7 +1,7 @@
-"""TLS of the parts' wires: files that the settings name → contexts of servers and callers.
+"""TLS of the parts' connections: creates contexts of servers and callers from the files in the settings.
 
-A server has a certificate and its key; with an authority it asks callers for certificates of that authority, too
-(mutual TLS). A caller trusts the system's authorities, or the one that it is given, and may have a certificate itself.
+A server has a certificate and its key; with an authority it also requires callers' certificates (mutual
+TLS). A caller trusts the system's authorities, or a given one, and may have a certificate itself.
 """
 
 import ssl
@@ -14,11 +14,11 @@ from rdukit.settings import TLS_CA, TLS_CERTIFICATE, TLS_KEY, resolve
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Files in PEM form that can be read."""
+    """Readable files in PEM form."""
 
     certificate: Path
     key: Path
-    #: Whose certificates callers must have; None: they need none.
+    #: Authority of callers' certificates; None: callers need no certificate.
     ca: Path | None = None
 
 
@@ -26,9 +26,9 @@ def find_server_files(certificate: str, key: str, ca: str, settings: str) -> Tls
     """Return a server's TLS files; None if TLS is not configured.
 
     Args:
-        settings: name of the part in its settings, ``box`` of ``box.tls_certificate``.
+        settings: prefix of the part's settings, such as ``box`` in ``box.tls_certificate``.
     Raises:
-        InvalidArgument: one is missing, cannot be read, or does not fit the other.
+        InvalidArgument: a file is missing or cannot be read, or certificate and key do not match.
     """
     if not (certificate or key or ca):
         return None
@@ -45,7 +45,7 @@ def make_server_context(files: TlsFiles) -> ssl.SSLContext:
     """Create a server's context, with TLS 1.2 at least.
 
     Raises:
-        InvalidArgument: a file cannot be read, or they do not fit together.
+        InvalidArgument: a file cannot be read, or certificate and key do not match.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -58,12 +58,12 @@ def make_server_context(files: TlsFiles) -> ssl.SSLContext:
 
 
 def client_context(ca: str | None = None) -> ssl.SSLContext:
-    """Create a caller's context by the settings.
+    """Create a caller's context from the settings.
 
     Args:
-        ca: file with the authority to trust; None: as the setting says.
+        ca: file with the authority to trust; None: that of the setting.
     Raises:
-        InvalidArgument: a file cannot be read, or they do not fit together.
+        InvalidArgument: a file cannot be read, or certificate and key do not match.
     """
     authority = resolve(TLS_CA, ca)
     certificate, key = resolve(TLS_CERTIFICATE), resolve(TLS_KEY)
@@ -86,10 +86,10 @@ def verify_of(url: str) -> ssl.SSLContext:
 
 
 def client_files() -> tuple[bytes | None, bytes | None, bytes | None]:
-    """Read the authority, key and certificate of a caller by the settings; None: not set.
+    """Return authority, key and certificate of a caller from the settings; None: not set.
 
     Raises:
-        InvalidArgument: a file cannot be read, or they do not fit together.
+        InvalidArgument: a file cannot be read, or certificate and key do not match.
     """
     client_context()
     texts = (resolve(TLS_CA), resolve(TLS_KEY), resolve(TLS_CERTIFICATE))

@@ -1,4 +1,4 @@
-"""Requests over UNIX sockets by urllib3, which images of the node daemon do not have."""
+"""Requests over UNIX sockets with urllib3, which images of the node daemon lack."""
 
 import socket
 from typing import Any
@@ -9,13 +9,13 @@ from rdukit.http.unix_sockets import HOST
 
 
 class UnixPool(urllib3.HTTPConnectionPool):
-    """Connections to a server at a UNIX socket."""
+    """Pool of connections to a server at a UNIX socket."""
 
     def __init__(self, path: str, maxsize: int) -> None:
         """
         Args:
-            path: as ``SocketPath`` has it.
-            maxsize: connections that are kept open between requests.
+            path: path for the kernel, from ``SocketPath``.
+            maxsize: maximum of connections that stay open between requests.
         """
         super().__init__(HOST, maxsize=maxsize)
         self._path = path

@@ -17,7 +17,7 @@ from rdukit.interfaces import Closable
 
 #: Prefix of the percent-encoded path in the address of a REST server.
 SCHEME: Final = "http+unix://"
-#: Most bytes of a path in a socket's address, without the terminating zero.
+#: Maximum bytes of a path in a socket's address, without the terminating zero.
 MAX_PATH_BYTES: Final = 107
 #: Socket names of a box's APIs, in the folder that the box listens in.
 REST_SOCKET: Final = "rest.sock"
@@ -71,7 +71,7 @@ def parse_rest_address(url: str) -> WireAddress:
     """Parse the address of a REST server (pure).
 
     Raises:
-        InvalidArgument: the text is no such address.
+        InvalidArgument: the text is not such an address.
     """
     url = url.rstrip("/")
     if url.startswith(("http://", "https://")):

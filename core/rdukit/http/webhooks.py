@@ -59,7 +59,7 @@ def check_url(url: str, field: str) -> str:
 
 
 def new_secret() -> str:
-    """Make a secret of 32 random bytes, in the standard's form."""
+    """Create a secret of 32 random bytes, in the standard's form."""
     return SECRET_PREFIX + base64.b64encode(secrets.token_bytes(32)).decode()
 
 
@@ -98,7 +98,7 @@ async def post_webhook(
     Args:
         allowed: networks that are allowed although they are not public.
     """
-    import httpx  # not before a webhook is posted: it is 12 MB
+    import httpx  # imported only when a webhook is posted: it takes 12 MB
 
     try:
         async with asyncio.timeout(timeout_s):
@@ -163,7 +163,7 @@ async def find_address(host: str, port: int, allowed: Sequence[Network] = ()) ->
 
 
 def _key_of(secret: str) -> bytes:
-    """Return the bytes of a secret: base64 after ``whsec_``, or else the text itself."""
+    """Return the bytes of a secret: base64 after ``whsec_``, otherwise the text itself."""
     if not secret.startswith(SECRET_PREFIX):
         return secret.encode()
     try:

@@ -1,4 +1,4 @@
-"""The PEF file: what the compiler writes and the runtime reads, and the only thing between them."""
+"""The PEF file, which the compiler writes and the runtime reads: the only connection between them."""
 
 from rdukit.pef.file import read_pef, write_pef
 from rdukit.pef.kernel import KernelGraph, KernelNode, Ref, TensorSpec

@@ -1,8 +1,8 @@
-"""Files of checkpoints: the pointers of a folder that train made, and the header of a safetensors file. No torch.
+"""Files of checkpoints: the pointers in a folder that ``train`` wrote, and the header of a safetensors file. No torch.
 
-A folder has ``latest.json``, and ``best.json`` where trainings are judged on their way; each names a file and its
-digest. A file that train made has its parameters under ``parameter/``, and how far it was in its metadata; any other
-safetensors file is parameters alone, at step 0.
+A folder has ``latest.json``, and ``best.json`` if the training was validated; each names a file and its digest. A file
+of ``train`` has parameters under ``parameter/``, and the position of the training in its metadata. Any other
+safetensors file has only parameters, at step 0.
 """
 
 import json
@@ -18,36 +18,36 @@ from rdukit.pef.identity import IdentityValue, ModelIdentity, identity_in, requi
 LATEST: Final = "latest.json"
 BEST: Final = "best.json"
 POINTERS: Final = (LATEST, BEST)
-#: Names that a checkpoint is asked for by, and the pointer of each.
+#: Name of a checkpoint → its pointer.
 WHICH: Final = {"newest": LATEST, "previous": LATEST, "best": BEST}
-#: What the names of parameters begin with in a file that train made.
+#: Prefix of the names of parameters in a file of ``train``.
 PREFIX: Final = "parameter/"
 #: Key of a training's position in the metadata of a file.
 TRAINING_KEY: Final = "rdukit"
-#: What a linear layer has beside its weight where it was trained by an update of low rank.
+#: Suffixes of the additional tensors of a linear layer with a low-rank update.
 ADAPTER_PARTS: Final = (".lora_A", ".lora_B", ".lora_scale")
-#: Name of the file that says how rows of a table become features, in a data set and beside a checkpoint.
+#: Name of the file with a table's preprocessing, in a data set and next to a checkpoint.
 TABLE_FILE: Final = "preprocessing.json"
-#: Name of the file that says how a picture becomes an array, at the same places.
+#: Name of the file with the preprocessing of pictures, in the same folders.
 PICTURE_FILE: Final = "picture_preprocessing.json"
-#: Bytes of a header at most, as the safetensors library has it.
+#: Maximum bytes of a header, as in the safetensors library.
 MAX_HEADER_BYTES: Final = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointHeader:
-    """Header of a safetensors file: what it says of its model, and names and shapes of its parameters."""
+    """Header of a safetensors file: identity of its model, and names and shapes of its parameters."""
 
     metadata: Mapping[str, str]
-    #: Shapes of the parameters by the names that the model gives them.
+    #: Model's name of a parameter → its shape.
     shapes: Mapping[str, tuple[int, ...]]
-    #: Steps of the training that made it; 0 of any other file.
+    #: Steps of the training that wrote it; 0 for any other file.
     step: int
-    #: What the file puts before the names of parameters.
+    #: Prefix of the names of parameters in the file.
     prefix: str
-    #: The model; None where the file does not say it.
+    #: Identity of the model; None if the file lacks it.
     identity: ModelIdentity | None
-    #: Sizes that a training of an earlier version wrote down; empty: none.
+    #: Sizes in a file of an earlier version; empty: none.
     trained_sizes: Mapping[str, IdentityValue]
 
 
@@ -55,7 +55,7 @@ def read_header(file: Path) -> CheckpointHeader:
     """Read the header of a safetensors file, without its tensors.
 
     Raises:
-        InvalidArgument: it is no such file, or what it says of its model is damaged.
+        InvalidArgument: it is not a safetensors file, or its model's identity is damaged.
     """
     try:
         with file.open("rb") as stream:
@@ -84,10 +84,10 @@ def read_header(file: Path) -> CheckpointHeader:
 def checkpoint_file(checkpoint: Path, which: str = "newest", *, verify: bool = True) -> Path:
     """Return a file itself, or the one that a folder's pointer names.
 
-    ``verify``: compare its digest, which reads all of it.
+    ``verify``: compare the digest, which reads the whole file.
 
     Raises:
-        NotFound: there is no such file, folder or pointer. InvalidArgument: it, or the file that it names, is damaged.
+        NotFound: file, folder or pointer is missing. InvalidArgument: the pointer or its file is damaged.
     """
     if not checkpoint.exists():
         raise NotFound(f"there is no checkpoint {checkpoint}; legal: a safetensors file, or a folder that train made")
@@ -98,7 +98,7 @@ def find_checkpoint_file(folder: Path, which: str, *, verify: bool = True) -> Pa
     """Find the file that a pointer names, and with ``verify`` compare its digest.
 
     Raises:
-        NotFound: there is no such pointer. InvalidArgument: it, or the file that it names, is damaged.
+        NotFound: the pointer is missing. InvalidArgument: the pointer or its file is damaged.
     """
     if which not in WHICH:
         raise InvalidArgument(f"there is no checkpoint {which!r}; legal: {', '.join(WHICH)}")
@@ -122,29 +122,29 @@ def find_checkpoint_file(folder: Path, which: str, *, verify: bool = True) -> Pa
 
 
 def table_file(checkpoint: Path) -> Path:
-    """Return the place of a checkpoint's preprocessing of tables: in its folder, or beside a safetensors file."""
+    """Return the path of a checkpoint's preprocessing of tables: in its folder, or next to a safetensors file."""
     return (checkpoint if checkpoint.is_dir() else checkpoint.parent) / TABLE_FILE
 
 
 def picture_file(checkpoint: Path) -> Path:
-    """Return the place of a checkpoint's preprocessing of pictures: in its folder, or beside a safetensors file."""
+    """Return the path of a checkpoint's preprocessing of pictures: in its folder, or next to a safetensors file."""
     return (checkpoint if checkpoint.is_dir() else checkpoint.parent) / PICTURE_FILE
 
 
 def read_identity(checkpoint: Path, which: str = "newest") -> ModelIdentity | None:
-    """Return the model that a checkpoint says it is of; None where it does not.
+    """Return the identity of a checkpoint's model; None if the checkpoint lacks it.
 
     Raises:
-        NotFound, InvalidArgument: as ``find_checkpoint_file``.
+        NotFound, InvalidArgument: as in ``find_checkpoint_file``.
     """
     return read_header(checkpoint_file(checkpoint, which, verify=False)).identity
 
 
 def check_tokenizer(checkpoint: Path, file: Path) -> None:
-    """Refuse a tokenizer that is not the one that a checkpoint says.
+    """Refuse a tokenizer other than that of a checkpoint's identity.
 
     Raises:
-        NotFound, InvalidArgument: it is another; as ``read_identity``, or the tokenizer is damaged.
+        NotFound, InvalidArgument: the tokenizer differs or is damaged, or as in ``read_identity``.
     """
     identity = read_identity(checkpoint)
     if identity is None or not identity.tokenizer:
@@ -156,10 +156,10 @@ def check_tokenizer(checkpoint: Path, file: Path) -> None:
 
 
 def read_pointers(folder: Path) -> list[tuple[str, list[dict[str, Any]]]]:
-    """Return each pointer of a folder by name: what it says, and then what it says of the file before, if there is one.
+    """Return each pointer of a folder by name: its entry, followed by that of the previous file, if there is one.
 
     Raises:
-        InvalidArgument: one is damaged.
+        InvalidArgument: a pointer is damaged.
     """
     found = []
     for name in POINTERS:

@@ -1,16 +1,16 @@
-"""A PEF over several chips: what each holds, what crosses the links between them, and how long a step takes. Pure.
+"""A PEF over several chips: the memory of each chip, the traffic between them, and the projected time of a step. Pure.
 
 A section runs on one chip, on several (each does its own part), or on the host. A value is in the memory of the chip
-that makes it, a gradient in that of the chip whose value it belongs to. Gradients of one value that several chips make
-are added up as they arrive, in chip order: they take the memory of one. A parameter or input without pieces is in the
-memory of every chip that reads it; of one with pieces each chip holds its own.
+that computes it, and a gradient in that of the value's chip. If several chips compute gradients of one value, these are
+added up on arrival, in chip order: they take the memory of one. A parameter or input without pieces is in the memory of
+every chip that reads it; with pieces, each chip holds its own.
 
-A section that reads what another chip holds gets it over a link, as a stream, and one that makes another chip's
-gradient sends it: so the traffic of gathering, scattering and sending is that of reads and gradients, and nothing is
-counted that a section does not use. Chips that add up equal parameters' gradients (``REDUCED``) each add a slice of all
-and get the others' slices.
+A section streams the values of other chips over links, and sends gradients to the chips of their values. So traffic is
+that of reads and gradients, and counts only data that a section uses. Chips that add up gradients of equal parameters
+(``REDUCED``) each add one slice, and receive the others' slices.
 
-Source: ours. One process, a number of RDUs fixed at compile, at most eight: SDK reference 18, compiler reference 4.3.
+Source: ours. One process, a number of RDUs that the compile fixes, up to eight: SDK reference 18, compiler reference
+4.3.
 """
 
 from collections import defaultdict
@@ -26,11 +26,11 @@ from rdukit.pef.memory import lease_bytes, plan_memory
 from rdukit.pef.model import Pef, Section, SectionType, Symbol, SymbolKind
 from rdukit.units import format_bytes
 
-#: Heuristic of sections that put the chips' rows of a gradient together, which stay where they are.
+#: Heuristic of sections that join the chips' rows of a gradient; the rows stay on their chips.
 JOINED: Final = "join"
-#: Heuristic of sections that add up the gradients of a parameter that several chips hold.
+#: Heuristic of sections that add up the gradients of a parameter on several chips.
 REDUCED: Final = "chip_reduce"
-#: Kinds by what a report calls them.
+#: Name in reports → kinds of symbols.
 PURPOSES: Final = {
     SymbolKind.PARAMETER: "parameters", SymbolKind.BUFFER: "buffers", SymbolKind.STATE: "optimizer states",
     SymbolKind.GRADIENT: "gradients", SymbolKind.INPUT: "inputs",
@@ -46,7 +46,7 @@ def chip_count(pef: Pef) -> int:
 
 
 def symbol_chips(pef: Pef) -> dict[str, tuple[int, ...]]:
-    """Return the chips in whose memory each symbol is; none for one that only the host holds."""
+    """Return the chips that hold each symbol; none for one that only the host holds."""
     plan = pef.chips
     if plan is None:
         return dict.fromkeys(pef.symbols, (0,))
@@ -73,7 +73,7 @@ def symbol_chips(pef: Pef) -> dict[str, tuple[int, ...]]:
 
 
 def _flowing(pef: Pef) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Return the values between sections, with the symbols of the gradients that sections make of each."""
+    """Return the values between sections, with the symbols of each value's gradients."""
     for graph in pef.graphs.values():
         for value, gradients in graph.gradients.items():
             if pef.symbols[value].kind in {SymbolKind.ACTIVATION, SymbolKind.OUTPUT}:
@@ -97,7 +97,7 @@ def held_bytes(pef: Pef, symbol: Symbol) -> int:
 
 
 def chip_pef(pef: Pef, chip: int) -> Pef:
-    """Return the PEF as the memory of ``chip`` sees it: symbols have the bytes that they take there, or none."""
+    """Return the PEF reduced to the memory of ``chip``: symbols have their bytes on that chip, or none."""
     if pef.chips is None:
         return pef
     places = symbol_chips(pef)
@@ -116,9 +116,9 @@ def chip_pef(pef: Pef, chip: int) -> Pef:
 
 
 def _seen(section: Section, symbols: Mapping[str, Symbol], added: Mapping[str, str]) -> Section:
-    """Return a section with what its outputs share and hold on one chip, by the bytes that ``symbols`` have there.
+    """Return a section whose ``shares`` and ``holds`` are those on one chip, by the bytes of ``symbols`` there.
 
-    A gradient's sum over chips, and its joined rows, are made in the memory of what this chip had of it.
+    A gradient's sum over chips, and its joined rows, are computed in the memory of this chip's part.
     """
     shares = {
         output: source
@@ -135,7 +135,7 @@ def _seen(section: Section, symbols: Mapping[str, Symbol], added: Mapping[str, s
 
 @dataclass(frozen=True, slots=True)
 class ChipShare:
-    """Bytes that one chip holds and moves in a step. ``activations``: at the peak, with what passes."""
+    """Bytes that one chip holds and moves in a step. ``activations``: at the peak, including passing values."""
 
     chip: int
     held: Mapping[str, int]
@@ -146,7 +146,7 @@ class ChipShare:
 
     @property
     def activations(self) -> int:
-        """Bytes at the peak that no other entry has."""
+        """Bytes at the peak that are not in another entry."""
         return self.peak_bytes - sum(self.held.values())
 
 
@@ -178,15 +178,15 @@ def _peak(pef: Pef) -> int:
 
 
 def section_traffic(pef: Pef, section: Section, places: Mapping[str, Sequence[int]]) -> dict[tuple[int, int], int]:
-    """Return what a section moves over links, once.
+    """Return the bytes that one run of a section moves over each link.
 
     Args:
-        places: of ``symbol_chips``.
+        places: result of ``symbol_chips``.
     """
     moved: dict[tuple[int, int], int] = defaultdict(int)
     chips = pef.chips.sections[section.id] if pef.chips is not None else (0,)
     if len(chips) > 1 and section.heuristic != REDUCED:
-        return moved  # each chip works on what it holds
+        return moved  # each chip works on its own data
     for name in section.inputs:
         for chip in chips if places[name] and section.heuristic != REDUCED else ():
             if chip not in places[name]:
@@ -194,7 +194,7 @@ def section_traffic(pef: Pef, section: Section, places: Mapping[str, Sequence[in
     for name in section.outputs:
         if len(chips) == 1 and places[name] and chips[0] not in places[name]:
             moved[chips[0], places[name][0]] += pef.symbols[name].bytes
-    if section.heuristic == REDUCED:  # each pair of chips exchanges a slice of what it has, and one of the sum
+    if section.heuristic == REDUCED:  # each pair of chips exchanges a slice of its part, and one of the sum
         for source, target in permutations(chips, 2):
             moved[source, target] += 2 * pef.symbols[section.outputs[0]].bytes // len(chips)
     return moved
@@ -212,7 +212,7 @@ def step_traffic(pef: Pef, sections: Iterable[int] | None = None) -> Traffic:
 
 
 def chip_traffic(pef: Pef, traffic: Traffic) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the bytes that each chip gets, and that each sends; nothing on one chip."""
+    """Return the bytes that each chip receives and sends; empty on one chip."""
     chips = range(chip_count(pef)) if pef.chips is not None else range(0)
     return (
         tuple(sum(size for (_, target), size in traffic.items() if target == chip) for chip in chips),
@@ -221,7 +221,9 @@ def chip_traffic(pef: Pef, traffic: Traffic) -> tuple[tuple[int, ...], tuple[int
 
 
 def projected_run(pef: Pef, sections: Sequence[Section]) -> float:
-    """Return the seconds from the first section's start to the last one's end: chips wait for what they read only."""
+    """Return the seconds from the first section's start to the last one's end: chips wait only for the values that they
+    read.
+    """
     if pef.chips is None:
         return sum(section.cost.seconds for section in sections)
     ready: dict[str, float] = {}
@@ -240,10 +242,10 @@ def projected_run(pef: Pef, sections: Sequence[Section]) -> float:
 
 
 def require_room(pef: Pef) -> None:
-    """Check that each chip has room for what it holds.
+    """Check that each chip's memory suffices.
 
     Raises:
-        DoesNotFit: one has not; carries the bytes, and says how many chips to try.
+        DoesNotFit: a chip has too little memory; the message has the bytes, and a number of chips to try.
     """
     room = find_chip(pef.arch).ddr_bytes
     fullest = max(_peak(chip_pef(pef, chip)) for chip in range(chip_count(pef)))
@@ -259,8 +261,8 @@ def require_room(pef: Pef) -> None:
 
 
 def leased_bytes(pef: Pef) -> int:
-    """Return the bytes of device memory that a lease for this PEF asks for: on several chips as much on each as on the
-    fullest.
+    """Return the bytes of device memory that a lease for this PEF requests: on several chips, those of the fullest on
+    each.
     """
     if pef.chips is None:
         return lease_bytes(pef)
@@ -268,7 +270,7 @@ def leased_bytes(pef: Pef) -> int:
 
 
 def describe_chips(pef: Pef) -> dict[str, Any]:
-    """Return what ``rdukit pef explain`` shows of the chips, ready for JSON."""
+    """Return the chips' part of ``rdukit pef explain``, ready for JSON."""
     plan = pef.chips
     if plan is None:
         return {}
@@ -291,7 +293,7 @@ def describe_chips(pef: Pef) -> dict[str, Any]:
 
 
 def chip_lines(pef: Pef) -> list[str]:
-    """Return a line for each chip: what it holds, and what a step moves over links; none on one chip."""
+    """Return a line for each chip: its memory, and a step's traffic; empty on one chip."""
     return [
         f"chip {share.chip} of {chip_count(pef)}: parameters {format_bytes(share.held['parameters'])}, "
         f"peak {format_bytes(share.peak_bytes)}, received {format_bytes(share.received_bytes)}, "
@@ -301,7 +303,7 @@ def chip_lines(pef: Pef) -> list[str]:
 
 
 def chip_tables(pef: Pef) -> list[Table]:
-    """Return what each chip holds and moves, and what is not divided, as tables; none on one chip."""
+    """Return the memory and traffic of each chip, and undivided operators, as tables; empty on one chip."""
     plan = pef.chips
     if plan is None:
         return []

@@ -108,9 +108,9 @@ def diff(context: click.Context, before: Path, after: Path, as_json: bool) -> No
 def explain(
     file: Path, section: str | None, operator: str | None, ranks: int | None, topology: str | None, as_json: bool
 ) -> None:
-    """Say why the sections of FILE are as they are: who decided, what they take, what bounds their time.
+    """Explain the sections of FILE: which rule or heuristic decided, what they occupy, what bounds their time.
 
-    Without --section and --operator: one line a section. Times are projected for the emulated chip.
+    Without --section and --operator, one line for each section. Times are projected for the emulated chip.
 
     Example: rdukit pef explain out/logreg/logreg.pef --operator linear
 

@@ -1,6 +1,6 @@
-"""What ``RDUKIT_DEBUG`` prints on stderr: how a compile came to its PEF, and where a loaded one lies.
+"""Output of ``RDUKIT_DEBUG`` on stderr: the steps of a compile, and the addresses of a loaded PEF.
 
-Each level has all of those below it. The compiler prints the first four, the runtime the last.
+Each level includes all lower ones. The compiler prints the first four, the runtime the last.
 """
 
 import sys
@@ -14,7 +14,7 @@ from rdukit.settings import DEBUG, resolve
 
 
 class DebugLevel(IntEnum):
-    """Values of the setting ``debug``, by what each adds."""
+    """Values of the setting ``debug``, named after their addition."""
 
     GRAPH = 1
     FUSIONS = 2
@@ -24,7 +24,7 @@ class DebugLevel(IntEnum):
 
 
 def print_debug(level: DebugLevel, title: str, describe: Callable[[], str]) -> None:
-    """Print a title and, indented, the lines of ``describe()``, where the setting ``debug`` asks for ``level``.
+    """Print a title and, indented, the lines of ``describe()``, if the setting ``debug`` includes ``level``.
 
     ``describe`` is called only then.
     """
@@ -34,21 +34,21 @@ def print_debug(level: DebugLevel, title: str, describe: Callable[[], str]) -> N
 
 
 def describe_kernel(kernel: KernelGraph) -> str:
-    """Describe a portable graph: a line an input, a call, and the outputs."""
+    """Describe a portable graph: a line for each input and call, and one for the outputs."""
     inputs = [f"{spec.name}: {spec.dtype}{list(spec.shape)}" for spec in kernel.inputs]
     calls = [f"{node.name} = {describe_call(node.op, node.args, node.kwargs)}" for node in kernel.nodes]
     return "\n".join([*inputs, *calls, f"return {', '.join(name or 'none' for name in kernel.outputs)}"])
 
 
 def describe_call(op: str, args: tuple[Argument, ...], kwargs: Mapping[str, Argument]) -> str:
-    """Describe an operator's call as Python writes one: ``aten.add.Tensor(x, y, alpha=2)``."""
+    """Describe an operator's call in Python's syntax: ``aten.add.Tensor(x, y, alpha=2)``."""
     given = [_describe(argument) for argument in args]
     given += [f"{name}={_describe(argument)}" for name, argument in kwargs.items()]
     return f"{op}({', '.join(given)})"
 
 
 def describe_addresses(pef: Pef) -> str:
-    """Describe persistent device memory: of each region its first and last byte in the lease, and its symbols."""
+    """Describe persistent device memory: for each region, its first and last byte in the lease, and its symbols."""
     offsets, end = persistent_layout(pef)
     names: dict[str, list[str]] = {}
     sizes: dict[str, int] = {}

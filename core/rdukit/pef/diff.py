@@ -1,6 +1,6 @@
 """Differences between two PEFs: options, inputs, sections, kernels, cost. Pure.
 
-Sections are matched by what they do, not by number: first those of one graph and type with the same operators, then
+Sections are matched by content, not by number: first those of one graph and type with the same operators, then
 those that share the most operators (a fusion that grew or was cut), then by name. Native libraries are compared by
 presence only: two builds of one kernel differ in bytes and not in meaning. Source: ours.
 """
@@ -22,7 +22,7 @@ _OPTIONS: Final = (
     "cpu_capability",
 )  # fmt: skip
 
-#: What is compared of two sections that belong together; the rest is figures, or said elsewhere.
+#: Compared fields of two matched sections; the other fields are figures, or compared elsewhere.
 _SECTION_FIELDS: Final = (
     "id", "name", "operators", "rule", "heuristic", "why", "kernel", "inputs", "outputs", "decisions",
     "scratch_bytes", "shares", "holds",
@@ -33,11 +33,13 @@ _TEXT_LENGTH: Final = 72
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A difference of two PEFs. ``before`` is None for what B adds, ``after`` for what B lacks; else plain values."""
+    """A difference of two PEFs. ``before`` is None for additions, ``after`` for removals; otherwise both are plain
+    values.
+    """
 
     #: options, hyperparameters, metadata, signature, chips, graphs, symbols, sections, kernels or cost.
     area: str
-    #: What it is about: an option, a symbol, ``section_name (fwd)``.
+    #: Subject of the difference: an option, a symbol, ``section_name (fwd)``.
     subject: str
     #: The field that differs; "" when the subject as a whole was added or removed.
     field: str
@@ -53,7 +55,9 @@ class Change:
 
 
 def diff_pefs(before: LoadedPef, after: LoadedPef) -> tuple[Change, ...]:
-    """Return every difference, by area in the order of ``Change.area``; empty exactly when the PEFs are equivalent."""
+    """Return every difference, by area in the order of ``Change.area``; empty if and only if the PEFs are
+    equivalent.
+    """
     a, b = before.pef, after.pef
     changes = [
         Change("options", name, "value", getattr(a, name), getattr(b, name))
@@ -87,7 +91,9 @@ def describe_diff(before: LoadedPef, after: LoadedPef) -> dict[str, Any]:
 
 
 def diff_tables(changes: Sequence[Change]) -> list[Table]:
-    """Return one table an area: subject, field, before, after. Cycles and seconds are the cost model's projection."""
+    """Return a table for each area: subject, field, before, after. Cycles and seconds are the cost model's
+    projection.
+    """
     tables = []
     for area in dict.fromkeys(change.area for change in changes):
         rows = tuple(
@@ -116,7 +122,7 @@ def _diff_mappings(area: str, old: Mapping[str, Any], new: Mapping[str, Any]) ->
 def _diff_records(
     area: str, old: Mapping[str, Mapping[str, Any]], new: Mapping[str, Mapping[str, Any]]
 ) -> list[Change]:
-    """Compare records: those on one side only as a whole, the others field by field."""
+    """Compare records: records on one side as a whole, the others field by field."""
     changes: list[Change] = []
     for name in dict.fromkeys([*old, *new]):
         if name not in new or name not in old:
@@ -153,7 +159,7 @@ def _diff_sections(a: Pef, b: Pef) -> list[Change]:
 def pair_sections(
     before: Sequence[Section], after: Sequence[Section]
 ) -> list[tuple[Section | None, Section | None]]:  # fmt: skip
-    """Pair the sections that correspond, in the order of ``before``, then those that only ``after`` has."""
+    """Pair corresponding sections in the order of ``before``; sections only in ``after`` come last."""
     partner: dict[int, Section] = {}
     waiting: dict[tuple[object, ...], list[Section]] = {}
     for section in after:

@@ -1,6 +1,6 @@
-"""Explanations of sections: who decided, what they occupy, and what bounds their time. Pure.
+"""Explanations of sections: which rule or heuristic decided, what they occupy, and what bounds their time. Pure.
 
-All of it was recorded by the compile; nothing is decided again. Times are the cost model's, never measured.
+All values come from the compile's record. Times are the cost model's, never measured.
 """
 
 import json
@@ -16,17 +16,17 @@ from rdukit.pef.model import Pef, Section
 from rdukit.pef.units import KERNEL_CHECK
 from rdukit.units import format_bytes, format_count, format_seconds
 
-#: Terms of the projected time, and what each is called. The longest decides; the launch is added to it.
+#: Term of the projected time → its name. The time is the longest term plus the launch.
 BOUNDS: Final = {
     "compute_s": "compute", "memory_s": "device memory", "peer_s": "links to other RDUs", "host_s": "host link (IO)",
 }  # fmt: skip
 
 
 def find_sections(pef: Pef, section: str | None, operator: str | None) -> list[Section]:
-    """Find sections by id or name, or by a part of an operator's name; all without either.
+    """Find sections by id or name, or by a part of an operator's name; all sections if neither is given.
 
     Raises:
-        NotFound: there is none; the message has names that are near.
+        NotFound: there is none; the message has similar names.
     """
     found = list(pef.sections)
     if section is not None:
@@ -90,7 +90,7 @@ def explain_section(pef: Pef, section: Section) -> dict[str, Any]:
 
 
 def explain_reduce(pef: Pef, ranks: int | None, topology: str | None) -> dict[str, Any]:
-    """Return the reduce projected for ``ranks`` ranks under the key ``reduce``; empty if ``ranks`` is None.
+    """Return the projected reduce among ``ranks`` ranks under the key ``reduce``; empty if ``ranks`` is None.
 
     Raises:
         InvalidArgument: a topology without ranks, ranks that do not fit it, or a PEF without a reduce.
@@ -122,7 +122,7 @@ def explain_reduce(pef: Pef, ranks: int | None, topology: str | None) -> dict[st
 
 
 def reduce_table(reduce: dict[str, Any]) -> Table:
-    """Return what ``explain_reduce`` found as a table."""
+    """Return the result of ``explain_reduce`` as a table."""
     projected = reduce["projected"]
     rows = (
         ("gradients", format_bytes(reduce["bytes"])),
@@ -176,7 +176,7 @@ def section_tables(pef: Pef, section: Section) -> list[Table]:
 
 
 def bounds_table(pef: Pef, sections: Sequence[Section]) -> Table:
-    """Return a table with one row a section: who decided, what bounds it."""
+    """Return a table with a row for each section: the rule or heuristic that decided, and its bound."""
     rows = tuple(
         (
             str(s.id), s.type.value, s.name, s.rule or "-", s.heuristic, find_bound(s), format_seconds(s.cost.seconds),
@@ -189,7 +189,7 @@ def bounds_table(pef: Pef, sections: Sequence[Section]) -> Table:
 
 
 def _decision_rows(decisions: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return one row a decision; a mapping by operator gives one row an operator."""
+    """Return a row for each decision; a mapping by operator gives a row for each operator."""
     rows: list[tuple[str, str]] = []
     for key, value in decisions.items():
         name = key.replace("_", " ")

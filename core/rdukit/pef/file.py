@@ -8,11 +8,12 @@ entry               content
 ``so/<digest>.so``  a native library made from that kernel; optional
 ==================  ==================================================================================================
 
-A reader takes its own major version and any minor version up to its own. No weights, no pickle. Kernels of 1.3 may hold
-``rdukit.lstm_layer`` and its gradient, those of 1.4 ``rdukit.grouped_product`` and its, those of 1.5
-``rdukit.int4_linear``. A graph of 1.4 may be the evaluation graph of another. A PEF of 1.6 may be for several chips.
+A reader accepts its own major version, with minor versions up to its own. A PEF has no weights and no pickle. Kernels
+of 1.3 may hold ``rdukit.lstm_layer`` and its gradient, those of 1.4 ``rdukit.grouped_product`` and its gradient, those
+of 1.5 ``rdukit.int4_linear``. A graph of 1.4 may be the evaluation graph of another. A PEF of 1.6 may be for several
+chips.
 
-A PEF is written atomically, as the last step of a compile; a reader checks everything before it uses anything.
+A PEF is written atomically, as the last step of a compile; a reader checks the whole file before it uses a part.
 """
 
 import io
@@ -34,18 +35,18 @@ from rdukit.pef.trust import is_trusted, sign
 
 #: Written into every PEF; readers refuse another major, or a newer minor.
 FORMAT_VERSION: Final = (1, 6)
-#: Zip archive comment, so that ``file`` and people can tell.
+#: Zip archive comment, by which ``file`` and people recognise a PEF.
 COMMENT: Final = b"rdukit PEF"
 INDEX: Final = "pef.json"
 IR_FOLDER: Final = "ir/"
 NATIVE_FOLDER: Final = "so/"
-#: Largest entries that a reader takes: 64 MiB of table, 256 MiB of library.
+#: Maximum bytes of entries that a reader accepts: 64 MiB for the index, 256 MiB for a library.
 MAX_INDEX_BYTES: Final = 64 << 20
 MAX_ENTRY_BYTES: Final = 256 << 20
 
-#: Every native library exports it beside its section: it runs a list of sections.
+#: Function that every native library exports in addition to its section: it runs a list of sections.
 LIST_RUNNER: Final = "rdukit_run_list"
-#: Key of a PEF's metadata under which the ModelBox that compiled it keeps its model's shape, as JSON.
+#: Key of a PEF's metadata for the model's shape, as JSON, which a compiling ModelBox writes.
 BOX_KEY: Final = "modelbox"
 
 
@@ -54,7 +55,7 @@ def section_symbol(digest: str) -> str:
     return f"rdukit_section_{digest[:32]}"
 
 
-#: What zipfile, struct and json raise on bytes that are not theirs.
+#: Exceptions of zipfile, struct and json for malformed bytes.
 _UNREADABLE: Final = (
     zipfile.BadZipFile, struct.error, OSError, ValueError, KeyError, TypeError, EOFError, OverflowError,
     NotImplementedError, RuntimeError,
@@ -69,9 +70,9 @@ class LoadedPef:
     pef: Pef
     kernels: dict[str, KernelGraph]
     natives: dict[str, bytes]
-    #: This installation wrote it, libraries included.
+    #: Whether this installation wrote the file, including its libraries.
     is_trusted: bool = False
-    #: Format that the file was written in: major, minor.
+    #: Format of the file: major, minor.
     format_version: tuple[int, int] = FORMAT_VERSION
 
 
@@ -80,9 +81,9 @@ def read_pef(path: Path | str) -> LoadedPef:
 
     Raises:
         PefNotFound: there is no file.
-        PefVersionMismatch: written in a format that this reader does not take.
-        PefNotAllowed: it names an operator that a PEF may not, or, compiled elsewhere, one of a program's own.
-        PefCorrupt: anything else is wrong.
+        PefVersionMismatch: this reader does not accept the file's format.
+        PefNotAllowed: it names a forbidden operator, or was compiled elsewhere and names a user-defined one.
+        PefCorrupt: any other error.
     """
     if str(path) in {"", "."}:  # Path("") is the current folder
         raise PefNotFound("no PEF was named; pass the path of a .pef file with --pef, or compile in this process first")
@@ -118,7 +119,7 @@ def read_pef(path: Path | str) -> LoadedPef:
         for name, data in entries.items()
         if name.startswith(NATIVE_FOLDER)
     }
-    for digest in kernels:  # a kernel is named by the digest of its bytes
+    for digest in kernels:  # a kernel's name is the digest of its bytes
         if digests[IR_FOLDER + digest] != digest:
             raise PefCorrupt(f"{path}: kernel {digest[:12]} does not match its name; compile again")
     for section in pef.sections:
@@ -143,43 +144,43 @@ def read_pef(path: Path | str) -> LoadedPef:
 
 
 class Answers(StrEnum):
-    """Kind of a PEF's answers where a ModelBox serves it."""
+    """Kind of a PEF's outputs when a ModelBox serves it."""
 
     TEXTS = "texts"
     ROWS = "rows"
-    #: It was compiled to train, and has no output but its loss.
+    #: The PEF is for training, and its only output is the loss.
     NOTHING = "nothing"
 
 
 @dataclass(frozen=True, slots=True)
 class PefSummary:
-    """Tiles and processes that a PEF is for, its parameters, and its answers."""
+    """Tiles, processes, parameters and kind of outputs of a PEF."""
 
     #: Tiles that it was compiled for.
     tiles: int
-    #: Whether it was compiled for several processes, over which its gradients are averaged.
+    #: Whether it averages its gradients over several processes.
     averages_gradients: bool
-    #: ``None``: no ModelBox compiled it.
+    #: Kind of outputs; ``None``: a ModelBox did not compile it.
     answers: Answers | None = None
-    #: Whether it cannot train.
+    #: Whether it is for inference only.
     inference: bool = False
     #: Symbols of the parameters that its graphs read.
     parameters: frozenset[str] = frozenset()
 
 
 class PefTooLarge(PefCorrupt):
-    """A PEF's table of contents or index is larger than its reader takes."""
+    """A PEF's table of contents or index is larger than the reader's limit."""
 
 
 class _BoundedFile(io.FileIO):
-    """A file of which nobody reads more at once: ``zipfile`` reads a table of contents of any size."""
+    """A file that limits the bytes of one read: ``zipfile`` would read a table of contents of any size."""
 
     def __init__(self, path: Path, max_bytes: int) -> None:
         super().__init__(path)
         self._max_bytes = max_bytes
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Read ``size`` bytes. Raises: PefTooLarge: they are more than the bound."""
+        """Read ``size`` bytes. Raises: PefTooLarge: ``size`` exceeds the limit."""
         beyond = self._max_bytes + 1
         data = super().read(beyond if size is None or size < 0 else min(size, beyond)) or b""
         if len(data) == beyond:
@@ -188,15 +189,15 @@ class _BoundedFile(io.FileIO):
 
 
 def read_summary(path: Path, max_bytes: int = MAX_INDEX_BYTES) -> PefSummary:
-    """Read where the PEF at ``path`` can run and what it answers, from its index alone; the rest is not checked.
+    """Read the summary of the PEF at ``path`` from its index alone; the rest is not checked.
 
     Args:
-        max_bytes: of its table of contents, and of its index.
+        max_bytes: limit of its table of contents, and of its index.
     Raises:
-        PefTooLarge: one of them is longer.
+        PefTooLarge: one of them exceeds the limit.
         PefNotFound: there is no file.
-        PefVersionMismatch: written in a format that this reader does not take.
-        PefCorrupt: it is no PEF, or its index cannot be read.
+        PefVersionMismatch: this reader does not accept the file's format.
+        PefCorrupt: it is not a PEF, or its index cannot be read.
     """
     try:
         with _BoundedFile(path, max_bytes) as file, zipfile.ZipFile(file) as archive:
@@ -252,10 +253,10 @@ def _check_version(path: Path, index: dict[str, object]) -> tuple[int, int]:
 
 
 def check_bound(pef: Pef, section: Section, kernel: KernelGraph) -> None:
-    """Check that a section binds what its kernel takes, in the dtypes and shapes that it takes.
+    """Check that a section's symbols have the number, dtypes and shapes of its kernel's inputs and outputs.
 
     Raises:
-        PefCorrupt: it does not.
+        PefCorrupt: they differ.
     """
     if len(kernel.inputs) != len(section.inputs) or len(kernel.outputs) != len(section.outputs):
         raise PefCorrupt(
@@ -271,7 +272,7 @@ def check_bound(pef: Pef, section: Section, kernel: KernelGraph) -> None:
             )
 
 
-#: All entries carry one time, so that equal compiles give equal bytes.
+#: Time of all entries, so that equal compiles give equal bytes.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -281,7 +282,7 @@ def write_pef(path: Path, pef: Pef, kernels: Mapping[str, KernelGraph], natives:
     Equal arguments on one installation give equal bytes. A reader never sees a half-written file.
 
     Raises:
-        PefNotAllowed: a kernel has an operator that no PEF may name; nothing is written.
+        PefNotAllowed: a kernel has an operator that a PEF may not name; no file is written.
     """
     for kernel in kernels.values():
         check_operators(kernel)
@@ -289,7 +290,7 @@ def write_pef(path: Path, pef: Pef, kernels: Mapping[str, KernelGraph], natives:
     entries |= {f"{NATIVE_FOLDER}{digest}.so": data for digest, data in sorted(natives.items())}
     digests = {name: sha256_of(data) for name, data in entries.items()}
     index: dict[str, Any] = {"format": list(FORMAT_VERSION), "digests": digests, "pef": pef_to_dict(pef)}
-    index["signature"] = sign(json.loads(json.dumps(index)))  # as a reader will have it
+    index["signature"] = sign(json.loads(json.dumps(index)))  # as a reader parses it
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         archive.comment = COMMENT

@@ -1,7 +1,8 @@
-"""Identity of a model: what makes two sets of weights mean the same function. A checkpoint and a PEF both carry it.
+"""Identity of a model: two sets of weights with one identity compute the same kind of function. Checkpoints and PEFs
+have it.
 
-Shapes do not tell: heads, epsilons, windows, rotary angles and tying change the numbers and no shape. Pure;
-``checkpoint_files`` reads it from files.
+Shapes are not enough: heads, epsilons, windows, rotary angles and tied weights change results, but no shape. This
+module is pure; ``checkpoint_files`` reads identities from files.
 """
 
 import hashlib
@@ -14,33 +15,33 @@ from rdukit.errors import InvalidArgument
 
 #: Key of an identity in the metadata of a safetensors file.
 IDENTITY_KEY: Final = "rdukit.model"
-#: Sizes under the names that Hugging Face's ``config.json`` has for them.
+#: Sizes, under their names in Hugging Face's ``config.json``.
 HUB_NAMES: Final = {
     "is_tied": "tie_word_embeddings", "window": "sliding_window", "heads": "num_attention_heads",
     "key_value_heads": "num_key_value_heads", "rotary_base": "rope_theta",
 }  # fmt: skip
-#: Names of a list that a message shows.
+#: Maximum names of a list in a message.
 _SHOWN: Final = 8
 
-#: Value of a size, as JSON has it.
+#: JSON value of a size.
 IdentityValue = int | float | str | bool
 
 
 @dataclass(frozen=True, slots=True)
 class ModelIdentity:
-    """Architecture, sizes, names of classes and columns, and tokenizer of a model; what is empty is not known."""
+    """Architecture, sizes, names of classes and columns, and tokenizer of a model; an empty field is unknown."""
 
     architecture: str
-    #: Each size that changes what is computed, written out: none stands for another.
+    #: All sizes that change results, including defaults.
     sizes: Mapping[str, IdentityValue] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
-    #: As ``tokenizer_digest`` has it.
+    #: Result of ``tokenizer_digest``.
     tokenizer: str = ""
-    #: Features of a row in their order, of a model that was trained on a table.
+    #: Names of a row's features, in order, for a model that was trained on a table.
     columns: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the identity without what is not known."""
+        """Return the known fields of the identity."""
         found: dict[str, Any] = {"architecture": self.architecture, "sizes": dict(self.sizes)}
         found |= {"classes": list(self.classes)} if self.classes else {}
         found |= {"columns": list(self.columns)} if self.columns else {}
@@ -57,10 +58,10 @@ class IdentityDifference:
 
 
 def identity_from_json(value: object) -> ModelIdentity:
-    """Return the inverse of ``to_json``.
+    """Rebuild an identity from the result of ``to_json``.
 
     Raises:
-        InvalidArgument: it has another form.
+        InvalidArgument: the value is malformed.
     """
     try:
         if not isinstance(value, Mapping):
@@ -78,10 +79,10 @@ def identity_from_json(value: object) -> ModelIdentity:
 
 
 def identity_in(metadata: Mapping[str, str]) -> ModelIdentity | None:
-    """Return the identity in the metadata of a safetensors file; None where there is none.
+    """Return the identity in the metadata of a safetensors file; None if there is none.
 
     Raises:
-        InvalidArgument: it is damaged.
+        InvalidArgument: the identity is damaged.
     """
     said = metadata.get(IDENTITY_KEY)
     try:
@@ -91,14 +92,15 @@ def identity_in(metadata: Mapping[str, str]) -> ModelIdentity | None:
 
 
 def metadata_of(identity: ModelIdentity) -> dict[str, str]:
-    """Return the inverse of ``identity_in``."""
+    """Return the metadata from which ``identity_in`` reads this identity."""
     return {IDENTITY_KEY: json.dumps(identity.to_json())}
 
 
 def find_differences(one: ModelIdentity, other: ModelIdentity) -> tuple[IdentityDifference, ...]:
-    """Return what both say and say differently: of two architectures only that, else the rest by name.
+    """Return the values that both have and that differ: only the architecture if it differs, otherwise the rest by
+    name.
 
-    A size that only one of them knows is none: models of one family need not have all of them.
+    A size that only one of them has is not a difference: models of one family need not have all sizes.
     """
     if one.architecture != other.architecture:
         return (IdentityDifference("architecture", one.architecture, other.architecture),)
@@ -116,10 +118,10 @@ def find_differences(one: ModelIdentity, other: ModelIdentity) -> tuple[Identity
 
 
 def require_same(one: ModelIdentity, other: ModelIdentity, one_name: str, other_name: str, advice: str) -> None:
-    """Refuse two things that are of different models.
+    """Refuse objects of different models.
 
     Raises:
-        InvalidArgument: they are; names each value that differs, and what to do.
+        InvalidArgument: they differ; the message has each differing value, and the next step.
     """
     differences = find_differences(one, other)
     if differences:
@@ -128,12 +130,12 @@ def require_same(one: ModelIdentity, other: ModelIdentity, one_name: str, other_
 
 
 def tokenizer_digest(text: str) -> str:
-    """Return what stands for a ``tokenizer.json``: its vocabulary and merges, however it is written.
+    """Return a digest of the vocabulary and merges of a ``tokenizer.json``, independent of its formatting.
 
-    Tokens that are added beside them do not count: preprocess may add one that ends a text.
+    Added tokens do not count: preprocess may add an end-of-text token.
 
     Raises:
-        InvalidArgument: the text is no tokenizer.
+        InvalidArgument: the text is not a tokenizer.
     """
     try:
         value = json.loads(text)
@@ -146,7 +148,7 @@ def tokenizer_digest(text: str) -> str:
 
 
 def _first_differing(names: Sequence[str], others: Sequence[str]) -> tuple[str, str]:
-    """Return both lists in words, long ones from the first name on that differs."""
+    """Format both lists, long ones from the first differing name on."""
     at = next(
         (at for at, (a, b) in enumerate(zip(names, others, strict=False)) if a != b), min(len(names), len(others))
     )

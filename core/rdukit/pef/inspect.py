@@ -19,12 +19,12 @@ from rdukit.pef.memory import MemoryPlan, lease_bytes, plan_memory
 from rdukit.pef.model import Pef, Section, SectionType, SymbolKind
 from rdukit.units import format_bytes, format_count, format_seconds
 
-#: Metadata that says nothing: options that were not given.
+#: Metadata values of options that were not given.
 _EMPTY: Final = frozenset({"", "None", "null", "False", "false", "{}", "[]"})
 
 
 def describe_pef(loaded: LoadedPef) -> dict[str, Any]:
-    """Return everything ``pef_tables`` shows, unrounded, ready for JSON."""
+    """Return the content of ``pef_tables``, unrounded, ready for JSON."""
     pef = loaded.pef
     return {
         "path": str(loaded.path),
@@ -60,7 +60,7 @@ def describe_pef(loaded: LoadedPef) -> dict[str, Any]:
 
 
 def pef_tables(loaded: LoadedPef) -> list[Table]:
-    """Return all tables but that of single symbols: header, sections, cuts, memory, kernels, scalars, metadata."""
+    """Return all tables, except that of single symbols: header, sections, cuts, memory, kernels, scalars, metadata."""
     tables = [
         header_table(loaded),
         sections_table(loaded),
@@ -108,7 +108,7 @@ def header_table(loaded: LoadedPef) -> Table:
 
 
 def sections_table(loaded: LoadedPef) -> Table:
-    """Return one row a section: decisions, resources, projected cost."""
+    """Return a row for each section: decisions, resources, projected cost."""
     columns = ("id", "type", "section", "operators", "rule", "heuristic", "kernel", "tiles", "PCU", "PMU", "SRAM",
                "flop", "bytes moved", "projected cycles", "projected time")  # fmt: skip
     rows = tuple(
@@ -125,7 +125,7 @@ def sections_table(loaded: LoadedPef) -> Table:
 
 
 def cuts_table(pef: Pef) -> Table:
-    """Return the operators of each section, and why it was cut there."""
+    """Return the operators of each section, and the reason for the cut."""
     rows = tuple((str(s.id), s.name, " ".join(s.operators) or "-", s.why) for s in pef.sections)
     return Table("Fusions and cuts", ("id", "section", "operators", "why"), rows, frozenset({"id"}))
 
@@ -195,7 +195,7 @@ def total_flops(pef: Pef) -> int:
 
 
 def scheduled_sections(pef: Pef, types: Iterable[SectionType] = tuple(SectionType)) -> list[Section]:
-    """Return the sections in the order in which a step runs them; a step runs no evaluation graph."""
+    """Return the sections in the order in which a step runs them; evaluation graphs are not included."""
     wanted = set(types)
     ordered = [pef.sections[i] for graph in pef.main_graphs() for i in graph.schedule]
     return [s for s in ordered if s.type in wanted]
@@ -248,16 +248,15 @@ def describe_memory(pef: Pef) -> dict[str, Any]:
 
 
 def memory_plan_tables(pef: Pef) -> list[Table]:
-    """Return one table a graph: non-persistent memory while each section runs and after it."""
+    """Return a table for each graph: non-persistent memory during and after each section."""
     return [_table(pef, plan_memory(pef, graph)) for graph in pef.graphs.values()]
 
 
 def memory_line(pef: Pef, host_bytes: int | None = None) -> str:
-    """Return one line before a run: persistent memory, the peak and its section, and the program's own copies.
+    """Return the line that precedes a run: persistent memory, the peak and its section, and the program's own copies.
 
     Args:
-        host_bytes: of the parameters, buffers and states that the program holds on the host; None where that is not
-            known.
+        host_bytes: bytes of the parameters, buffers and states that the program holds on the host; None if unknown.
     """
     plans = [plan_memory(pef, graph) for graph in pef.graphs.values()]
     plan = max(plans, key=lambda each: each.peak_bytes)

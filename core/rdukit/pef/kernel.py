@@ -1,6 +1,6 @@
 """A section's kernel as a portable graph: operators by name, tensors by name, shapes static.
 
-This is the truth of a section; native libraries are made from it and can always be replaced by running it. Operators
+This graph defines a section; native libraries are built from it, and running it always can replace them. Operators
 are ATen names (``aten.linear.default``) or our own (``rdukit.sgd``).
 """
 
@@ -27,13 +27,13 @@ class OperatorName(NamedTuple):
 
     @property
     def is_in_place(self) -> bool:
-        """Return whether torch marks it as writing to its first argument: ``aten.add_.Tensor``."""
+        """Return whether torch's name marks a write to the first argument: ``aten.add_.Tensor``."""
         return self.namespace == "aten" and self.word.endswith("_")
 
 
 @lru_cache(maxsize=4096)
 def parse_operator(op: str) -> OperatorName:
-    """Return the parts of an operator's name; what comes after the second dot is the overload, dots included."""
+    """Return the parts of an operator's name; the overload is everything after the second dot."""
     namespace, dot, rest = op.partition(".")
     word, _, overload = rest.partition(".")
     return OperatorName(namespace, word, overload) if dot else OperatorName("", op)
@@ -57,7 +57,7 @@ class Special:
     text: str
 
 
-#: What an operator's argument can be.
+#: Type of an operator's argument.
 Argument = None | bool | int | float | str | Ref | Special | list["Argument"]
 
 SPECIAL_KINDS: Final = frozenset({"dtype", "device", "memory_format", "layout", "float", "complex", "scalar"})
@@ -95,7 +95,7 @@ class KernelNode:
 
 @dataclass(frozen=True, slots=True)
 class KernelGraph:
-    """Inputs, operator calls in an order that can be run, and the values that leave. An output ``None`` is absent."""
+    """Inputs, operator calls in executable order, and outputs. An output ``None`` is absent."""
 
     inputs: tuple[TensorSpec, ...]
     nodes: tuple[KernelNode, ...]
@@ -119,7 +119,7 @@ class KernelGraph:
 
 
 def kernel_from_json(data: bytes) -> KernelGraph:
-    """Read what ``KernelGraph.to_json`` wrote and check that every name is defined before it is used.
+    """Read the result of ``KernelGraph.to_json`` and check that every name is defined before it is used.
 
     Raises:
         PefCorrupt: the bytes are not a kernel graph.
@@ -148,7 +148,7 @@ def check_kernel(graph: KernelGraph) -> None:
     """Check that names are unique and defined before use.
 
     Raises:
-        PefCorrupt: they are not.
+        PefCorrupt: a name is repeated or undefined.
     """
     known: set[str] = set()
     for name in [t.name for t in graph.inputs]:
@@ -179,7 +179,7 @@ def references(arguments: Sequence[Argument]) -> list[str]:
 
 
 def rename_references(argument: Argument, names: Mapping[str, str]) -> Argument:
-    """Rename the values in ``argument`` by ``names``, in nested lists too; names that it lacks stay."""
+    """Rename the values in ``argument`` by ``names``, also in nested lists; other names stay."""
     match argument:
         case Ref(name):
             return Ref(names.get(name, name))

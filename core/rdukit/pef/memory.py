@@ -1,15 +1,15 @@
-"""The life of symbols in memory, and the memory plan of a PEF's runs. Pure.
+"""The lifetime of symbols in memory, and the memory plan of a PEF's runs. Pure.
 
-Symbols of some kinds are persistent: they have a place of their own from load to unload, and updates go there in place.
-The others, called passing, exist from the section that makes them until nothing in the graph reads them any more
-(``freed_after``); outputs, and gradients that a program can ask for, stay until a run makes them again
-(``replaced_by``), and go when that run begins, so that two sets never exist at once.
+Symbols of some kinds are persistent: they have their own memory from load to unload, and are updated in place. The
+others are called passing. A passing symbol exists from the section that computes it until its last reader
+(``freed_after``). Outputs, and gradients that a program can read, stay until the next run that computes them
+(``replaced_by``) begins, so that two sets never exist at the same time.
 
-``plan_memory`` and the engine both follow these rules. On the emulated chip what lives inside a section is in PMU
-memory and takes no device memory; the host holds it too, as the section's ``scratch_bytes``. So the host's peak
-includes scratch, and a lease asks for the peak without.
+``plan_memory`` and the engine both follow these rules. On the emulated chip, values inside a section are in PMU memory
+and take no device memory. The host also holds them, as the section's ``scratch_bytes``. So the host's peak includes
+scratch, and a lease requests the peak without it.
 
-Source: ours. That an application's device memory is its own, and asked for before it runs: runtime reference 3.1, 3.3.
+Source: ours. Exclusive device memory, requested before an application runs: runtime reference 3.1, 3.3.
 """
 
 from collections import Counter
@@ -43,12 +43,13 @@ def persistent_layout(pef: Pef) -> tuple[dict[str, int], int]:
 
 
 def parameter_layout(pef: Pef) -> tuple[dict[str, int], int]:
-    """Return the offset of each symbol that runs read and none changes, in one block, and the block's size in bytes.
+    """Return the offset of each symbol that runs only read, in one block, and the block's size in bytes.
 
-    These are the parameters with their scales, and buffers that no section writes: what another checkpoint replaces.
+    These are the parameters with their scales, and buffers that no section writes, all of which another checkpoint
+    replaces.
 
     Raises:
-        PefMismatch: a section changes a parameter, or one shares its memory with another symbol.
+        PefMismatch: a section changes a parameter, or a parameter shares memory with another symbol.
     """
     written = {name for section in pef.sections for name in section.outputs}
     written |= {name for section in pef.sections if section.type is SectionType.OPT for name in section.inputs}
@@ -80,13 +81,15 @@ def shared_outputs(pef: Pef) -> frozenset[str]:
 
 
 def made_inputs(pef: Pef) -> frozenset[str]:
-    """Return inputs that another graph makes; the made value passes, next to the input's persistent place."""
+    """Return inputs that another graph computes; the computed value is passing, next to the input's persistent
+    memory.
+    """
     names = (name for section in pef.sections for name in section.outputs)
     return frozenset(name for name in names if pef.symbols[name].kind is SymbolKind.INPUT)
 
 
 def freed_after(pef: Pef, graph: Graph) -> dict[int, tuple[str, ...]]:
-    """Map section ids to symbols that nothing needs afterwards: activations, and gradients of no use to programs."""
+    """Map section ids to symbols with their last use there: activations, and gradients that programs cannot read."""
     last: dict[str, int] = {}
     for number in graph.schedule:
         for name in (*pef.sections[number].inputs, *pef.sections[number].outputs):
@@ -112,7 +115,7 @@ def visible_gradients(pef: Pef) -> frozenset[str]:
 
 
 def replaced_by(pef: Pef, graph: Graph, sections: Sequence[int]) -> tuple[str, ...]:
-    """Return passing symbols that running ``sections`` makes anew, without reading what an earlier run left in them."""
+    """Return passing symbols that ``sections`` compute again, without reading their former values."""
     made_here = {
         name
         for number in graph.schedule
@@ -131,13 +134,13 @@ def replaced_by(pef: Pef, graph: Graph, sections: Sequence[int]) -> tuple[str, .
     return tuple(found)
 
 
-#: What a lease has beyond the plan.
+#: Margin of a lease beyond the plan.
 _LEASE_MARGIN_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryMoment:
-    """A section's run, in bytes: passing symbols that exist while it runs and after it; scratch comes on top."""
+    """A section's run, in bytes: passing symbols during and after it, and additional scratch."""
 
     section: int
     name: str
@@ -153,7 +156,7 @@ class MemoryMoment:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """The memory of running sections, in bytes. ``start_bytes`` and ``end_bytes`` leave persistent symbols out."""
+    """The memory of running sections, in bytes. ``start_bytes`` and ``end_bytes`` exclude persistent symbols."""
 
     graph: str
     persistent_bytes: int
@@ -163,24 +166,24 @@ class MemoryPlan:
 
     @property
     def peak_bytes(self) -> int:
-        """Most bytes at one time on the host: persistent, passing, and scratch."""
+        """Maximum bytes at one time on the host: persistent, passing, and scratch."""
         return self.persistent_bytes + max(self.start_bytes, self.end_bytes, *(m.peak_bytes for m in self.moments))
 
     @property
     def device_peak_bytes(self) -> int:
-        """Most bytes of device memory at one time: as ``peak_bytes``, without scratch."""
+        """Maximum bytes of device memory at one time: ``peak_bytes`` without scratch."""
         return self.persistent_bytes + max(self.start_bytes, self.end_bytes, *(m.during_bytes for m in self.moments))
 
     @property
     def peak_moment(self) -> MemoryMoment | None:
-        """The section at which the host's peak is, the first of several; None of a run without sections."""
+        """The section with the host's peak, the first of several; None for a run without sections."""
         return max(self.moments, key=lambda m: m.peak_bytes, default=None)
 
 
 def plan_memory(pef: Pef, graph: Graph, sections: Iterable[int] | None = None) -> MemoryPlan:
     """Plan the memory of running ``sections`` of ``graph`` in the given order; without them, the whole schedule.
 
-    Before that whole runs of the other graphs, and this graph's earlier sections, have left what they leave.
+    The plan assumes that complete runs of the other graphs, and this graph's earlier sections, have left their symbols.
     """
     chosen = tuple(graph.schedule) if sections is None else tuple(sections)
     walk = MemoryWalk(pef)
@@ -193,7 +196,7 @@ def plan_memory(pef: Pef, graph: Graph, sections: Iterable[int] | None = None) -
 
 
 def lease_bytes(pef: Pef) -> int:
-    """Return the bytes of device memory that a lease for this PEF asks for: the plan's peak over its graphs, and a
+    """Return the bytes of device memory that a lease for this PEF requests: the plan's peak over its graphs, and a
     margin.
 
     Source: ours.
@@ -203,9 +206,9 @@ def lease_bytes(pef: Pef) -> int:
 
 
 class MemoryWalk:
-    """Passing symbols that exist while a program's runs follow each other, and the memory that they keep.
+    """Passing symbols that exist over a program's successive runs, and the memory that they keep.
 
-    Symbols may share memory, as a view does with what it views: it exists while any of them does, and counts once.
+    Symbols may share memory, as a view and its base do: the memory counts once, while any of them exists.
     """
 
     def __init__(self, pef: Pef) -> None:
@@ -213,17 +216,17 @@ class MemoryWalk:
         self._persistent_bytes = persistent_layout(pef)[1]
         self._stored = shared_outputs(pef) | made_inputs(pef)
         self._freed = {name: freed_after(pef, graph) for name, graph in pef.graphs.items()}
-        #: Symbol that exists → whose memory it is in; "" for memory that is persistent.
+        #: Existing symbol → owner of its memory; "" for persistent memory.
         self._owner: dict[str, str] = {}
-        #: Owner → how many symbols are in its memory, and the memory's bytes. An owner's name may be used again while
-        #: other symbols are in its former memory, so owners are numbered, too.
+        #: Owner → number of symbols in its memory, and the memory's bytes. Owners are numbered, because a name may be
+        #: used again while other symbols are in its former memory.
         self._users: dict[str, int] = {}
         self._sizes: dict[str, int] = {}
         self._count = 0
         self.held_bytes = 0
 
     def run(self, graph: Graph, sections: Sequence[int]) -> MemoryPlan:
-        """Run ``sections`` after what ran before."""
+        """Run ``sections`` after the earlier runs."""
         self._drop(replaced_by(self._pef, graph, sections))
         start, freed = self.held_bytes, self._freed[graph.name]
         moments = tuple(self._run_section(self._pef.sections[number], freed[number]) for number in sections)
@@ -231,7 +234,7 @@ class MemoryWalk:
         return MemoryPlan(graph.name, self._persistent_bytes, start, self.held_bytes, moments)
 
     def _copy_aside(self, made: Iterable[str]) -> None:
-        """Copy aside values that go to a shared region and lie in persistent memory already."""
+        """Copy values that are in persistent memory and will be written to a shared region."""
         for name in made:
             if name in self._stored and self._owner.get(name) == "":
                 self._count += 1
@@ -239,7 +242,7 @@ class MemoryWalk:
                 self._add(self._owner[name], self._pef.symbols[name].bytes)
 
     def _drop(self, names: Iterable[str]) -> None:
-        """Free symbols; one that does not exist is left out."""
+        """Free symbols that exist."""
         for name in names:
             owner = self._owner.pop(name, None)
             if owner:
@@ -249,7 +252,7 @@ class MemoryWalk:
                     del self._users[owner]
 
     def _run_section(self, section: Section, freed: Sequence[str]) -> MemoryMoment:
-        """Add a section's outputs, then free what nothing needs after it."""
+        """Add a section's outputs, then free the symbols with their last use there."""
         copied = 0
         made: dict[str, str] = {}
         for name in section.outputs:
@@ -261,12 +264,12 @@ class MemoryWalk:
                 self._count += 1
                 owner = f"{self._count} {name}"
             if symbol.kind in PERSISTENT and symbol.kind is not SymbolKind.INPUT:
-                copied += symbol.bytes if source is None else 0  # made first, then copied to its place
+                copied += symbol.bytes if source is None else 0  # computed first, then copied to its memory
             else:
                 made[name] = owner
                 self._add(owner, section.holds.get(name, symbol.bytes))
         during = self.held_bytes + copied
-        self._drop(made)  # former values go when the new ones are there
+        self._drop(made)  # former values are freed once the new ones exist
         self._owner.update(made)
         self._drop(freed)
         return MemoryMoment(section.id, section.name, section.type, during, section.scratch_bytes, self.held_bytes)

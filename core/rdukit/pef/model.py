@@ -1,6 +1,6 @@
 """The contents of a PEF as values. ``pef_to_dict`` and ``pef_from_dict`` are its JSON form.
 
-A PEF comes from anywhere, so each value is checked to have the type that its dataclass declares.
+A PEF is untrusted, so each value is checked against its dataclass's declared type.
 """
 
 import math
@@ -26,25 +26,25 @@ ITEM_BYTES: Mapping[str, int] = {
     "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16, "uint16": 2, "uint32": 4, "uint64": 8,
 }  # fmt: skip
 
-#: Elements of a weight in four bits that have a scale, and that are stored together.
+#: Elements of a 4-bit weight that share a scale, and elements that are stored together.
 INT4_GROUP: Final = 32
 INT4_UNIT: Final = 128
 
-#: More than any node will have.
+#: Upper limit of device memory, more than any node has.
 _MAX_BYTES = 2**60
 
 
-#: Key of a training PEF's metadata that says why it has no evaluation graph, although it needs one.
+#: Key of a training PEF's metadata with the reason for a missing evaluation graph.
 NO_EVALUATION = "no_evaluation_graph"
-#: Key of a PEF's metadata with the values of what it reads, is not zero, and is in no checkpoint: such as tables that a
-#: module computes. A safetensors file by symbol name, in base64.
+#: Key of a PEF's metadata with the nonzero values of tensors that it reads and that checkpoints lack, such as tables
+#: that a module computes: a safetensors file by symbol name, in base64.
 CONSTANTS = "constants"
-#: Key of a PEF's metadata that names what would be there too and is too large: only the program that compiled has it.
+#: Key of a PEF's metadata with the names of such tensors that are too large: only the compiling program has them.
 UNSAVED_STATE = "unsaved_state"
 
 
 class SymbolKind(StrEnum):
-    """Purposes of symbols, and who fills them."""
+    """Purposes of symbols; comments say who writes them."""
 
     INPUT = "input"  # the program, before a run
     PARAMETER = "parameter"  # the program, once; the opt section updates it
@@ -54,7 +54,7 @@ class SymbolKind(StrEnum):
     SEED = "seed"  # incoming gradient of an output: ones, zeros, or what the program set
     GRADIENT = "gradient"  # a bckwd section
     ACTIVATION = "activation"  # a section, for another section
-    PIECE = "piece"  # nobody: rows of a parameter or input, which one of several chips holds
+    PIECE = "piece"  # not written itself: rows of a parameter or input that one of several chips holds
 
 
 class SectionType(StrEnum):
@@ -78,10 +78,10 @@ class Symbol:
     #: dtype that the program sees; the runtime converts on the way in and out.
     host_dtype: str
     region: str
-    #: Of a weight in int8 (or in four bits, as uint8): the symbol with the scale of each row (or of each group of
-    #: ``INT4_GROUP`` elements, see ``Pef.host_shape``). Empty for all others, and in PEFs before format 1.2.
+    #: Symbol with the scales of an int8 weight's rows, or of the groups of ``INT4_GROUP`` elements of a 4-bit weight
+    #: (uint8, see ``Pef.host_shape``). Empty for all others, and in PEFs before format 1.2.
     scale: str = ""
-    #: Of a piece: bytes of its region before it. 0 for all others, and in PEFs before format 1.6.
+    #: Offset in bytes of a piece in its region. 0 for all others, and in PEFs before format 1.6.
     offset: int = 0
 
     @property
@@ -119,7 +119,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A subgraph that is resident on the chip at one time and hands over through device memory."""
+    """A subgraph that is resident on the chip at one time and exchanges values through device memory."""
 
     id: int
     name: str
@@ -129,7 +129,7 @@ class Section:
     kernel: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    #: Names of the traced operators inside.
+    #: Names of its traced operators.
     operators: tuple[str, ...]
     rule: str | None
     heuristic: str
@@ -137,13 +137,14 @@ class Section:
     why: str
     resources: SectionResources
     cost: Cost
-    #: What the heuristic decided, as it gave it: tiling, sharding, factors. Empty in PEFs before format 1.1.
+    #: Decisions of the heuristic: tiling, sharding, factors. Empty in PEFs before format 1.1.
     decisions: Mapping[str, Any] = field(default_factory=dict)
-    #: Most bytes that exist inside one run on the host, beyond inputs and outputs; 0 in PEFs before format 1.2.
+    #: Maximum bytes inside one run on the host, in addition to inputs and outputs; 0 in PEFs before format 1.2.
     scratch_bytes: int = 0
-    #: Output → the input or earlier output whose memory it is in, as a view is. Empty in PEFs before format 1.2.
+    #: Output → the input or earlier output whose memory it shares, such as the base of a view. Empty in PEFs before
+    #: format 1.2.
     shares: Mapping[str, str] = field(default_factory=dict)
-    #: Output that is a view of more than itself → bytes that it keeps. Empty in PEFs before format 1.2.
+    #: Output that is a view of a larger tensor → bytes that it keeps. Empty in PEFs before format 1.2.
     holds: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -157,29 +158,29 @@ class Graph:
     schedule: tuple[int, ...]
     #: Output name -> incoming gradient's symbol, for outputs that can start backward.
     seeds: Mapping[str, str]
-    #: Outputs whose seed is ones unless the program says otherwise.
+    #: Outputs whose seed is ones unless the program sets it.
     losses: tuple[str, ...]
     #: Differentiable symbol -> gradient symbols to add up.
     gradients: Mapping[str, tuple[str, ...]]
-    #: Of an evaluation graph: the training graph whose model it computes in evaluation mode, output for output, on the
-    #: same inputs, parameters and buffers. Empty for all others, and in PEFs before format 1.4.
+    #: For an evaluation graph: its training graph, whose outputs it computes in evaluation mode from the same inputs,
+    #: parameters and buffers. Empty for all others, and in PEFs before format 1.4.
     evaluates: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ChipPlan:
-    """The parts of a PEF over several chips: see ``rdukit.pef.chips`` for what follows from it."""
+    """Placement of a PEF over several chips: ``rdukit.pef.chips`` derives memory and traffic from it."""
 
     count: int
     #: How the model is divided: batch, weight or pipeline.
     how: str
-    #: By section id: the chips that run it, each its own part; none for a section on the host.
+    #: Section id → the chips that run it, each a part; empty for a section on the host.
     sections: tuple[tuple[int, ...], ...]
-    #: Symbol → the parameter or input whose chips hold it too: its gradients and optimizer states.
+    #: Gradient or optimizer state → the parameter or input on whose chips it is.
     follows: Mapping[str, str]
-    #: Parameters and inputs of whose rows each chip holds an equal part.
+    #: Parameters and inputs whose rows are divided equally among the chips.
     divided: tuple[str, ...]
-    #: Operator that every chip computes whole → why.
+    #: Operator that every chip computes whole → reason.
     replicated: Mapping[str, str]
 
 
@@ -195,17 +196,17 @@ class Pef:
     inference: bool
     compiler_version: str
     torch_version: str
-    #: Instruction sets that the native kernels need; empty when there are none.
+    #: Instruction sets that the native kernels need; empty without native kernels.
     cpu_capability: str
     graphs: Mapping[str, Graph]
     symbols: Mapping[str, Symbol]
     sections: tuple[Section, ...]
     #: Run-time scalars and their compiled-in values, such as ``lr``.
     hyperparameters: Mapping[str, float]
-    #: What a later trace must equal; compared field by field to say what differs.
+    #: Description that a later trace must equal, compared field by field to name the difference.
     signature: Mapping[str, Any]
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    #: None on one chip, and in PEFs before format 1.6. ``num_tiles`` are those of all chips.
+    #: None on one chip, and in PEFs before format 1.6. ``num_tiles`` counts the tiles of all chips.
     chips: ChipPlan | None = None
 
     def evaluation_of(self, name: str) -> Graph | None:
@@ -217,7 +218,7 @@ class Pef:
         return tuple(graph for graph in self.graphs.values() if not graph.evaluates)
 
     def host_shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a symbol as the program sees it: a weight in four bits has fewer bytes than elements."""
+        """Return the program's shape of a symbol: a 4-bit weight has fewer bytes than elements."""
         symbol = self.symbols[name]
         if not symbol.scale or symbol.dtype != "uint8":
             return symbol.shape
@@ -234,7 +235,7 @@ class Pef:
 
 
 def pef_to_dict(pef: Pef) -> dict[str, Any]:
-    """Return plain containers, ready for JSON; they share their content with ``pef``, which ``asdict`` would copy."""
+    """Return plain containers, ready for JSON; unlike with ``asdict``, content is shared with ``pef``, not copied."""
     return {
         **_fields_of(pef),
         "graphs": {name: _fields_of(graph) for name, graph in pef.graphs.items()},
@@ -336,7 +337,7 @@ def _check_values(pef: Pef) -> None:
 
 
 def int4_shape(rows: int, width: int) -> tuple[int, int]:
-    """Return the shape of the bytes of a weight [rows, width] in four bits: whole units of ``INT4_UNIT`` elements."""
+    """Return the shape of the bytes of a 4-bit weight [rows, width]: complete units of ``INT4_UNIT`` elements."""
     return rows, -(-width // INT4_UNIT) * INT4_UNIT // 2
 
 
@@ -413,18 +414,18 @@ def _check_evaluation(pef: Pef, graph: Graph) -> None:
         raise PefCorrupt(f"graph {graph.name!r} evaluates {graph.evaluates!r}, which is no graph of as many outputs")
 
 
-#: Longest text and largest whole number: names and sentences, bytes and cycles.
+#: Maximum length of a text, and largest integer (bytes, cycles).
 _MAX_TEXT = 100_000
 _MAX_NUMBER = 2**63
 
 
 def check_types(value: Any, where: str) -> None:
-    """Check every field of a dataclass; those inside it are only looked at for what they are.
+    """Check the type of every field of a dataclass, without checking the fields of nested dataclasses.
 
     Args:
-        where: what the value is, for the message.
+        where: description of the value for the message.
     Raises:
-        PefCorrupt: a field has another type than declared; names the field, the value and the type.
+        PefCorrupt: a field has another type than declared; the message names the field, the value and the type.
     """
     kind: type = type(value)
     for name, is_legal, declared in _declared_fields(kind):
@@ -469,10 +470,10 @@ def _shown(declared: Any) -> str:
 def flatten_paths(paths: Iterable[str]) -> dict[str, str]:
     """Map the path of each tensor to its symbol without the model's name: ``h.0.weight`` → ``h__0__weight``.
 
-    Where several paths would get one name, such as parameter ``a__weight`` and module ``a``'s ``weight``, the one with
-    the most modules keeps it and the others get ``…_1``, ``…_2``, whatever the order of ``paths``.
+    If several paths would get one name, such as parameter ``a__weight`` and module ``a``'s ``weight``, the one with the
+    most modules keeps it, and the others get ``…_1``, ``…_2``, independently of the order of ``paths``.
 
-    Source: SDK reference 20. The numbers of clashing names are ours; the vendor's programs have none.
+    Source: SDK reference 20. The numbers of conflicting names are ours; the vendor's programs have no conflicts.
     """
     given = list(dict.fromkeys(paths))
     flat = {path: path.replace(".", "__") for path in given}

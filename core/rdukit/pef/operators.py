@@ -1,12 +1,12 @@
-"""The operators that a PEF may name, and their arguments: a PEF comes from anywhere, and is data.
+"""The operators that a PEF may name, and their arguments: a PEF is untrusted data.
 
-``operators.txt`` has a line for each operator that the compiler emits, and no other can be reached::
+``operators.txt`` has a line for each operator that the compiler emits; all others are refused::
 
     aten.add.Tensor self:tensor other:tensor | alpha:scalar=
 
-First the parameters in order, behind the bar those that are given by name; ``=`` marks what has a default. Kinds are
-those of torch's schemas; ``[]`` is a list, ``?`` may be absent. Texts are words (``WORDS``), and nothing can be a file,
-a storage, or a generator of random numbers. ``scripts/pef_operators.py`` writes the lines; to add an operator, add its
+Positional parameters come before the bar, keyword parameters after it; ``=`` marks a default. Kinds are those of
+torch's schemas; ``[]`` is a list, ``?`` may be absent. Texts are words (``WORDS``); files, storages and random
+generators are not allowed. ``scripts/pef_operators.py`` writes the lines; to add an operator, add its
 name with the reason in the change.
 """
 
@@ -21,10 +21,10 @@ from rdukit.errors import PefCorrupt, PefNotAllowed
 from rdukit.pef.kernel import Argument, KernelGraph, KernelNode, Ref, Special, parse_operator
 from rdukit.pef.model import ITEM_BYTES
 
-#: Takes one tensor out of several; not an operator of any library.
+#: Selects one of several tensors; it does not belong to a library.
 GETITEM: Final = "getitem"
 
-#: Namespaces that torch registers itself (2.13). Operators of all others belong to a program's own libraries.
+#: Namespaces that torch registers itself (2.13). Other namespaces belong to a program's own libraries.
 TORCH_NAMESPACES: Final = frozenset(
     "_c10d_functional _c10d_functional_autograd _dtensor _inductor_test _native _quantized _test aten c10d "
     "c10d_functional debug_mode_ops debugprims export flex_lib fsdp inductor inductor_prims mkl mkldnn "
@@ -32,7 +32,7 @@ TORCH_NAMESPACES: Final = frozenset(
     "static_runtime streams symm_mem rdukit".split()
 )
 
-#: OperatorParameter → the words that it may be. Torch has no other parameters of text in the operators of the list.
+#: Text parameter → its allowed words. The listed operators of torch have no other text parameters.
 WORDS: Final[Mapping[str, frozenset[str]]] = {
     "approximate": frozenset({"none", "tanh"}),
     "driver": frozenset({"gesvd", "gesvdj", "gesvda", "gels", "gelsy", "gelsd", "gelss"}),
@@ -48,7 +48,7 @@ WORDS: Final[Mapping[str, frozenset[str]]] = {
     "UPLO": frozenset({"L", "U"}),
     "interpolation": frozenset({"linear", "lower", "higher", "midpoint", "nearest"}),
 }
-#: Parameters of text that is no word: Einstein's notation, where a program asked for a condition, names in messages.
+#: Parameters of free text: Einstein's notation, locations of conditions in a program, names in messages.
 TEXTS: Final[Mapping[str, re.Pattern[str]]] = {
     "equation": re.compile(r"[a-zA-Z.,\- >]{0,200}"), "asked": re.compile(r".{0,2000}", re.DOTALL),
     "api_name": re.compile(r"[a-z_.]{1,60}"),
@@ -67,20 +67,20 @@ class OperatorParameter(NamedTuple):
     """A parameter of an operator."""
 
     name: str
-    #: As in the file: ``tensor``, ``int[]``, ``float?``.
+    #: Kind as in the file: ``tensor``, ``int[]``, ``float?``.
     kind: str
     has_default: bool
 
 
 class OperatorSignature(NamedTuple):
-    """An operator's parameters: in order, then by name alone."""
+    """An operator's parameters: positional, then keyword."""
 
     positional: tuple[OperatorParameter, ...]
     named: tuple[OperatorParameter, ...]
 
 
 def operator_lines() -> dict[str, str]:
-    """Return the list of operators, each with its line after the name."""
+    """Return the operators, each with its line after the name."""
     return dict(_lines())
 
 
@@ -104,10 +104,10 @@ def foreign_operators(graph: KernelGraph) -> set[str]:
 
 
 def check_operators(graph: KernelGraph) -> None:
-    """Check that every operator of a kernel is in the list, or foreign, and takes its arguments.
+    """Check that every operator of a kernel is in the list, or foreign, and that its arguments are valid.
 
     Raises:
-        PefNotAllowed: an operator is not. PefCorrupt: an argument is missing, too many, or of another kind.
+        PefNotAllowed: an operator is not allowed. PefCorrupt: an argument is missing, superfluous, or of another kind.
     """
     for node in graph.nodes:
         if node.op == GETITEM:
@@ -130,7 +130,7 @@ def check_values(graph: KernelGraph, hyperparameters: Mapping[str, float]) -> No
     """Check the dtypes and shapes of a kernel's inputs, and that its run-time scalars are the PEF's.
 
     Raises:
-        PefCorrupt: one is not.
+        PefCorrupt: a dtype, shape or scalar is invalid.
     """
     for spec in graph.inputs:
         is_legal = spec.dtype in ITEM_BYTES and len(spec.shape) == len(spec.stride)
@@ -234,7 +234,7 @@ def _special(kind: str) -> Callable[[Argument], bool]:
     return lambda argument: isinstance(argument, Special) and argument.kind == kind and argument.text in _SPECIALS[kind]
 
 
-#: A number may stand where a tensor is wanted: torch makes one of it.
+#: Kinds accepted for a tensor: torch converts numbers.
 _PLAIN: Final[Mapping[str, Callable[[Argument], bool]]] = {
     "tensor": lambda argument: isinstance(argument, Ref) or _is_number(argument),
     "scalar": lambda argument: isinstance(argument, Ref) or _is_number(argument),

@@ -1,8 +1,8 @@
 """A PEF's sections and fusions as an SVG picture. Pure; standard library only.
 
 Sections are boxes from top to bottom in schedule order, in a column for each type; a box names its operators, the rule
-or heuristic that made it and its projected time. Lines are what one section hands to a later one through device
-memory, with the bytes. Colours follow the viewer's light or dark scheme. Source: ours.
+or heuristic that chose it and its projected time. Lines are values that a section passes to a later one through device
+memory, with their bytes. Colours follow the viewer's light or dark scheme. Source: ours.
 """
 
 from collections.abc import Sequence
@@ -23,10 +23,10 @@ MARGIN: Final = 24
 MAX_OPERATORS: Final = 12
 _CHARACTERS: Final = 42
 
-#: Symbols that hold data of a step, not weights: only these are drawn as lines.
+#: Kinds of symbols that are drawn as lines: data of a step, not weights.
 _HANDED_OVER: Final = frozenset({SymbolKind.ACTIVATION, SymbolKind.OUTPUT, SymbolKind.GRADIENT})
 
-#: Columns, left to right; a type that is absent has none.
+#: Columns, left to right; absent types have no column.
 _COLUMNS: Final = (
     (SectionType.FWD, "forward (fwd)"), (SectionType.BCKWD, "backward (bckwd)"),
     (SectionType.GRADNORM, "gradient norm (gradnorm)"), (SectionType.REDUCE, "reduce"),
@@ -47,7 +47,7 @@ _DARK: Final = """\
 
 @dataclass(frozen=True, slots=True)
 class SectionBox:
-    """A section in its place; pixels. ``lines`` are CSS class and text."""
+    """A section's box, in pixels. ``lines``: CSS class and text of each."""
 
     section: Section
     x: int
@@ -58,7 +58,7 @@ class SectionBox:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """``symbols`` that section ``source`` makes and the later ``target`` reads, with their bytes together."""
+    """``symbols`` that section ``source`` writes and the later ``target`` reads, with their total bytes."""
 
     source: int
     target: int
@@ -93,7 +93,7 @@ def draw_pef(pef: Pef) -> str:
 
 
 def find_edges(pef: Pef, graph: Graph) -> list[Edge]:
-    """Find what scheduled sections hand to later ones: one edge a pair, activations, outputs and gradients only."""
+    """Find the edges between scheduled sections, one for each pair: only activations, outputs and gradients."""
     made_by: dict[str, int] = {}
     edges: list[Edge] = []
     for number in graph.schedule:
@@ -109,7 +109,7 @@ def find_edges(pef: Pef, graph: Graph) -> list[Edge]:
 
 
 def _place(pef: Pef, graph: Graph, top: int) -> tuple[list[SectionBox], int, int]:
-    """Place boxes. Returns them, and the lowest and rightmost pixel; each type starts at the top of its column."""
+    """Place boxes, each type from the top of its column; return them with the lowest and rightmost pixel."""
     sections = [pef.sections[number] for number in graph.schedule]
     present = [kind for kind, _ in _COLUMNS if any(s.type is kind for s in sections)]
     next_y = dict.fromkeys(present, top + 8)
@@ -155,7 +155,7 @@ def _line(source: SectionBox, target: SectionBox, edge: Edge) -> str:
 
 
 def _path(source: SectionBox, target: SectionBox) -> str:
-    """Route a line: straight down to the next box, round the right side to a later one, or into another column."""
+    """Route a line: straight down to the next box, around the right side to a later one, or into another column."""
     if source.x == target.x:
         if target.y - (source.y + source.height) <= ROW_GAP:
             x = source.x + BOX_WIDTH // 2

@@ -1,11 +1,10 @@
-"""Signatures of the PEFs that this installation made: a native library is code, and is trusted like a program.
+"""Signatures of this installation's PEFs: a native library is code, and needs the same trust as a program.
 
-An installation has a secret key in its home folder; what it compiles is signed with it. A PEF that came from
-elsewhere runs from its portable kernels instead.
+An installation signs its PEFs with a secret key in its home folder. A PEF from elsewhere runs from its portable kernels
+instead.
 
-What runs for somebody who is not trusted has a home folder of its own, with a key that is derived from the
-installation's (``write_derived_key``). Whatever is signed there is trusted there and nowhere else, so that nobody has
-to keep the key from the code that runs there.
+Code of an untrusted owner has a separate home folder, with a key that is derived from the installation's
+(``write_derived_key``). Its signatures are trusted only in that folder, so the key need not be hidden from that code.
 """
 
 import contextlib
@@ -27,17 +26,19 @@ _SIGNATURE: Final = "signature"
 
 
 def key_path(home: Path | None = None) -> Path:
-    """Return the path of an installation's key, by default this one's; only its owner can read it."""
+    """Return the path of an installation's key, by default this one's; only the owner of the folder can read it."""
     return (home or home_folder()) / "kernels" / "trust.key"
 
 
 def sign(index: Mapping[str, Any]) -> str:
-    """Sign a PEF's index, and by its digests all entries, with this installation's key, which is made on first use."""
+    """Sign a PEF's index, and by its digests all entries, with this installation's key, which is created on first
+    use.
+    """
     return _signature(_own_key(), index)
 
 
 def is_trusted(index: Mapping[str, Any]) -> bool:
-    """Return whether the index has a signature that this installation made for exactly this index."""
+    """Return whether the index has this installation's valid signature."""
     mend_home()
     try:
         key = key_path().read_bytes()
@@ -50,18 +51,18 @@ def is_trusted(index: Mapping[str, Any]) -> bool:
 
 
 def derive_key(owner: str) -> bytes:
-    """Derive the key of what runs for ``owner``, always the same one.
+    """Derive the key of an owner's code; it is always the same.
 
-    The installation's key cannot be told from it, nor another owner's.
+    Neither the installation's key nor another owner's can be computed from it.
 
     Args:
-        owner: who it is, unlike all others: ``tenant:<id>``.
+        owner: unique name, ``tenant:<id>``.
     """
     return hmac.new(_own_key(), b"key of " + owner.encode(), "sha256").digest()
 
 
 def write_derived_key(home: Path, owner: str) -> None:
-    """Give the home folder of what runs for ``owner`` its key. Nobody else may be able to write there."""
+    """Write the key of ``owner`` to the home folder of its code, which other users must not be able to write."""
     derived = derive_key(owner)
     make_folder(home.parent)
     home.mkdir(mode=PRIVATE, exist_ok=True)

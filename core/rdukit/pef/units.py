@@ -14,15 +14,15 @@ from rdukit.files.atomic import sha256_of
 from rdukit.pef.kernel import KernelGraph, kernel_from_json
 from rdukit.pef.model import Section, SectionType
 
-#: Where an input of a backward comes from: ``("input", n)`` or ``("output", n)`` of its forward; None: elsewhere.
+#: Source of a backward's input: ``("input", n)`` or ``("output", n)`` of its forward; None: elsewhere.
 Source = tuple[str, int] | None
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A section's kernels as they run together.
+    """A section's kernels, which run together.
 
-    ``sources``: of each input of ``backward``; gradients that arrive and sums so far come from elsewhere.
+    ``sources``: source of each input of ``backward``; arriving gradients and sums so far come from elsewhere.
     """
 
     forward: KernelGraph
@@ -36,16 +36,16 @@ class Unit:
 
     @cached_property
     def kernel_digests(self) -> tuple[str, ...]:
-        """Digests of the kernels, found once: each goes through all of a kernel."""
+        """Digests of the kernels, cached, because each one reads a complete kernel."""
         return tuple(kernel.digest() for kernel in self.kernels)
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of its kernels and of how they are joined."""
+        """SHA-256 of its kernels and their connections."""
         return sha256_of(" ".join([*self.kernel_digests, json.dumps(self.sources)]).encode())
 
     def to_json(self) -> bytes:
-        """Return what ``unit_from_json`` reads."""
+        """Return the JSON that ``unit_from_json`` reads."""
         kernels = [json.loads(kernel.to_json()) for kernel in self.kernels]
         return json.dumps({"kernels": kernels, "sources": self.sources}).encode()
 
@@ -63,10 +63,10 @@ def unit_from_json(data: bytes) -> Unit:
 
 
 def find_units(sections: Iterable[Section], kernels: Mapping[str, KernelGraph]) -> dict[str, Unit]:
-    """Return the units of a PEF by digest; equal sections make one.
+    """Return the units of a PEF by digest; equal sections share one.
 
     Args:
-        kernels: by digest.
+        kernels: digest → kernel.
     """
     listed = list(sections)
     backwards = {(s.graph, s.name): s for s in listed if s.type is SectionType.BCKWD}
@@ -91,22 +91,22 @@ def _source_of(symbol: str, forward: Section) -> Source:
 
 
 class Outcome(StrEnum):
-    """Answer of a comparison of native kernels with portable ones."""
+    """Result of a comparison of native kernels with portable ones."""
 
     RIGHT = "right"
-    #: They differ, crash, hang or write where they must not.
+    #: The native kernels differ, crash, hang, or write outside their memory.
     REFUSED = "refused"
-    #: They could not be compared.
+    #: The kernels could not be compared.
     NOT_JUDGED = "not-judged"
 
 
 @dataclass(frozen=True, slots=True)
 class KernelVerdict:
-    """Knowledge of a unit's native kernels, and from which inputs it comes."""
+    """Verdict on a unit's native kernels, and the inputs that it is based on."""
 
     outcome: Outcome
     reason: str = ""
-    #: Sets of inputs that both sides computed, and those that the portable form refused.
+    #: Number of sets of inputs that both forms computed, and of sets that the portable form refused.
     sets: int = 0
     dropped: int = 0
 
@@ -117,12 +117,12 @@ class KernelVerdict:
 
     @property
     def complaint(self) -> str:
-        """Return why native kernels that are not right are not used."""
+        """Return the reason why the native kernels are not used."""
         fault = "differ" if self.outcome is Outcome.REFUSED else "could not be compared"
         return f"its native kernels {fault}: {self.reason}"
 
     def to_json(self) -> str:
-        """Return what ``verdict_from_json`` reads."""
+        """Return the JSON that ``verdict_from_json`` reads."""
         return json.dumps(asdict(self))
 
     def __str__(self) -> str:
@@ -130,12 +130,12 @@ class KernelVerdict:
         return f"{self.outcome.value}: {self.reason}" if self.reason else f"{self.outcome.value}: {tried}"
 
 
-#: Key of a PEF's metadata: what the check says of each kernel, by digest.
+#: Key of a PEF's metadata with the check's verdict on each kernel, by digest.
 KERNEL_CHECK = "kernel_check"
 
 
 def describe_verdicts(units: Mapping[str, Unit], verdicts: Mapping[str, KernelVerdict]) -> dict[str, str]:
-    """Return what verdicts say of each kernel, for a PEF's metadata: of several units' kernel the worst."""
+    """Return the verdict on each kernel for a PEF's metadata; a kernel of several units gets the worst one."""
     worst: dict[str, KernelVerdict] = {}
     for digest, verdict in sorted(verdicts.items()):
         for kernel in units[digest].kernel_digests:
@@ -152,7 +152,7 @@ def verdict_from_json(data: str | bytes) -> KernelVerdict:
     """Read a verdict.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the JSON is not a verdict.
     """
     value = json.loads(data)
     try:

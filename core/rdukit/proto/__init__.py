@@ -1,1 +1,1 @@
-"""Wire definitions and the Python code generated from them by ``make proto`` (a test watches that they agree)."""
+"""Wire definitions and the Python code generated from them by ``make proto`` (a test compares them)."""

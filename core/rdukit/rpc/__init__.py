@@ -1,1 +1,1 @@
-"""What all gRPC servers share."""
+"""Building blocks of all gRPC servers."""

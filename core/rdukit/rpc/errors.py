@@ -1,7 +1,7 @@
 """Errors over gRPC: status, ``grpc-status-details-bin`` and ``rdukit-error-bin``; handlers that end calls with them.
 
-gRPC's own server answers a message that cannot be decoded with ``UNKNOWN``, as if the server had broken; a strict
-handler says that the caller is wrong. Source: google.rpc's ``status.proto`` and ``error_details.proto``: ``ErrorInfo``
+gRPC's own server answers a message that cannot be decoded with ``UNKNOWN``, as if the server had failed; a strict
+handler reports an error of the caller. Source: google.rpc's ``status.proto`` and ``error_details.proto``: ``ErrorInfo``
 names the error for machines, ``BadRequest`` the wrong fields.
 """
 
@@ -24,11 +24,11 @@ ERROR_METADATA: Final = "rdukit-error-bin"
 STATUS_METADATA: Final = "grpc-status-details-bin"
 DOMAIN: Final = "rdukit.dev"
 #: Bytes of each part on the wire. Clients take 8 KiB of metadata in all by default, names, base64 and (in the message)
-#: percent signs for what is not ASCII included; a call with more ends as RESOURCE_EXHAUSTED, whatever it was.
+#: percent-encoding included; a larger response ends as RESOURCE_EXHAUSTED.
 _MESSAGE_BYTES: Final = 1200
 _STATUS_BYTES: Final = 2100
 _BODY_BYTES: Final = 1900
-#: Of one value or one field's fault among others.
+#: Maximum bytes of one value, or of one field's fault.
 _VALUE_BYTES: Final = 200
 _FAULT_BYTES: Final = 500
 _CUT: Final = "..."
@@ -42,7 +42,7 @@ def status_code_of(error: RdukitError) -> grpc.StatusCode:
 
 
 def fields_of(error: RdukitError) -> list[tuple[str, str]]:
-    """Return the fields of the request that are wrong, each with why."""
+    """Return the wrong fields of the request, each with the reason."""
     faults = error.detail.get("faults")
     if isinstance(faults, list):
         return [(str(f["at"]), str(f["message"])) for f in faults if isinstance(f, dict) and "at" in f]
@@ -84,7 +84,7 @@ def status_of(error: RdukitError) -> Status:
 
 
 def refusal_of(error: RdukitError) -> Refusal:
-    """Return the error as it goes over the wire, short enough for any client."""
+    """Return the wire form of the error, short enough for any client."""
     message = _fit(error.message, _MESSAGE_BYTES)
     detail = as_words(error.detail)
     body = _body(error, message, detail)
@@ -104,7 +104,7 @@ async def refuse(context: Context, error: RdukitError) -> NoReturn:
 
 
 async def only_known(events: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
-    """Yield ``events``; end the call in order when they raise an error of ours."""
+    """Yield ``events``; end the call with its status if they raise an rdukit error."""
     try:
         async for event in events:
             yield event
@@ -118,7 +118,7 @@ def _body(error: RdukitError, message: str, detail: object) -> bytes:
 
 
 def _fit(text: str, limit: int) -> str:
-    """Cut ``text`` to ``limit`` bytes of a header, where most bytes are percent-encoded."""
+    """Truncate ``text`` to ``limit`` bytes of a header, in which most bytes are percent-encoded."""
     text = text.encode("utf-8", "replace").decode()
     used, kept = 0, 0
     for number, letter in enumerate(text):
@@ -157,7 +157,7 @@ class _Registrar:
         self._server = server
 
     def add_generic_rpc_handlers(self, handlers: object) -> None:
-        """Do nothing: the same methods come by ``add_registered_method_handlers``."""
+        """Do nothing: ``add_registered_method_handlers`` receives the same methods."""
 
     def add_registered_method_handlers(self, service: str, handlers: dict[str, Any]) -> None:
         """Register the methods of ``service``."""

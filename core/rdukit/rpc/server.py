@@ -15,14 +15,14 @@ REFLECTION_V1: Final = "grpc.reflection.v1.ServerReflection"
 
 
 def credentials_of(tls: TlsFiles) -> Any:
-    """Read the server's certificate; with an authority, callers must show one too."""
+    """Read the server's certificate; with an authority, callers also need a certificate."""
     pair = (tls.key.read_bytes(), tls.certificate.read_bytes())
     ca = None if tls.ca is None else tls.ca.read_bytes()
     return grpc.ssl_server_credentials([pair], root_certificates=ca, require_client_auth=ca is not None)
 
 
 def add_reflection(names: Sequence[str], pool: DescriptorPool, server: Any) -> None:
-    """Add reflection, as v1 and as v1alpha, of the services ``names``, whose files ``pool`` has."""
+    """Add reflection, as v1 and as v1alpha, for the services ``names``, whose files are in ``pool``."""
     every = (*names, reflection.SERVICE_NAME, REFLECTION_V1)
     method = grpc.stream_stream_rpc_method_handler(
         reflection.aio.ReflectionServicer(every, pool).ServerReflectionInfo,
@@ -35,14 +35,14 @@ def add_reflection(names: Sequence[str], pool: DescriptorPool, server: Any) -> N
 
 
 def to_struct(values: Mapping[str, object]) -> Struct:
-    """JSON-able values as a ``Struct``; all numbers become doubles."""
+    """Convert JSON values to a ``Struct``; all numbers become doubles."""
     struct = Struct()
     struct.update(values)
     return struct
 
 
 def from_struct(struct: Struct) -> dict[str, object]:
-    """Plain values; numbers without a fraction are ints, all others floats, also those that JSON does not have."""
+    """Convert a ``Struct`` to plain values: whole numbers to int, all others to float, including NaN and infinities."""
     return {name: _plain(value) for name, value in struct.fields.items()}
 
 
@@ -50,7 +50,7 @@ def _plain(value: Value) -> object:
     match value.WhichOneof("kind"):
         case "number_value":
             number = value.number_value
-            # Doubles above may stand for more than one int.
+            # Larger doubles may stand for more than one int.
             return int(number) if number.is_integer() and abs(number) < 1 << 53 else number
         case "string_value":
             return value.string_value

@@ -14,7 +14,7 @@ from typing import Final
 from rdukit.files.atomic import sha256_of
 from rdukit.settings import SANITIZE, resolve
 
-#: Counts up when native kernels are built in another way, so that older libraries, in PEFs and in the cache, are not
+#: Version of the way in which native kernels are built: libraries of other versions, in PEFs and in the cache, are not
 #: used. 9: NaN in large windows of max pooling.
 NATIVE_BUILD: Final = 9
 
@@ -29,12 +29,12 @@ def cpu_signature() -> str:
 
 
 def native_signature() -> str:
-    """Return what a native kernel must have been built for to run here: processor, way of building, sanitizers."""
+    """Return the signature that a native kernel needs to run here: processor, build version, sanitizers."""
     return f"{cpu_signature()}-build{NATIVE_BUILD}{sanitized_suffix()}"
 
 
 def sanitized_suffix() -> str:
-    """Return the suffix of sanitized kernels' names, or nothing: the two kinds never mix."""
+    """Return the suffix of sanitized kernels' names, or an empty string; both kinds are kept separate."""
     return "-sanitized" if resolve(SANITIZE) else ""
 
 
@@ -55,13 +55,12 @@ def has_bf16_instructions() -> bool:
 
 
 def has_avx512_bf16() -> bool:
-    """Return whether the processor has the bf16 instructions that our own bf16 products are written in."""
+    """Return whether the processor has the bf16 instructions of our own bf16 products."""
     return "avx512_bf16" in (cpu_flags() or ())
 
 
 def splittable_threads() -> int:
-    """Return how many threads loops of native kernels are split for: the machine's cores, not this process's, at most
-    8.
+    """Return the number of threads for which loops of native kernels are split: the machine's cores, at most 8.
 
     A run uses as many of them as its lease allows, so a library serves leases of every size.
     """
@@ -74,7 +73,9 @@ def bound_cores() -> int:
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may use: the smaller of its affinity mask and its control groups' quota."""
+    """Return the number of cores that this process may use: the smaller of its affinity mask and its control groups'
+    quota.
+    """
     quota = read_cpu_quota()
     return bound_cores() if quota is None else max(1, min(bound_cores(), math.ceil(quota)))
 
@@ -84,7 +85,7 @@ MEMBERSHIP: Final = Path("/proc/self/cgroup")
 
 
 def read_cpu_quota(cgroup: Path = CGROUP, membership: Path = MEMBERSHIP) -> float | None:
-    """Return how many processors' worth of time the control groups grant this process; None: no limit.
+    """Return this process's CPU quota from its control groups, in processors; None: no limit.
 
     ``docker run --cpus`` and Kubernetes set this limit, which appears neither in the number of processors nor in the
     affinity mask. Threads beyond the quota slow each other down: once a period's quota is used up, the kernel pauses
@@ -105,7 +106,7 @@ def read_cpu_quota(cgroup: Path = CGROUP, membership: Path = MEMBERSHIP) -> floa
 def _folders(cgroup: Path, line: str) -> Iterator[Path]:
     """Yield the groups of a line ``hierarchy:controllers:path`` that may limit the processors' time, the root's first.
 
-    In a container the root that is mounted may be the container's own group, and the path one of the host.
+    In a container, the mounted root may be the container's own group, while the path is the host's.
     """
     _, controllers, path = line.split(":", 2)
     if controllers and "cpu" not in controllers.split(","):

@@ -1,11 +1,10 @@
-"""Fork server: a process that has imported what programs need, and forks one for each request, in milliseconds.
+"""Fork server: a process that has imported the modules of programs, and forks for each request within milliseconds.
 
-It has one thread, an environment of its own, and nothing of anybody's: what a request brings reaches the fork only, so
-the next one finds the server as the first did. Both ends are here. A request is a datagram with descriptors: the
-request itself as JSON in a memfd, a pipe that tells the fork's process id and, when it has ended, its status, then
-stdin, stdout and stderr as one, and whatever else it shall have.
+The server has one thread and its own environment. Data of a request only reaches its fork, so the server's state never
+changes. This module has both ends. A request is a datagram with descriptors: a memfd with the request as JSON, a pipe
+for the fork's process id and later its status, stdin, one descriptor for stdout and stderr, and any others.
 
-The server ends with its client, however that ends, and the forks see it as the end of their parent.
+The server ends with its client in any case, which the forks notice as the end of their parent.
 """
 
 import array
@@ -35,11 +34,11 @@ from rdukit.fence.kernel import set_process_name
 from rdukit.interfaces import Closable
 from rdukit.system.process import is_readable, stop_child
 
-#: In the order in which they come: request, status, stdin, output.
+#: Number of the fixed descriptors, in this order: request, status, stdin, output.
 _FIXED: Final = 4
 _MAX_DESCRIPTORS: Final = 64
 _READY: Final = b"ready"
-#: A process id or a status.
+#: Wire form of a process id or a status.
 _NUMBER_BYTES: Final = 8
 HUGE_BYTES: Final = 2 << 20
 #: Source: madvise(2), include/uapi/asm-generic/mman-common.h.
@@ -48,13 +47,13 @@ _MADV_COLLAPSE: Final = 25
 
 @dataclass(frozen=True, slots=True)
 class ForkRequest:
-    """Request for a fork: what it is to do, and the descriptors that came with it."""
+    """Request for a fork, and the received descriptors."""
 
     body: Mapping[str, Any]
     descriptors: Sequence[int]
     #: Process id of the server.
     server: int
-    #: Descriptors that were open before the first request came; libraries may need them.
+    #: Descriptors that were open before the first request; libraries may need them.
     inherited: frozenset[int]
 
     def close_others(self, kept: Sequence[int] = ()) -> None:
@@ -67,7 +66,7 @@ class ForkRequest:
 def import_for_forks(names: Iterable[str]) -> None:
     """Import the modules that a server's forks share.
 
-    Garbage collection is off meanwhile: it would find hardly anything and take a tenth of the time.
+    Garbage collection is off meanwhile: it would free hardly anything, and take a tenth of the time.
     """
     gc.disable()
     try:
@@ -78,13 +77,12 @@ def import_for_forks(names: Iterable[str]) -> None:
 
 
 def serve_forks(descriptor: int, run: Callable[[ForkRequest], int], are_many: bool = True) -> None:
-    """Serve until the client's end is closed. Call with one thread, after the imports.
+    """Serve until the client's end is closed. Call it after the imports, in a process with one thread.
 
-    Each fork leads a session of its own, has its standard descriptors in place, and calls ``run``, whose result is the
-    fork's exit status.
+    Each fork leads its own session, has its standard descriptors in place, and exits with the result of ``run``.
 
     Args:
-        are_many: whether enough forks are expected to justify a second of preparing the memory that they share.
+        are_many: whether there will be enough forks to justify a second of preparation of shared memory.
     """
     channel = socket.socket(fileno=descriptor)
     channel.setblocking(False)
@@ -93,11 +91,11 @@ def serve_forks(descriptor: int, run: Callable[[ForkRequest], int], are_many: bo
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     statuses: dict[int, int] = {}
-    # Pages that a collection would write to are pages that no fork shares.
+    # A garbage collection would write to pages, which forks then could not share.
     if are_many:
         gc.collect()
     gc.freeze()
-    if are_many:  # a fork copies the entry of each page: of huge ones there are 512 times fewer
+    if are_many:  # a fork copies each page's entry; with huge pages there are 512 times fewer
         collapse_memory()
     with contextlib.suppress(BrokenPipeError):
         channel.send(_READY)
@@ -130,7 +128,7 @@ def serve_forks(descriptor: int, run: Callable[[ForkRequest], int], are_many: bo
 
 
 def run_to_end(run: Callable[[], int]) -> NoReturn:
-    """Call ``run`` and end this process with the status that it returns or exits with.
+    """Call ``run`` and end this process with its status.
 
     Buffers are flushed and atexit functions run. Python's own shutdown is skipped: it would spend a second on tearing
     down torch's modules.
@@ -156,10 +154,10 @@ def run_to_end(run: Callable[[], int]) -> NoReturn:
 
 
 class ForkedProcess:
-    """A fork, as ``subprocess.Popen`` shows a child. Safe in any thread."""
+    """A fork, with an interface like ``subprocess.Popen``. Thread-safe."""
 
     def __init__(self, pid: int, status: int) -> None:
-        """``status``: the pipe's read end, which becomes this object's."""
+        """``status``: the pipe's read end, which this object then owns."""
         self.pid = pid
         self.returncode: int | None = None
         self._status = status
@@ -167,15 +165,15 @@ class ForkedProcess:
         weakref.finalize(self, os.close, status)
 
     def fileno(self) -> int:
-        """Return what becomes readable when it has ended."""
+        """Return a descriptor that becomes readable when the fork has ended."""
         return self._status
 
     def poll(self) -> int | None:
-        """Return its exit status, negative: the signal that killed it; None while it runs."""
+        """Return its exit status, or minus the number of the signal that killed it; None while it runs."""
         with self._lock:
             if self.returncode is None and is_readable(self._status):
                 self.returncode = _read_number(self._status)
-                if self.returncode is None:  # the server was killed, and it ends with it
+                if self.returncode is None:  # the server was killed, and the fork ends with it
                     self.returncode = -signal.SIGKILL
             return self.returncode
 
@@ -183,7 +181,7 @@ class ForkedProcess:
         """Return its exit status once it has ended.
 
         Raises:
-            subprocess.TimeoutExpired: it runs after ``timeout`` seconds.
+            subprocess.TimeoutExpired: it still runs after ``timeout`` seconds.
         """
         if self.returncode is None:
             poll = select.poll()
@@ -195,23 +193,23 @@ class ForkedProcess:
         return status
 
     def send_signal(self, number: int) -> None:
-        """Send a signal; nothing happens if it has ended."""
-        # The server reaps it and then tells us: between the two its number is nobody's, for microseconds.
+        """Send a signal; it has no effect if the fork has ended."""
+        # The server reaps the fork before it reports that: for some microseconds, its id is unused.
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """SIGTERM."""
+        """Send SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
 
 class ForkServer(Closable):
-    """The client's end of a server. Safe in any thread."""
+    """The client's end of a server. Thread-safe."""
 
     def __init__(self, channel: socket.socket, process: "subprocess.Popen[bytes] | None" = None, pid: int = 0) -> None:
         """Take over the client's end of a server that is about to serve."""
@@ -226,7 +224,7 @@ class ForkServer(Closable):
         """Start ``command DESCRIPTOR`` as a server, and return at once: it imports meanwhile.
 
         Raises:
-            OSError: it cannot be started.
+            OSError: the command cannot be started.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -242,10 +240,10 @@ class ForkServer(Closable):
 
     @classmethod
     def by_fork(cls, run: Callable[[ForkRequest], int], name: str, output: int | None = None) -> "ForkServer":
-        """Fork this process, which has one thread, into a server with all that it has imported.
+        """Fork this process, which must have one thread, into a server that inherits its imports.
 
         Args:
-            output: its stdout and stderr; None: those of this process.
+            output: stdout and stderr of the server; None: those of this process.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         pid = os.fork()
@@ -264,7 +262,7 @@ class ForkServer(Closable):
         return cls(ours, pid=pid)
 
     def is_ready(self) -> bool:
-        """Return whether a request would be served at once: false while it imports, and after its end."""
+        """Return whether a request would be served at once: False while the server imports, and after its end."""
         with self._lock:
             try:
                 self._is_ready = self._channel.recv(len(_READY)) == _READY
@@ -275,27 +273,27 @@ class ForkServer(Closable):
             return self._is_ready and not self.has_ended()
 
     def has_ended(self) -> bool:
-        """Return whether the server runs no more."""
+        """Return whether the server has ended."""
         if self._process is not None:
             return self._process.poll() is not None
         try:
             return os.waitpid(self.pid, os.WNOHANG)[0] != 0
-        except ChildProcessError:  # an earlier call has seen its end
+        except ChildProcessError:  # an earlier call has found its end
             return True
 
     def fork(
         self, body: Mapping[str, object], output: int, stdin: int | None = None, others: Sequence[int] = ()
     ) -> ForkedProcess:
-        """Fork a process that does what ``body`` says to the server's program.
+        """Fork a process that executes the request ``body``.
 
         Args:
-            body: JSON values; ``name``, of which the kernel keeps 15 letters, is what ``ps -o comm`` shows.
+            body: JSON values; ``name`` is shown by ``ps -o comm``; the kernel keeps 15 letters.
             output: its stdout and stderr.
             stdin: None: the null device.
             others: further descriptors to pass; the program finds their numbers in ``ForkRequest``.
 
         Raises:
-            Unavailable: there is no server any more.
+            Unavailable: the server has ended.
         """
         with contextlib.ExitStack() as stack:
             text = os.memfd_create("request", os.MFD_CLOEXEC)
@@ -324,7 +322,7 @@ class ForkServer(Closable):
         """End the server; its forks see the end of their parent.
 
         Args:
-            at_once: also while it still imports.
+            at_once: end it even while it still imports.
         """
         self._channel.close()
         if self._process is not None:
@@ -334,14 +332,14 @@ class ForkServer(Closable):
 def _open_descriptors() -> list[int]:
     found = []
     for number in [int(name) for name in os.listdir("/proc/self/fd")]:
-        with contextlib.suppress(OSError):  # the listing's own, which is closed by now
+        with contextlib.suppress(OSError):  # the descriptor of the listing, which is closed already
             os.fstat(number)
             found.append(number)
     return found
 
 
 def _receive(channel: socket.socket) -> list[int] | None:
-    """Return a request's descriptors; None: the client has gone."""
+    """Receive a request's descriptors; None: the client has gone."""
     room = socket.CMSG_SPACE(_MAX_DESCRIPTORS * array.array("i").itemsize)
     text, ancillary, _, _ = channel.recvmsg(16, room, socket.MSG_CMSG_CLOEXEC)
     found = array.array("i")
@@ -389,7 +387,7 @@ def _read_number(descriptor: int) -> int | None:
 
 
 def collapse_memory(maps: Path = Path("/proc/self/maps")) -> int:
-    """Put what this process has written to its private memory into huge pages. Returns how many bytes they hold.
+    """Move this process's written private memory into huge pages; return their bytes.
 
     Memory stays unchanged if the kernel does not support this. Partly used pages are padded with zeros, so a process
     grows by a few percent.
@@ -415,5 +413,5 @@ def find_private_memory(maps: str) -> list[tuple[int, int]]:
 
 
 def huge_pages_in(begin: int, end: int) -> range:
-    """Return the addresses of the whole huge pages in a range (pure)."""
+    """Return the addresses of the complete huge pages in a range (pure)."""
     return range(-(-begin // HUGE_BYTES) * HUGE_BYTES, end // HUGE_BYTES * HUGE_BYTES, HUGE_BYTES)

@@ -2,7 +2,7 @@
 
 ``python -m rdukit.system.hang_guard PATIENCE_S CHECK…`` runs the command CHECK and exits like it. A check that does not
 end within ``CHECK_S``, or ends with ``STUCK``, means that the part hangs. If it hangs for ``PATIENCE_S`` after it was
-healthy once, the children of process 1 are killed: process 1 is an init, which ends with them, and the container too.
+healthy once, the children of process 1 are killed. Process 1 is an init, which then ends, and the container with it.
 Engines restart containers that have exited, but not unhealthy ones. Parts that are down or not ready are left alone.
 
 Source: ours.
@@ -24,7 +24,7 @@ from typing import Final
 
 #: Seconds that a check may take.
 CHECK_S: Final = 4.0
-#: Exit status of a check that says itself that the part is stuck.
+#: Exit status of a check that reports a hung part.
 STUCK: Final = 3
 
 
@@ -32,24 +32,24 @@ class CheckOutcome(StrEnum):
     """Results of one check."""
 
     HEALTHY = "healthy"
-    #: It answers, or is not up yet.
+    #: The part answers, or has not started yet.
     UNHEALTHY = "unhealthy"
     HUNG = "hung"
 
 
 @dataclass(frozen=True, slots=True)
 class GuardState:
-    """The memory of a guard between two checks."""
+    """State of a guard between two checks."""
 
     was_healthy: bool = False
-    #: Monotonic time at which the first of the last checks began that found the part hung.
+    #: Monotonic time at the start of the first of the latest successive failed checks.
     hung_since: float | None = None
 
 
 def next_guard_state(
     state: GuardState, outcome: CheckOutcome, began: float, now: float, patience_s: float
 ) -> tuple[GuardState, bool]:
-    """Return the state after a check that ``began`` and has ended ``now``, and whether to end the part (pure)."""
+    """Return the state after a check that ``began`` and has ended ``now``, and whether to kill the part (pure)."""
     if outcome is not CheckOutcome.HUNG:
         return GuardState(state.was_healthy or outcome is CheckOutcome.HEALTHY), False
     since = began if state.hung_since is None else state.hung_since
@@ -57,7 +57,7 @@ def next_guard_state(
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit status of the check."""
+    """Run the check; return its exit status."""
     if len(arguments) < 2 or not arguments[0].isdecimal():
         print("usage: python -m rdukit.system.hang_guard PATIENCE_S CHECK…", file=sys.stderr)
         return 2
@@ -95,7 +95,9 @@ def _read(memory: Path) -> GuardState:
 
 
 def _children_of_init() -> list[int]:
-    """List the processes that process 1 of this container started; checks are started from outside, and are none."""
+    """List the processes that process 1 of this container started; checks, which are started from outside, are not
+    among them.
+    """
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):

@@ -1,4 +1,4 @@
-"""Lazy face of a package: public names whose modules are imported when one of them is first used."""
+"""Lazy public names of a package: the module of a name is imported when the name is first used."""
 
 import importlib
 import sys
@@ -13,7 +13,7 @@ def lazy_face(package: str, face: Mapping[str, str]) -> tuple[Callable[[str], An
 
     Args:
         package: the package's ``__name__``.
-        face: module to the names that the package takes from it, separated by spaces.
+        face: module → its public names, separated by spaces.
     """
     origins = {name: module for module, names in face.items() for name in names.split()}
 

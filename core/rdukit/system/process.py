@@ -1,6 +1,6 @@
-"""Control of this process and its children: ends with the parent, starts, stops, libraries, garbage, logs. Linux.
+"""Control of this process and its children: parent death, start, stop, libraries, garbage collection, logs. Linux.
 
-Facts of any process from ``/proc`` are here, too.
+It also reads facts of any process from ``/proc``.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from rdukit.settings import JSON, LOG_FORMAT, LOG_LEVEL, resolve
 
 
 class Child(Protocol):
-    """A child process, as ``subprocess`` has it."""
+    """Interface of a child process, as in ``subprocess``."""
 
     def terminate(self) -> None: ...
     def kill(self) -> None: ...
@@ -32,7 +32,7 @@ class Child(Protocol):
 
 
 def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
-    """Get signal ``number`` when the parent, whose process id is ``parent``, ends; end at once if it already has.
+    """Receive signal ``number`` when the process ``parent`` ends; if it has ended already, end at once.
 
     The kernel sends the signal when the *thread* that started this process ends, even if the parent lives on. A process
     with one thread may call this between fork and exec.
@@ -43,10 +43,10 @@ def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> Non
 
 
 def lower_priority(by: int) -> None:
-    """Let other processes go first: add ``by`` to this process's niceness, and to that of the session that it leads.
+    """Lower the priority: add ``by`` to the niceness of this process and of the session that it leads.
 
-    Kernels with autogroups compare niceness within a session only, and sessions by a niceness of their own, which a
-    fence may keep from being set.
+    Kernels with autogroups compare niceness only within a session, and sessions by a separate niceness, which a fence
+    may make read-only.
     """
     os.nice(by)
     if by and os.getsid(0) == os.getpid():
@@ -58,12 +58,12 @@ def start_child(
     command: Sequence[str], stdout: IO[bytes] | int, environment: Mapping[str, str], *,
     stderr: IO[bytes] | int | None = None, pass_fds: Sequence[int] = (),
 ) -> "subprocess.Popen[bytes]":  # fmt: skip
-    """Start a program in a session of its own, without stdin, that gets SIGTERM when this process ends.
+    """Start a program in a new session, without stdin; it receives SIGTERM when this process ends.
 
     The caller must have one thread, since Python code runs between fork and exec. Pipes are unbuffered.
 
     Args:
-        stderr: where errors go; None: to this process's stderr.
+        stderr: target of its stderr; None: this process's stderr.
     """
     parent = os.getpid()
     return subprocess.Popen(
@@ -74,7 +74,7 @@ def start_child(
 
 
 def stop_child(child: Child, grace_s: float, *, ask: bool = True, kill: Callable[[], object] | None = None) -> bool:
-    """Terminate a child and wait for its exit. Returns whether it exited within ``grace_s`` seconds.
+    """Terminate a child and wait for its exit; return whether it exited within ``grace_s`` seconds.
 
     Args:
         ask: whether to send SIGTERM first; False if the child is already ending for another reason. kill: function that
@@ -94,10 +94,10 @@ def stop_child(child: Child, grace_s: float, *, ask: bool = True, kill: Callable
 def end_group_with_parent(parent: int) -> None:
     """Kill this process and the process group that it leads as soon as the process ``parent`` has ended.
 
-    What this process started ends with it. Unlike ``die_with_parent`` it does not matter which thread of the parent
-    started this process; a thread of this one waits.
+    Its children end with it. Unlike ``die_with_parent``, this does not depend on the parent's thread: a thread of this
+    process waits.
     """
-    assert os.getpgrp() == os.getpid(), "of a group that is somebody else's nothing may be killed"
+    assert os.getpgrp() == os.getpid(), "a group with another leader must not be killed"
     try:
         descriptor = os.pidfd_open(parent)
     except ProcessLookupError:
@@ -115,7 +115,7 @@ def end_group_with_parent(parent: int) -> None:
 
 
 def is_readable(descriptor: int) -> bool:
-    """Return whether a pipe or socket has something to read now, or has ended."""
+    """Return whether a pipe or socket is readable now, or has ended."""
     poll = select.poll()  # select would refuse numbers above 1,023
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(0))
@@ -141,12 +141,14 @@ def gc_paused() -> Iterator[None]:
 def load_library(library: bytes, name: str) -> ctypes.CDLL:
     """Load a library from memory; ``name`` is its name in the process's maps.
 
-    Folders for temporary files are often mounted ``noexec``, in containers above all, and nothing there can be loaded.
+    Folders for temporary files are often mounted ``noexec``, especially in containers: libraries there cannot be
+    loaded.
 
     Raises:
-        OSError: it is no library, or one that this process cannot load.
+        OSError: this process cannot load the library.
     """
-    # The descriptor stays open: the system's loader takes a path that it has seen for the library it knows.
+    # The descriptor stays open: otherwise its path would be reused, and the loader would return the library that it
+    # knows by this path.
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
     with os.fdopen(os.dup(descriptor), "wb") as stream:
         stream.write(library)
@@ -158,7 +160,7 @@ _FORMAT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 
 def configure_logging(level: str | None = None, file: Path | None = None) -> None:
-    """Send rdukit's log to stderr, and to ``file`` as well if given; calling again replaces the former set-up.
+    """Send rdukit's log to stderr, and to ``file`` as well if given; a second call replaces the first configuration.
 
     One event a line, ids as key=value; with ``log.format`` json an object a line.
     """
@@ -181,7 +183,7 @@ def configure_logging(level: str | None = None, file: Path | None = None) -> Non
         handler._rdukit = True  # type: ignore[attr-defined]
         root.addHandler(handler)
     root.setLevel(resolve(LOG_LEVEL, level).upper())
-    # It has a line for each request: four a second while a worker waits for a pod.
+    # It would log each request: four a second while a worker waits for a pod.
     logging.getLogger("httpx").setLevel(logging.NOTSET if root.level <= logging.DEBUG else logging.WARNING)
 
 
@@ -199,12 +201,12 @@ class ProcessFacts:
 
     @property
     def is_running(self) -> bool:
-        """Return whether it lives; one that has ended stays until its parent has asked how."""
+        """Return whether it runs; an ended process stays listed until its parent has reaped it."""
         return self.state not in {"Z", "X"}
 
 
 def read_facts(pid: int) -> ProcessFacts | None:
-    """Read facts of a process; None when it is gone.
+    """Read facts of a process; None if it is gone.
 
     Raises:
         OSError: its facts cannot be read; it may be running.

@@ -1,1 +1,1 @@
-"""What a process tells of itself: spans of traces (``spans``), and log lines with ids (``logs``)."""
+"""Telemetry of a process: spans of traces (``spans``), and log lines with ids (``logs``)."""

@@ -1,4 +1,4 @@
-"""Log lines as JSON, one object a line, with the ids of what they belong to: job, attempt, tenant, request, trace."""
+"""Log lines as JSON, one object a line, with the ids of their job, attempt, tenant, request and trace."""
 
 import json
 import logging
@@ -9,13 +9,13 @@ from datetime import UTC, datetime
 
 from rdukit.telemetry.spans import current_context, service_name
 
-#: Ids of what this code works for. The dict is shared by the tasks and threads of one request.
+#: Ids of the current work. The tasks and threads of one request share the dict.
 _ids: ContextVar[dict[str, str] | None] = ContextVar("log_ids", default=None)
 
 
 @contextmanager
 def log_ids(**ids: str) -> Iterator[None]:
-    """Name what the lines of the block belong to, beside what is named already."""
+    """Add ids to the log lines of the block, in addition to those set already."""
     token = _ids.set({**(_ids.get() or {}), **ids})
     try:
         yield

@@ -1,4 +1,4 @@
-"""Values of traces: a span, and its place in a trace.
+"""Values of traces: a span, and its position in a trace.
 
 Source: OpenTelemetry's specification of traces and OTLP.
 """
@@ -12,7 +12,7 @@ Attribute = str | int | float | bool
 
 @dataclass(frozen=True, slots=True)
 class SpanContext:
-    """Place in a trace: 32 and 16 hexadecimal digits, and whether the trace is sent to a collector."""
+    """Position in a trace: ids of 32 and 16 hexadecimal digits, and whether the trace is sent to a collector."""
 
     trace_id: str
     span_id: str
@@ -27,7 +27,7 @@ class SpanKind(IntEnum):
 
 @dataclass(slots=True)
 class Span:
-    """Span. Times are nanoseconds since 1970; ``error`` is empty where there was none."""
+    """Span. Times are nanoseconds since 1970; ``error`` is empty if there was none."""
 
     name: str
     context: SpanContext

@@ -1,4 +1,4 @@
-"""Sends spans to a collector with OpenTelemetry's SDK, which batches, tries again, and encodes.
+"""Sends spans to a collector with OpenTelemetry's SDK, which batches, encodes and retries.
 
 Source: OpenTelemetry's environment variables, which the SDK reads: ``OTEL_EXPORTER_OTLP_*`` (protocol, headers,
 certificate, time-out), ``OTEL_BSP_*``, ``OTEL_TRACES_SAMPLER``, ``OTEL_RESOURCE_ATTRIBUTES``, ``OTEL_SERVICE_NAME``.
@@ -44,10 +44,10 @@ FLUSH_MS: Final = 3000
 
 
 class OtlpSink:
-    """Sink that sends sampled spans in batches, from a thread of its own."""
+    """Sink that sends sampled spans in batches, from a separate thread."""
 
     def __init__(self, endpoint: str, service: str) -> None:
-        """Connect to nothing yet.
+        """Prepare the exporter; the first batch connects.
 
         Raises:
             InvalidArgument: the SDK is not installed.
@@ -55,15 +55,15 @@ class OtlpSink:
         name = resolve(TELEMETRY_SERVICE) or f"rdukit-{service}"
         self._resource = Resource.create({"service.name": name, "service.version": __version__})
         self._scope = InstrumentationScope(f"rdukit.{service}", __version__)
-        # Made for its sampler, which it takes from the environment.
+        # Created for its sampler, which it reads from the environment.
         self._sampler = TracerProvider(resource=self._resource, shutdown_on_exit=False).sampler
-        # A collector that is away is told once a batch; that is enough.
+        # One message for each batch about an unreachable collector is enough.
         logging.getLogger("opentelemetry").setLevel(logging.ERROR)
         self._processor = BatchSpanProcessor(_make_exporter(endpoint))
         atexit.register(self.close)
 
     def take(self, span: Span) -> None:
-        """Queue it."""
+        """Queue the span."""
         if span.context.is_sampled:
             self._processor.on_end(to_readable(span, self._resource, self._scope))
 
@@ -73,7 +73,7 @@ class OtlpSink:
         return self._sampler.should_sample(context, int(trace_id, 16), "").decision is Decision.RECORD_AND_SAMPLE
 
     def close(self) -> None:
-        """Send what is queued."""
+        """Send the queued spans."""
         atexit.unregister(self.close)
         self._processor.force_flush(FLUSH_MS)
         self._processor.shutdown()  # type: ignore[no-untyped-call]

@@ -1,6 +1,6 @@
-"""Spans as lines of OTLP in JSON: one span a line, as OpenTelemetry's collector writes files and reads them.
+"""Spans as lines of OTLP in JSON: one span a line, in the file format of OpenTelemetry's collector.
 
-Who reads a file may not trust who wrote it: what is not a span, or is more than was asked for, is left out.
+Readers do not trust a file: lines that are not spans, and lines beyond the limits, are skipped.
 
 Source: OTLP specification, "JSON Protobuf Encoding"; the collector's ``otlpjsonfile`` receiver.
 """
@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from rdukit.telemetry.model import Attribute, Span, SpanContext, SpanKind
 
-#: Longest name and text of a span, and most attributes, that are read from a file.
+#: Maximum length of a name and of a text, and maximum number of attributes, of a span in a file.
 MAX_TEXT: Final = 200
 MAX_ATTRIBUTES: Final = 40
 _HEX: Final = frozenset("0123456789abcdef")
@@ -24,7 +24,7 @@ _MAX_NS: Final = (1 << 63) - 1
 
 
 class SpanFile:
-    """Sink that appends spans to a file, each with one call of the system: a killed process leaves whole lines."""
+    """Sink that appends spans to a file, each with one system call, so that a killed process leaves complete lines."""
 
     def __init__(self, path: Path, service: str) -> None:
         self._path, self._service = path, service
@@ -32,7 +32,7 @@ class SpanFile:
         self._lock = threading.Lock()
 
     def take(self, span: Span) -> None:
-        """Append it; a disk that takes no more loses spans and stops nothing."""
+        """Append the span; a full disk loses spans, but raises no error."""
         line = json.dumps(to_otlp(span, self._service), separators=(",", ":")).encode() + b"\n"
         try:
             with self._lock:
@@ -44,7 +44,7 @@ class SpanFile:
             return
 
     def is_sampled(self, trace_id: str, parent: SpanContext | None) -> bool:
-        """Return True: who asks for a file wants all of it, and others may still be sent the trace."""
+        """Return True: a file gets all spans; other sinks may also get the trace."""
         return parent is None or parent.is_sampled
 
     def close(self) -> None:
@@ -85,7 +85,7 @@ def _value(value: Attribute) -> dict[str, object]:
 
 
 def read_span_file(path: Path, max_spans: int, max_bytes: int) -> list[Span]:
-    """Return the first spans of a file that may be anything; empty where there is none."""
+    """Return the first spans of an untrusted file; empty if it is missing."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -126,7 +126,7 @@ def _spans_in(line: bytes) -> Iterator[object]:
 
 
 def find_span(data: object) -> Span | None:
-    """Return a span from its OTLP in JSON; ``None``: it is not legal (pure)."""
+    """Return a span from its OTLP in JSON; ``None`` if it is malformed (pure)."""
     if not isinstance(data, Mapping):
         return None
     trace_id, span_id, parent_id = data.get("traceId"), data.get("spanId"), data.get("parentSpanId") or ""

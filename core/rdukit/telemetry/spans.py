@@ -1,7 +1,7 @@
-"""Spans of traces, by the data model of OpenTelemetry, and what carries a trace from process to process.
+"""Spans of traces in OpenTelemetry's data model, and the propagation of traces between processes.
 
-A span costs next to nothing where nobody wants it: ``span`` then only looks whether there is a sink. OpenTelemetry's
-SDK is imported where spans are sent somewhere, and nowhere else.
+Without a sink, a span costs almost nothing: ``span`` only checks for one. OpenTelemetry's SDK is imported only if spans
+are sent to a collector.
 
 Source: W3C Trace Context (``traceparent``); OpenTelemetry's specification of traces and of environment variables.
 """
@@ -18,33 +18,33 @@ from typing import Final, Protocol
 from rdukit.settings import TELEMETRY_OTLP_ENDPOINT, TELEMETRY_SPAN_FILE, TELEMETRY_TRACEPARENT, resolve
 from rdukit.telemetry.model import Attribute, Span, SpanContext, SpanKind
 
-#: Name of the header, and in upper case of the variable, that carries a trace.
+#: Name of the header, and in upper case of the variable, that propagates a trace.
 TRACEPARENT: Final = "traceparent"
-#: Services that begin no traces of others: what their environment says is whose work they do.
+#: Programs that continue the trace in their environment, whose work they do.
 PROGRAM: Final = "program"
 BOX: Final = "box"
 _TRACEPARENT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 
 
 class SpanSink(Protocol):
-    """Destination of spans that have ended."""
+    """Destination of ended spans."""
 
     def take(self, span: Span) -> None:
         """Take a span that has ended; never raises."""
 
     def is_sampled(self, trace_id: str, parent: SpanContext | None) -> bool:
-        """Return whether a trace that begins here, or comes from elsewhere by ``parent``, is to be sent."""
+        """Return whether a trace that begins here, or continues from ``parent``, is to be sent."""
 
     def close(self) -> None:
-        """Send what was not sent, for some seconds at most."""
+        """Send pending spans, for some seconds at most."""
 
 
 class _Sinks:
-    """Sinks of this process, opened when the first span asks for them."""
+    """Sinks of this process, opened for the first span."""
 
     def __init__(self) -> None:
         self.service = PROGRAM
-        #: Of a program or a box: what its spans belong to where nothing else says so.
+        #: Default parent of the spans of a program or a box.
         self.parent: SpanContext | None = None
         self.opened: tuple[SpanSink, ...] | None = None
 
@@ -60,7 +60,7 @@ _collected: ContextVar[list[Span] | None] = ContextVar("collected_spans", defaul
 
 
 def configure_telemetry(service: str) -> None:
-    """Open the sinks that the settings name, for a process that is this service; closes the ones before."""
+    """Open the sinks of the settings for this service's process; close the former ones."""
     close_telemetry()
     _sinks.service = service
     _sinks.parent = find_traceparent(resolve(TELEMETRY_TRACEPARENT)) if service in {PROGRAM, BOX} else None
@@ -68,17 +68,17 @@ def configure_telemetry(service: str) -> None:
 
 
 def name_service(service: str) -> None:
-    """Say what this process is, in its log and its spans, whose sinks open when the first one wants them."""
+    """Set this process's service name in log and spans; the first span opens the sinks."""
     _sinks.service = service
 
 
 def service_name() -> str:
-    """Return what this process is: a service, or ``program``."""
+    """Return this process's service name, or ``program``."""
     return _sinks.service
 
 
 def close_telemetry() -> None:
-    """Send what was not sent, and open the sinks again when a span wants one."""
+    """Send pending spans and close the sinks; the next span opens them again."""
     opened, _sinks.opened = _sinks.opened, None
     for sink in opened or ():
         sink.close()
@@ -98,7 +98,7 @@ def _open_sinks(service: str) -> tuple[SpanSink, ...]:
 
 
 def is_traced() -> bool:
-    """Return whether somebody wants spans."""
+    """Return whether spans have a destination."""
     return bool(_sinks.all()) or _collected.get() is not None
 
 
@@ -109,7 +109,7 @@ def current_context() -> SpanContext | None:
 
 @contextmanager
 def within(context: SpanContext | None) -> Iterator[None]:
-    """Let spans and log lines of the block belong to a span, whoever records it."""
+    """Make a span, recorded here or elsewhere, the parent of the block's spans and log lines."""
     token = _current.set(context)
     try:
         yield
@@ -119,7 +119,7 @@ def within(context: SpanContext | None) -> Iterator[None]:
 
 @contextmanager
 def collecting() -> Iterator[list[Span]]:
-    """Gather the spans that end in the block, beside what the sinks get."""
+    """Collect the spans that end in the block, in addition to the sinks."""
     found = list[Span]()
     token = _collected.set(found)
     try:
@@ -137,10 +137,10 @@ def span(
     parent: SpanContext | None = None,
     links: Sequence[SpanContext] = (),
 ) -> Iterator[Span]:
-    """Record the block as a span; where nobody wants spans, nothing is recorded.
+    """Record the block as a span, if spans have a destination.
 
     Args:
-        parent: of a trace that came from elsewhere; ``None``: the span that this code runs in.
+        parent: parent from another process; ``None``: the current span.
     """
     if not is_traced():
         yield Span(name, _NOWHERE)
@@ -170,12 +170,12 @@ def begin_span(
     start_ns: int = 0,
     span_id: str = "",
 ) -> Span:
-    """Begin a span that ``end_span`` ends, as where it does not begin and end in one block.
+    """Begin a span that ``end_span`` ends, for work that does not begin and end in one block.
 
     Args:
-        parent: as ``span`` has it.
-        start_ns: when it began; 0: now.
-        span_id: where it must be known elsewhere, too.
+        parent: as in ``span``.
+        start_ns: start time; 0: now.
+        span_id: id, if others must know it.
     """
     remote = parent
     above = _current.get() if parent is None else parent
@@ -199,13 +199,13 @@ def begin_span(
 
 
 def end_span(begun: Span, end_ns: int = 0) -> None:
-    """End a span, now unless said otherwise, and hand it to whoever wants it."""
+    """End a span, now or at the given time, and pass it to the sinks and collectors."""
     begun.end_ns = max(end_ns or time.time_ns(), begun.start_ns)
     pass_on(begun)
 
 
 def pass_on(ended: Span) -> None:
-    """Hand on a span that has ended, here or in another process."""
+    """Pass on a span that ended here or in another process."""
     collected = _collected.get()
     if collected is not None:
         collected.append(ended)
@@ -219,12 +219,12 @@ def format_traceparent(context: SpanContext) -> str:
 
 
 def find_traceparent(text: str | None) -> SpanContext | None:
-    """Return what a ``traceparent`` says; ``None``: there is none, or it is not legal, and a new trace begins."""
+    """Parse a ``traceparent``; ``None`` if it is missing or malformed, in which case a new trace begins."""
     found = None if text is None else _TRACEPARENT.fullmatch(text.strip()[:256])
     if found is None:
         return None
     version, trace_id, span_id, flags, more = found.groups()
-    # A version to come may say more; its first four parts are what ours are.
+    # A later version may have more parts; its first four are the same as ours.
     if version == "ff" or (version == "00" and more) or not int(trace_id, 16) or not int(span_id, 16):
         return None
     return SpanContext(trace_id, span_id, bool(int(flags, 16) & 1))
