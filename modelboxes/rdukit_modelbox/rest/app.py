@@ -19,7 +19,7 @@ _TAGS: Final = [
     {"name": "box", "description": "Description and health of the box."},
     {"name": "verbs", "description": "Compile, train, preprocess, infer and evaluate."},
     {"name": "inference", "description": "Open Inference Protocol v2."},
-    {"name": "operations", "description": "Operations of verbs: poll, follow, cancel."},
+    {"name": "operations", "description": "Operations, kept in memory while the box runs: poll, follow, cancel."},
 ]
 
 
