@@ -13,7 +13,13 @@ import torch
 from rdukit.errors import InvalidArgument
 from rdukit_runtime.collectives.elastic import check_device, find_own_address, has_ended, open_elastic
 from rdukit_runtime.collectives.group import Collectives
-from rdukit_runtime.collectives.membership import Progress, decide, must_average_again, read_progress, read_verdict
+from rdukit_runtime.collectives.membership import (
+    RankProgress,
+    decide,
+    must_average_again,
+    read_decision,
+    read_rank_progress,
+)
 from sambaflow import samba
 from sambaflow.samba import utils
 from support import FIND_SUPPORT, shows
@@ -311,7 +317,7 @@ def test_two_parts_of_a_group_never_both_go_on(
     former: tuple[int, ...], here: tuple[int, ...], dead: tuple[int, ...], goes_on: bool
 ) -> None:
     verdict = decide("n", former, here, dead, 1)
-    assert read_verdict(verdict.text) == verdict
+    assert read_decision(verdict.text) == verdict
     assert (verdict.members, bool(verdict.refusal)) == (here, not goes_on)
     rest = [rank for rank in former if rank not in (*here, *dead)]
     if rest and goes_on:
@@ -319,8 +325,8 @@ def test_two_parts_of_a_group_never_both_go_on(
 
 
 def test_a_step_is_averaged_again_only_if_no_rank_has_used_its_means() -> None:
-    behind, done, ahead = Progress(3, True), Progress(4, True), Progress(4, False)
-    assert read_progress(ahead.text) == ahead
+    behind, done, ahead = RankProgress(3, True), RankProgress(4, True), RankProgress(4, False)
+    assert read_rank_progress(ahead.text) == ahead
     assert must_average_again([done, ahead], done)
     assert must_average_again([behind, ahead], ahead)
     assert not must_average_again([behind, ahead], behind)

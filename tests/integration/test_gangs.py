@@ -87,3 +87,12 @@ def test_two_members_train_one_model_on_two_rdus_and_the_loss_of_one_ends_both_o
         assert trained["result"]["accuracy"] > 0.85
         (node,) = platform.client.get("/v1/nodes")["nodes"]
         assert node["leases"] == []
+        clone = {"members": 1, "inputs": {"checkpoint": trained["outputs"]["checkpoint"]}}
+        for way, state in (("resume", "failed"), ("rows", "succeeded")):
+            changes = {"parameters": {"continue_as": way, "max_steps": 310}, **clone}
+            ended = platform.wait_end(platform.client.submit(f"/v1/jobs/{job}/clone", changes)["id"], 120)
+            assert ended["state"] == state, ended
+            if way == "resume":
+                assert "pass continue_as=rows" in ended["attempts"][-1]["error"]["message"]
+        # an epoch has an even number of steps of 16 rows: both leave out the same rest
+        assert ended["result"]["resumed_from_step"] == 2 * STEPS

@@ -23,14 +23,14 @@ from rdukit.settings import resolve
 from rdukit_node.leases.launch import LOOPBACK, read_launch
 from rdukit_runtime.collectives.group import Collectives, collectives_of
 from rdukit_runtime.collectives.membership import (
-    Progress,
-    Verdict,
+    RankProgress,
+    RegroupDecision,
     count_ranks,
     decide,
     must_average_again,
     name_ranks,
-    read_progress,
-    read_verdict,
+    read_decision,
+    read_rank_progress,
 )
 from rdukit_runtime.engine.torch_private import PrefixStore, TCPStore, wait_limit_of
 from rdukit_runtime.process_group import leave_process_group, renew_process_group
@@ -101,10 +101,10 @@ class Elastic:
                     f"{name_ranks(verdict.lost)} was lost at step {self.steps + 1}, and the others do not go on: "
                     f"{verdict.refusal}; start all ranks again", rank=self._rank,
                 ) from loss  # fmt: skip
-            mine = Progress(self.steps, is_averaged)
+            mine = RankProgress(self.steps, is_averaged)
             try:
                 self._meet(store, verdict)
-                progress = [read_progress(text) for text in self.collectives.exchange(mine.text)]
+                progress = [read_rank_progress(text) for text in self.collectives.exchange(mine.text)]
             except (PeerLost, RuntimeError) as error:
                 self.collectives.close()
                 leave_process_group()
@@ -121,7 +121,7 @@ class Elastic:
             return again
         raise PeerLost("ranks were lost while the others made a new group; start all again") from cause
 
-    def _note(self, verdict: Verdict, progress: list[Progress], seconds: float) -> None:
+    def _note(self, verdict: RegroupDecision, progress: list[RankProgress], seconds: float) -> None:
         self._store.set(f"closed/{self._generation}", "1")
         self._generation += 1
         self.members = verdict.members
@@ -136,7 +136,7 @@ class Elastic:
                 step, f"{count_ranks(len(verdict.members))} {'goes' if len(verdict.members) == 1 else 'go'}",
             )  # fmt: skip
 
-    def _meet(self, store: Any, verdict: Verdict) -> None:
+    def _meet(self, store: Any, verdict: RegroupDecision) -> None:
         named = PrefixStore(f"group/{verdict.name}", store)
         renew_process_group(
             self._backend, named, verdict.members.index(self._rank), len(verdict.members), self._limit
@@ -151,7 +151,7 @@ class Elastic:
         """Return the members that a detail of the loss names by their ranks in the group."""
         return {self.members[int(rank)] for rank in str(loss.detail.get(detail, "")).split(", ") if rank}
 
-    def _agree(self, silent: Collection[int], left: Collection[int]) -> tuple[Any, Verdict]:
+    def _agree(self, silent: Collection[int], left: Collection[int]) -> tuple[Any, RegroupDecision]:
         """Return the decision of the lowest member that answers, and the store at which they meet."""
         for member in self.members:
             if member == self._rank:
@@ -160,7 +160,7 @@ class Elastic:
                 return found
         raise AssertionError("this rank is a member")
 
-    def _follow(self, member: int) -> tuple[Any, Verdict] | None:
+    def _follow(self, member: int) -> tuple[Any, RegroupDecision] | None:
         """Announce this rank to a member, and return its decision; None if it has ended or does not answer."""
         if has_ended(self._addresses[member]):
             return None
@@ -170,11 +170,11 @@ class Elastic:
             self._check_open(store)
             store.set(f"here/{self._generation}/{self._rank}", nonce)
             store.wait([f"verdict/{nonce}"], 2 * self._limit)
-            return store, read_verdict(store.get(f"verdict/{nonce}").decode())
+            return store, read_decision(store.get(f"verdict/{nonce}").decode())
         except RuntimeError:  # torch's, of a broken connection or at the limit
             return None
 
-    def _coordinate(self, silent: Collection[int], left: Collection[int]) -> Verdict:
+    def _coordinate(self, silent: Collection[int], left: Collection[int]) -> RegroupDecision:
         """Collect the members that are left, and decide.
 
         Args:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RegroupDecision:
     """Members that go on, by the ranks that their launch gave them, and those that are lost.
 
     ``refusal``: why none goes on; empty: they do.
@@ -27,13 +27,15 @@ class Verdict:
         return json.dumps(asdict(self))
 
 
-def read_verdict(text: str) -> Verdict:
-    """Return the verdict that ``Verdict.text`` made a text of."""
+def read_decision(text: str) -> RegroupDecision:
+    """Return the verdict that ``RegroupDecision.text`` made a text of."""
     held = json.loads(text)
-    return Verdict(held["name"], tuple(held["members"]), tuple(held["lost"]), held["refusal"])
+    return RegroupDecision(held["name"], tuple(held["members"]), tuple(held["lost"]), held["refusal"])
 
 
-def decide(name: str, former: Collection[int], here: Collection[int], dead: Collection[int], fewest: int) -> Verdict:
+def decide(
+    name: str, former: Collection[int], here: Collection[int], dead: Collection[int], fewest: int
+) -> RegroupDecision:
     """Decide who goes on.
 
     Args:
@@ -49,11 +51,11 @@ def decide(name: str, former: Collection[int], here: Collection[int], dead: Coll
     elif 2 * len(members) <= len(alive) and not is_half_with_lowest:
         away = name_ranks([rank for rank in alive if rank not in here])
         refusal = f"{away} may run, unreachable, and {count_ranks(len(members))} are no majority"
-    return Verdict(name, members, lost, refusal)
+    return RegroupDecision(name, members, lost, refusal)
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class RankProgress:
     """A member's progress: steps that it has finished, and whether the means of the next one are complete."""
 
     steps: int
@@ -65,13 +67,13 @@ class Progress:
         return f"{self.steps} {int(self.is_averaged)}"
 
 
-def read_progress(text: str) -> Progress:
-    """Return the progress that ``Progress.text`` made a text of."""
+def read_rank_progress(text: str) -> RankProgress:
+    """Return the progress that ``RankProgress.text`` made a text of."""
     steps, is_averaged = text.split()
-    return Progress(int(steps), is_averaged == "1")
+    return RankProgress(int(steps), is_averaged == "1")
 
 
-def must_average_again(progress: Sequence[Progress], mine: Progress) -> bool:
+def must_average_again(progress: Sequence[RankProgress], mine: RankProgress) -> bool:
     """Return whether a member averages its step again with those that are left.
 
     A member goes on to the next step only after all have the means of this one. So a member that is behind another
