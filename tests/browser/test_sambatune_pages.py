@@ -16,7 +16,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 axe = pytest.importorskip("axe_playwright_python.base", reason="the browser tests need axe, of the test extra")
 AXE = Path(axe.__file__).with_name("axe.min.js").read_text()
 pytestmark = [
-    shows("sambatune"),
+    shows("sambatune", "sambatune_ui"),
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed (Debian: apt-get install chromium)"),
 ]
 

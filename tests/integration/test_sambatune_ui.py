@@ -16,7 +16,7 @@ from rdukit_runtime.sambatune.ui.command import sambatune_ui
 from support import shows
 from support.sambatune_runs import write_run
 
-pytestmark = shows("sambatune")
+pytestmark = shows("sambatune", "sambatune_ui")
 
 HOSTILE = "<script>alert(1)</script>"
 PASSWORD = "known"

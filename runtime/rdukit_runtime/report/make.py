@@ -16,7 +16,7 @@ from typing import Final
 import torch
 
 from rdukit import __version__
-from rdukit.errors import RdukitError
+from rdukit.errors import NotFound, RdukitError
 from rdukit.pef.file import LoadedPef, read_pef
 from rdukit.pef.kernel import KernelGraph
 from rdukit.telemetry.model import Span
@@ -88,7 +88,10 @@ def _read_pefs(recording: ProcessRecording, missing: list[str]) -> dict[int, Loa
     found = {}
     for number, pef in enumerate(recording.pefs):
         try:
-            found[number] = read_pef(Path(pef["path"]))
+            loaded = read_pef(Path(pef["path"]))
+            if [section.kernel for section in loaded.pef.sections] != [each["kernel"] for each in pef["sections"]]:
+                raise NotFound("another PEF was written to its place since")
+            found[number] = loaded
         except (RdukitError, OSError, KeyError) as error:
             reason = error.message if isinstance(error, RdukitError) else str(error)
             missing.append(f"Limits of the sections of {pef['name']}: its PEF cannot be read ({reason}).")

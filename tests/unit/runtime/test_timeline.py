@@ -2,12 +2,14 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from rdukit.errors import InvalidArgument
+from rdukit.pef.file import write_pef
 from rdukit.pef.model import Pef
 from rdukit.telemetry.model import Span, SpanContext
 from rdukit_runtime.profile.program import summary_tables
@@ -22,8 +24,9 @@ from rdukit_runtime.profile.recording import (
 from rdukit_runtime.profile.step import BreakdownRow
 from rdukit_runtime.profile.timeline import TimelineRecorder
 from rdukit_runtime.profile.timeline_files import bars_of, speedscope_text, trace_text
+from rdukit_runtime.report.make import make_page
 from support import shows
-from support.pefs.examples import example_pef
+from support.pefs.examples import example_kernels, example_pef
 
 pytestmark = shows("profile")
 
@@ -221,3 +224,25 @@ def test_what_no_program_wrote_is_refused(change: dict[str, Any]) -> None:
     found = recorded()
     with pytest.raises(InvalidArgument, match="profile again"):
         read_recording(found["value"] | change, found["breakdown"])
+
+
+@pytest.mark.long  # measures the machine's limits
+def test_a_page_lists_what_it_lacks_where_a_pef_is_gone_or_another_one(tmp_path: Path) -> None:
+    path = tmp_path / "model.pef"
+    found = recording()
+    found = replace(found, pefs=({**found.pefs[0], "path": str(path)},))
+
+    def page() -> str:
+        return make_page("model", [found], [], ["rdukit profile -- x"], {}).decode()
+
+    assert "its PEF cannot be read" in page()
+    assert "Roofline" not in page()
+    write_pef(path, example_pef(), example_kernels(), {})
+    assert "Not on this page" not in page()
+    other = example_pef()
+    sections = (
+        replace(other.sections[0], kernel=other.sections[1].kernel, inputs=("weight",), outputs=("weight.next",)),
+    )
+    path.unlink()
+    write_pef(path, replace(other, sections=(*sections, *other.sections[1:])), example_kernels(), {})
+    assert "another PEF was written to its place since" in page()
