@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 from rdukit.errors import InvalidArgument, PeerLost
 from rdukit_runtime.collectives.gloo import Gloo
-from rdukit_runtime.collectives.group import collectives_of
+from rdukit_runtime.collectives.planes import collectives_of
 from rdukit_runtime.collectives.shared_memory import SharedMemory
 from rdukit_runtime.collectives.sums import Reduction
 from rdukit_runtime.process_group import join_process_group

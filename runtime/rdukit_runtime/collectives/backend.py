@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from rdukit.errors import InvalidArgument
-from rdukit_runtime.collectives.group import open_collectives
+from rdukit_runtime.collectives.planes import open_collectives
 from rdukit_runtime.collectives.sums import Reduction, check_reduction
 from rdukit_runtime.engine.torch_private import Store, gloo_group
 

@@ -19,7 +19,8 @@ from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedExc
 
 from rdukit.collectives.steps import Op
 from rdukit.errors import RuntimeFault
-from rdukit_runtime.collectives.group import Collectives, collectives_of
+from rdukit_runtime.collectives.group import Collectives
+from rdukit_runtime.collectives.planes import collectives_of
 from rdukit_runtime.collectives.sums import Adder, Reduction
 
 DTYPES: Final = {"f32": torch.float32, "bf16": torch.bfloat16}

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from rdukit.errors import InvalidArgument, PeerLost
 from rdukit.settings import resolve
 from rdukit_node.leases.launch import LOOPBACK, read_launch
-from rdukit_runtime.collectives.group import Collectives, collectives_of
+from rdukit_runtime.collectives.group import Collectives
 from rdukit_runtime.collectives.membership import (
     RankProgress,
     RegroupDecision,
@@ -32,6 +32,7 @@ from rdukit_runtime.collectives.membership import (
     read_decision,
     read_rank_progress,
 )
+from rdukit_runtime.collectives.planes import collectives_of
 from rdukit_runtime.engine.torch_private import PrefixStore, TCPStore, wait_limit_of
 from rdukit_runtime.process_group import leave_process_group, renew_process_group
 from rdukit_runtime.settings import CONTINUE, DISTRIBUTED_FEWEST_RANKS, DISTRIBUTED_ON_LOSS, FAIL

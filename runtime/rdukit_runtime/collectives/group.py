@@ -4,7 +4,6 @@ All planes make the same bits: values are added in rank order, in f32 for bf16 a
 runtime reference 9 for the primitives; that the order is fixed: ours, so that results do not depend on the plane.
 """
 
-import weakref
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -12,14 +11,10 @@ from contextlib import contextmanager
 from typing import Final
 
 import torch
-import torch.distributed as dist
 
 from rdukit.errors import InvalidArgument
-from rdukit.settings import resolve
 from rdukit_runtime.collectives.stragglers import Stragglers
 from rdukit_runtime.collectives.sums import Reduction, check_reduction
-from rdukit_runtime.engine.torch_private import wait_limit_of
-from rdukit_runtime.settings import DISTRIBUTED_TRANSPORT, GLOO
 
 #: More shapes than these are announced as a checksum.
 _SHAPES_SHOWN: Final = 4
@@ -198,41 +193,3 @@ def _check_parts(whole: torch.Tensor, part: torch.Tensor, size: int, verb: str) 
             f"{verb} {describe([whole])} with {describe([part])} for each of {size} ranks; expected {size} times as "
             "many elements of the same type"
         )
-
-
-# -- choosing the plane ------------------------------------------------------------------------------------------------
-
-#: Data planes of torch's process groups; a plane goes with its group.
-_PLANES: Final[weakref.WeakKeyDictionary[dist.ProcessGroup, Collectives]] = weakref.WeakKeyDictionary()
-
-
-def collectives_of(group: dist.ProcessGroup) -> Collectives:
-    """Return the collectives of a gloo group of torch. The first call is a collective itself.
-
-    Ranks of one machine share memory; others use the group's own transport. They wait as long as the group does.
-    """
-    if group not in _PLANES:
-        _PLANES[group] = open_collectives(group)
-    return _PLANES[group]
-
-
-def open_collectives(group: dist.ProcessGroup) -> Collectives:
-    """Return new collectives of a gloo group of torch; all its ranks call this.
-
-    Raises:
-        InvalidArgument: ranks choose different transports; all raise it.
-    """
-    from rdukit_runtime.collectives.gloo import Gloo
-    from rdukit_runtime.collectives.region import open_region
-    from rdukit_runtime.collectives.shared_memory import SharedMemory
-
-    between = Gloo(group)
-    transports = between.exchange(resolve(DISTRIBUTED_TRANSPORT))
-    if len(set(transports)) > 1:
-        said = ", ".join(f"rank {rank} {transport}" for rank, transport in enumerate(transports))
-        raise InvalidArgument(f"ranks choose different transports ({said}); set {DISTRIBUTED_TRANSPORT.name} alike")
-    if transports[0] == GLOO:
-        return between
-    longest_s = wait_limit_of(group).total_seconds()
-    region = open_region(group.rank(), group.size(), between.exchange, longest_s)
-    return between if region is None else SharedMemory(region)

@@ -13,7 +13,8 @@ import torch
 import torch.distributed as dist
 
 from rdukit.errors import PeerLost
-from rdukit_runtime.collectives.group import Collectives, collectives_of
+from rdukit_runtime.collectives.group import Collectives
+from rdukit_runtime.collectives.planes import collectives_of
 from rdukit_runtime.collectives.sums import Reduction
 
 #: Details of a loss that say how sure it is.
