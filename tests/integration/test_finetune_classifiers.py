@@ -39,8 +39,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def write_bert(folder: Path, **named: Any) -> Any:
-    """Write a small random BERT that classifies, with a tokenizer of whole words."""
+def write_bert(folder: Path, kind: str = "Bert", **named: Any) -> Any:
+    """Write a small random BERT, or one of its family, that classifies, with a tokenizer of whole words."""
     vocabulary = {word: number for number, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -49,12 +49,12 @@ def write_bert(folder: Path, **named: Any) -> Any:
     )
     special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
     transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
-    configuration = transformers.BertConfig(
+    configuration = getattr(transformers, f"{kind}Config")(
         hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, max_position_embeddings=32,
         vocab_size=len(vocabulary), hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **named,
     )  # fmt: skip
     torch.manual_seed(3)
-    model = transformers.BertForSequenceClassification(configuration).eval()
+    model = getattr(transformers, f"{kind}ForSequenceClassification")(configuration).eval()
     model.save_pretrained(folder)
     return model
 
@@ -137,6 +137,25 @@ def test_a_bert_keeps_its_head_for_its_classes_and_the_folder_names_them(folder:
     with torch.no_grad():
         logits = read(**given).logits
     torch.testing.assert_close(logits, model(**given).logits.detach(), atol=3e-3, rtol=1e-2)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["Roberta", "ModernBert"])
+def test_other_encoders_train_as_transformers_trains_them(kind: str, folder: Path) -> None:
+    special = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
+    if kind == "ModernBert":
+        special |= {"cls_token_id": 2, "sep_token_id": 3, "local_attention": 8}
+    model = write_bert(
+        folder / "model", kind, id2label={0: "bad", 1: "good"}, label2id={"bad": 0, "good": 1}, **special
+    )
+    data, output = write_texts(folder / "reviews.jsonl", ("bad", "good")), folder / "out"
+    run(folder / "model", data, output, OPTIONS, RecordingContext(load_box(box_file_of(folder / "model"))))
+    names = {"tokens": "input_ids", "mask": "attention_mask", "label": "labels"}
+    assert our_losses(output) == pytest.approx(losses_of_transformers(model, output, names), abs=1e-3)
+    read = transformers.AutoModelForSequenceClassification.from_pretrained(output).eval()
+    given = {"input_ids": torch.tensor([[2, 9, 11, 3]]), "attention_mask": torch.ones(1, 4, dtype=torch.int64)}
+    with torch.no_grad():
+        torch.testing.assert_close(read(**given).logits, model(**given).logits, atol=3e-3, rtol=1e-2)
 
 
 @pytest.mark.long

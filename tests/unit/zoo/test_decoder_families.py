@@ -4,14 +4,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.contract.box import find_box_file, load_box
+from rdukit_modelbox.tasks.adapters import add_adapters
+from rdukit_serving.device.parameters import merge_adapters
 from rdukit_zoo.checkpoints.folder import models_of
 from rdukit_zoo.language.families import FAMILIES
 from rdukit_zoo.language.family_configs import config_of_sizes, sizes_of_config
 from rdukit_zoo.language.family_sizes import FamilySizes
 from rdukit_zoo.language.family_variants import VARIANTS
+from rdukit_zoo.registry import get_model
 from support import shows
 
 pytestmark = shows("decoder", "zoo", "huggingface")
@@ -147,3 +151,23 @@ def test_a_size_that_the_familys_configurations_cannot_say_is_refused() -> None:
 def test_an_architecture_that_is_not_covered_is_answered_with_the_nearest(asked: str, nearest: str) -> None:
     with pytest.raises(InvalidArgument, match=rf"the nearest that one has is {nearest}; expected one of"):
         models_of([asked], Path("config.json"))
+
+
+@pytest.mark.parametrize("family", ["deepseek_v3", "gpt_oss"])
+def test_an_adapter_counts_as_weights_into_which_it_is_merged(family: str) -> None:
+    entry = get_model("decoder")
+    sizes = {**entry.sizes, "family": family, "experts": 4, "key_value_heads": 4, "context_length": 16}
+    sizes["prompt_length"] = 8
+    torch.manual_seed(2)
+    adapted: Any = entry.build(**sizes).eval()
+    add_adapters(adapted, 2, 4.0, 512)
+    for name, parameter in adapted.named_parameters():
+        if name.endswith("lora_B"):
+            torch.nn.init.normal_(parameter, std=0.2)
+    merged: Any = entry.build(**sizes).eval()
+    merged.load_state_dict(merge_adapters(adapted.state_dict()))
+    tokens = torch.randint(512, (2, 16))
+    torch.testing.assert_close(adapted.logits(tokens), merged.logits(tokens), rtol=1e-5, atol=1e-5)
+    adapted(tokens, tokens).backward()
+    trained = {name for name, parameter in adapted.named_parameters() if parameter.grad is not None}
+    assert trained and all(name.endswith(("lora_A", "lora_B")) for name in trained)

@@ -134,3 +134,13 @@ def test_what_changes_texts_before_they_are_tokens_is_refused(
     (tmp_path / "tokenizer.json").write_text(json.dumps({"normalizer": {"type": "BertNormalizer", "lowercase": True}}))
     if "lower" in words:
         assert pooling_of_folder(tmp_path)["pooling"] == "mean"
+
+
+def test_a_decoder_refuses_a_pooling_that_its_vectors_do_not_have(tmp_path: Path) -> None:
+    write_steps(tmp_path, [TRANSFORMER, POOLING], {"pooling_mode_lasttoken": True})
+    about = {**CONFIG, "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}
+    (tmp_path / "config.json").write_text(json.dumps(about))
+    with pytest.raises(InvalidArgument, match=r"vectors of decoder are the means .* expected mean_tokens without"):
+        open_hub_folder(tmp_path)
+    (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_mean_tokens": True}))
+    assert open_hub_folder(tmp_path).entry.name == "decoder"

@@ -8,22 +8,35 @@ from typing import Any
 import pytest
 import torch
 
+from rdukit.errors import InvalidArgument
+from rdukit_modelbox.tasks.adapters import share_adapters
 from rdukit_zoo.registry import get_model, model_names
 from support import shows
 
-pytestmark = shows("inference", "bloom", "falcon", "genslm", "gpt2", "llama")
+pytestmark = shows("inference", "bloom", "decoder", "falcon", "genslm", "gpt2", "llama")
 
 TEXTS, CONTEXT = 3, 12
 LANGUAGE = [name for name in model_names() if get_model(name).task == "language-modelling"]
+
+#: Sizes of families of the decoder whose caches or attention are of their own.
+FAMILIES: dict[str, dict[str, Any]] = {
+    "deepseek_v3": {"family": "deepseek_v3", "experts": 4, "expert_groups": 2, "key_value_heads": 0},
+    "gpt_oss": {"family": "gpt_oss", "experts": 4, "window_layers": "10"},
+}
 
 
 class Cached:
     """A model with caches, and one with the same weights without."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, family: str = "") -> None:
         torch.manual_seed(1)
         entry = get_model(name)
-        sizes: dict[str, Any] = {**entry.sizes, "context_length": CONTEXT, "prompt_length": 4}
+        sizes: dict[str, Any] = {
+            **entry.sizes,
+            **FAMILIES.get(family, {}),
+            "context_length": CONTEXT,
+            "prompt_length": 4,
+        }
         if "window" in sizes:
             sizes["window"] = 5
         self.whole = entry.build(**sizes).eval()
@@ -57,9 +70,9 @@ class Cached:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", LANGUAGE)
-def test_texts_in_one_cache_do_not_disturb_each_other(name: str) -> None:
-    cached = Cached(name)
+@pytest.mark.parametrize(("name", "family"), [*((name, "") for name in LANGUAGE), *(("decoder", f) for f in FAMILIES)])
+def test_texts_in_one_cache_do_not_disturb_each_other(name: str, family: str) -> None:
+    cached = Cached(name, family)
 
     def check(found: torch.Tensor, *expected: torch.Tensor) -> None:
         torch.testing.assert_close(found, torch.cat(expected), rtol=1e-4, atol=1e-4)
@@ -77,3 +90,11 @@ def test_texts_in_one_cache_do_not_disturb_each_other(name: str) -> None:
     check(cached.advance([0, 1], [7, 7]), cached.expected(0, 8), cached.expected(1, 8))
     for position in range(8, CONTEXT):
         check(cached.advance([0], [position]), cached.expected(0, position + 1))
+
+
+def test_a_latent_cache_refuses_adapters_that_it_would_not_apply() -> None:
+    model: Any = Cached("decoder", "deepseek_v3").model
+    share_adapters(model, 1, 2, 512)
+    tokens = torch.zeros(1, 1, dtype=torch.int64)
+    with pytest.raises(InvalidArgument, match="expected adapters=0: serve a checkpoint into which the adapter is"):
+        model(tokens, tokens, tokens[0], tokens)

@@ -25,7 +25,7 @@ from rdukit.pef.checkpoint_files import read_header
 from rdukit.pef.identity import ModelIdentity, metadata_of, require_same, tokenizer_digest
 from rdukit_zoo.checkpoints.hub_format import HubFormat
 from rdukit_zoo.checkpoints.quantized import dequantized, quantization_of
-from rdukit_zoo.checkpoints.sentence_modules import has_modules
+from rdukit_zoo.checkpoints.sentence_modules import MODULES, has_modules, pooling_of_folder
 from rdukit_zoo.registry import ModelEntry, SizeValue, get_model, model_names
 
 CONFIG: Final = "config.json"
@@ -71,6 +71,11 @@ def open_hub_folder(path: Path | str) -> HubFolder:
         sizes = hub.sizes_of_config({**config, "tie_word_embeddings": False})
     if hub.sizes_of_folder:
         sizes = {**sizes, **hub.sizes_of_folder(path)}
+    elif pooling_of_folder(path) not in ({}, {"pooling": "mean", "normalizes": False}):
+        raise InvalidArgument(
+            f"{path / MODULES}: vectors of {entry.name} are the means of its last states; expected mean_tokens without "
+            f"Normalize, or no {MODULES}, to serve the folder for its texts only"
+        )
     return HubFolder(path, entry, hub, config, sizes)
 
 
@@ -123,7 +128,7 @@ def models_of(architectures: Sequence[str], source: Path) -> list[tuple[ModelEnt
     if found is None:
         stems = {re.split("For|Model", name)[0].lower(): name for name in sorted(known)}
         asked = [re.split("For|Model", str(name))[0].lower() for name in architectures]
-        near = [stems[stem] for name in asked for stem in get_close_matches(name, stems, 1, 0.3)]
+        near = [stems[stem] for name in asked for stem in get_close_matches(name, stems, 1, 0.5)]
         raise InvalidArgument(
             f"{source}: no model of the zoo has an architecture of {list(architectures) or 'none'}"
             + (f"; the nearest that one has is {near[0]}" if near else "")

@@ -264,7 +264,7 @@ class FirstTokenHead(nn.Module):
 
 
 class ModernHead(nn.Module):
-    """What ModernBERT's classes are read from: pooled states [B, C] → [B, C]."""
+    """The layer that ModernBERT's classes are read from: pooled states [B, C] → [B, C]."""
 
     def __init__(self, sizes: BertSizes) -> None:
         super().__init__()

@@ -270,10 +270,9 @@ class FamilySizes:
             gate_limit=self.gate_limit or float(of.absent.get("swiglu_limit", 0.0)),
             gate_gain=self.gate_gain or float(of.absent.get("swiglu_alpha", 0.0)),
             shared_experts=self.shared_experts or int(of.is_latent),
-            **({
-                "latent": self.latent or self.width // 2, "rotated_width": self.rotated,
-                "value_width": self.value_width or self.width_of_head,
-            } if of.is_latent else {}),
+            latent=(self.latent or self.width // 2) if of.is_latent else 0,
+            rotated_width=self.rotated if of.is_latent else 0,
+            value_width=(self.value_width or self.width_of_head) if of.is_latent else 0,
         )  # fmt: skip
 
 

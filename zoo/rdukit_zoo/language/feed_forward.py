@@ -113,11 +113,12 @@ class JoinedWeights(nn.Module):
 
     def __init__(self, experts: int, width: int, inner: int) -> None:
         super().__init__()
-        for name, (inputs, outputs) in {"gate_up_proj": (width, 2 * inner), "down_proj": (inner, width)}.items():
-            weight = nn.Parameter(torch.empty(experts, inputs, outputs))
+        self.gate_up_proj = nn.Parameter(torch.empty(experts, width, 2 * inner))
+        self.gate_up_proj_bias = nn.Parameter(torch.zeros(experts, 2 * inner))
+        self.down_proj = nn.Parameter(torch.empty(experts, inner, width))
+        self.down_proj_bias = nn.Parameter(torch.zeros(experts, width))
+        for weight in (self.gate_up_proj, self.down_proj):
             nn.init.normal_(weight, std=0.02)
-            self.register_parameter(name, weight)
-            self.register_parameter(f"{name}_bias", nn.Parameter(torch.zeros(experts, outputs)))
 
 
 class GroupedRouter(nn.Module):
@@ -155,7 +156,7 @@ class GroupedRouter(nn.Module):
         """Return the ratings with ``instead`` for experts beyond the chosen groups."""
         if self.groups == self.chosen_groups:
             return rated_BTE
-        each_BTJE = rated_BTE.unflatten(-1, (self.groups, -1))
+        each_BTJE = rated_BTE.view(*rated_BTE.shape[:-1], self.groups, -1)
         groups_BTJ = each_BTJE.topk(best, -1).values.sum(-1)
         is_chosen_BTJ = _marked(groups_BTJ.topk(self.chosen_groups, -1).indices, self.groups)
         kept = torch.where(is_chosen_BTJ.unsqueeze(-1), each_BTJE, torch.full_like(each_BTJE, instead))

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from rdukit.errors import InvalidArgument
 from rdukit_zoo.language.attention import CachedAttention, CallContext, Places, rotate, split_heads
 from rdukit_zoo.language.family_sizes import FamilySizes
 from rdukit_zoo.language.norms import RootMeanSquare
@@ -72,9 +73,9 @@ class LatentAttention(nn.Module):
         assert call.rotary is not None
         inner = self.q_a_layernorm(self.q_a_proj(x_BTC)) if self.has_latent_queries else None
         query = split_heads(self.q_proj(x_BTC) if inner is None else self.q_b_proj(inner), self.heads)
-        plain_BHTN, turned_BHTR = query.split((self.plain, self.rotated), -1)
+        plain_BHTN, turned_BHTR = torch.split(query, [self.plain, self.rotated], -1)
         turned_BHTR = rotate(turned_BHTR, *call.rotary, self.is_interleaved)
-        latent_BTL, key_BTR = self.kv_a_proj_with_mqa(x_BTC).split((self.latent, self.rotated), -1)
+        latent_BTL, key_BTR = torch.split(self.kv_a_proj_with_mqa(x_BTC), [self.latent, self.rotated], -1)
         latent_B1TL = self.kv_a_layernorm(latent_BTL).unsqueeze(1)
         key_B1TR = rotate(key_BTR.unsqueeze(1), *call.rotary, self.is_interleaved)
         if call.places is None:
@@ -91,7 +92,7 @@ class LatentAttention(nn.Module):
     ) -> torch.Tensor:  # fmt: skip
         """Return the results [B, H, T, V] of keys and values that are made of each token."""
         made = split_heads(self.kv_b_proj(latent_B1TL.squeeze(1)), self.heads)
-        key_BHTN, value_BHTV = made.split((self.plain, self.value), -1)
+        key_BHTN, value_BHTV = torch.split(made, [self.plain, self.value], -1)
         key = torch.cat([key_BHTN, key_B1TR.expand(-1, self.heads, -1, -1)], -1)
         return F.scaled_dot_product_attention(
             torch.cat([plain_BHTN, turned_BHTR], -1), key, value_BHTV, attn_mask=mask, is_causal=mask is None,
@@ -101,17 +102,27 @@ class LatentAttention(nn.Module):
     def _of_latents(
         self, plain_BHTN: torch.Tensor, turned_BHTR: torch.Tensor, kept_B1SD: torch.Tensor, mask: torch.Tensor | None
     ) -> torch.Tensor:
-        """Return the results [B, H, T, V] of the vectors of a cache, which all heads read."""
+        """Return the results [B, H, T, V] of the vectors of a cache, which all heads read.
+
+        Raises:
+            InvalidArgument: the layer that makes keys and values has adapters.
+        """
+        if hasattr(self.kv_b_proj, "lora_A"):
+            raise InvalidArgument(
+                "adapters of served texts with latent attention, whose cache applies kv_b_proj's weight to queries; "
+                "expected adapters=0: serve a checkpoint into which the adapter is merged"
+            )
         batch, heads, count, _ = plain_BHTN.shape
         weight = self.kv_b_proj.weight.view(heads, self.plain + self.value, self.latent)
-        of_keys_HNL, of_values_HVL = weight.split((self.plain, self.value), 1)
+        of_keys_HNL, of_values_HVL = torch.split(weight, [self.plain, self.value], 1)
         query = torch.cat([plain_BHTN @ of_keys_HNL, turned_BHTR], -1).reshape(batch, 1, heads * count, -1)
         if mask is not None:  # [B, 1, T, S]: the same for each head
             mask = mask.expand(batch, heads, count, -1).reshape(batch, 1, heads * count, -1)
         latents = F.scaled_dot_product_attention(
             query, kept_B1SD, kept_B1SD[..., : self.latent], attn_mask=mask, scale=self.scale
         )
-        return latents.view(batch, heads, count, self.latent) @ of_values_HVL.transpose(1, 2)
+        made: torch.Tensor = latents.view(batch, heads, count, self.latent) @ of_values_HVL.transpose(1, 2)
+        return made
 
 
 def _stretched(sizes: FamilySizes) -> float:
