@@ -86,6 +86,7 @@ def test_a_training_goes_on_from_an_adapter_beside_its_frozen_base(folder: Path)
     first = run(adapter, data, folder / "one", FinetuneOptions(context=CONTEXT, max_steps=4, lr=0.01), context)
     assert first.trained_parameters == len(LAYERS) * RANK * 64
     assert first.after["held_out_loss"] < first.before["held_out_loss"]
+    assert (folder / "one" / "metrics.csv").read_text().startswith("step,loss,lr,")
     (said,) = [line for line in context.lines if line.startswith("llama: ")]
     assert "width 32" in said
     assert "window" not in said, "a size that is the default is not printed"

@@ -49,7 +49,7 @@ def finetune(
     context: int, batch: int, epochs: int, max_steps: int, lr: float, warmup: int, held_out: float, beta: float,
     seed: int, as_json: bool,
 ) -> None:  # fmt: skip
-    """Train the model of a Hugging Face folder on texts, completions, chats, preference pairs, or labelled data.
+    """Train the model of a Hugging Face folder on texts, completions, chats, preferences, or labelled data.
 
     FOLDER may be a PEFT adapter, which trains on. OUTPUT becomes a folder that transformers and rdukit serve read.
     Ctrl-C stops; the same command goes on.

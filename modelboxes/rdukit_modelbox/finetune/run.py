@@ -40,6 +40,7 @@ from rdukit_modelbox.finetune.preferences import (
 )
 from rdukit_modelbox.tasks.base import Task
 from rdukit_modelbox.tasks.program import ModelProgram
+from rdukit_modelbox.training.journal import write_csv
 from rdukit_modelbox.verbs import load_verb
 from rdukit_modelbox.verbs.compile import LANGUAGE_MODELLING
 from rdukit_modelbox.verbs.context import VerbContext, VerbResult
@@ -174,6 +175,7 @@ def finetune(
     curve = output / "curve.svg"
     shutil.copyfile(trained.outputs["report"], curve)
     shutil.copyfile(trained.outputs["metrics"], output / "metrics.jsonl")
+    write_csv(output / "metrics.jsonl", output / "metrics.csv")
     steps, parameters = (int(str(trained.figures[name])) for name in ("steps", "trained_parameters"))
     asked = {**asdict(options), "data": data.name, "examples": examples.kind, "sizes": sizes, "batch_size": batch_size}
     reached = {"before": before, "after": after, "steps": steps, "trained_parameters": parameters}

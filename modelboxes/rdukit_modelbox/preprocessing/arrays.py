@@ -296,7 +296,8 @@ def _read_arrays(data: Path, forms: Sequence[ArrayForm]) -> dict[str, NDArray[An
         if np.issubdtype(values.dtype, np.floating) and not np.isfinite(values).all():
             at = np.argwhere(~np.isfinite(values))[0].tolist()
             raise InvalidArgument(
-                f"{data.name}: {name} has {values[tuple(at)]} in sample {at[0]}, at {at[1:]}; expected finite numbers"
+                f"{data.name}: {name} is not finite in sample {at[0]}, at {at[1:]}: {values[tuple(at)]}; expected "
+                "finite numbers"
             )
     for form in forms:
         if form.limit is not None:

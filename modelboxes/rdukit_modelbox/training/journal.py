@@ -5,6 +5,8 @@ A step: ``step`` (counted from 1), ``loss``, ``lr``, ``samples_per_s``, for text
 picture follows the viewer's light or dark scheme, as that of ``rdukit.pef.picture`` does. Source: ours.
 """
 
+import csv
+import io
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -65,6 +67,17 @@ def read_lines(path: Path) -> Iterator[dict[str, object]]:
         if not isinstance(line, dict) or not isinstance(line.get("step"), int):
             return
         yield line
+
+
+def write_csv(source: Path, target: Path) -> None:
+    """Write a journal as CSV with a column for each name, in the order in which they first occur."""
+    lines = list(read_lines(source))
+    names = list(dict.fromkeys(name for line in lines for name in line))
+    text = io.StringIO()
+    table = csv.DictWriter(text, names, lineterminator="\n")
+    table.writeheader()
+    table.writerows(lines)
+    write_atomic(target, text.getvalue().encode())
 
 
 def _text(line: Mapping[str, object]) -> str:

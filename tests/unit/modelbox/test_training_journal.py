@@ -3,7 +3,15 @@
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-from rdukit_modelbox.training.journal import POINTS, TrainingJournal, draw_loss_curve, nice_limits, read_lines, thin_out
+from rdukit_modelbox.training.journal import (
+    POINTS,
+    TrainingJournal,
+    draw_loss_curve,
+    nice_limits,
+    read_lines,
+    thin_out,
+    write_csv,
+)
 from support import shows
 
 pytestmark = shows("training")
@@ -47,3 +55,11 @@ def test_parts_are_means_and_limits_are_round() -> None:
     assert nice_limits([0.13, 2.9]) == (0.0, 3.0, 0.5)
     low, high, gap = nice_limits([5.0, 5.0])
     assert low < high and 1 <= round((high - low) / gap) <= 10
+
+
+def test_a_journal_becomes_csv_with_a_column_for_each_name(tmp_path: Path) -> None:
+    with TrainingJournal(tmp_path, 0) as journal:
+        journal.record({"step": 1, "loss": 2.5, "lr": 0.1})
+        journal.record_evaluation(1, "test", {"loss": 2.25, "accuracy": 0.5})
+    write_csv(journal.path, tmp_path / "metrics.csv")
+    assert (tmp_path / "metrics.csv").read_text() == "step,loss,lr,split,accuracy\n1,2.5,0.1,,\n1,2.25,,test,0.5\n"
