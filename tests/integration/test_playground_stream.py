@@ -141,6 +141,10 @@ def test_what_goes_wrong_is_a_line(
     assert foreign.status_code == 403
 
 
+def test_an_endpoint_that_is_not_there_is_a_404(browser: httpx.Client) -> None:
+    assert browser.post(STREAM.replace("/chat/", "/other/"), data={"prompt": "Hi"}).status_code == 404
+
+
 def test_a_stream_that_breaks_off_says_so(browser: httpx.Client, replica: Replica) -> None:
     async def broken(scope: Any, receive: Any, send: Any) -> None:
         await receive()

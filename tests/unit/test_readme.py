@@ -46,6 +46,19 @@ def test_pages_and_pictures_of_the_readme_exist() -> None:
     assert len(set(re.findall(r"\(docs/([\w-]+\.md)\)", README.partition("**Read on:**")[2]))) == 5
 
 
+def test_the_figures_of_the_readme_are_those_of_the_results() -> None:
+    section = (
+        (TREE / "benchmarks/RESULTS.md").read_text().partition("### On a processor with bf16")[2].partition("###")[0]
+    )
+    rows = [row.split("|")[1:-1] for row in re.findall(r"^\| \w.* ms \| .*$", README, re.MULTILINE)]
+    assert len(rows) == 4
+    for _, ours, peer in rows:
+        assert any(
+            all(re.search(rf"\b{re.escape(number)}\b", line) for number in re.findall(r"[\d.]+(?= ms)", ours + peer))
+            for line in section.splitlines()
+        ), (ours, peer)
+
+
 @pytest.mark.parametrize("line", COMMANDS)
 def test_the_commands_exist_with_their_options(line: str) -> None:
     check_command(line)

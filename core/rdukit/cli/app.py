@@ -114,6 +114,7 @@ ROLES: Final[Mapping[str, Mapping[str, str]]] = {
 #: Pages of the administration tools that have one of their own; the others are in ``tools``.
 TOOLS: Final[Mapping[str, str]] = {
     "snfadm": "snfadm", "sntilestat": "node-watch", "snddrstat": "node-watch", "snpciestat": "node-watch",
+    "sambatune": "sambatune", "read_perf_counters": "sambatune",
 }  # fmt: skip
 
 

@@ -154,17 +154,15 @@ async def stream_chat(
 ) -> Response:
     """Return the answer of a chat as it is generated, a line of JSON for each event; ``show_event`` has their fields.
 
-    A caller who leaves stops the generation. Errors are lines, too.
+    A caller who leaves stops the generation. Errors are lines, too, except that there is no such endpoint.
     """
+    default = await to_thread.run_sync(_model_of, request, caller, name)
     try:
         if not prompt.strip():
             raise InvalidArgument("Write something first.")
         asked = [*read_history(history), {"role": "user", "content": prompt}]
         options = ChatOptions(max_tokens, temperature, top_p, seed, system)
-        body = chat_body(
-            model or await to_thread.run_sync(_model_of, request, caller, name), asked, options,
-            logprobs=True, stream=True,
-        )  # fmt: skip
+        body = chat_body(model or default, asked, options, logprobs=True, stream=True)
         headers = {"content-type": "application/json", "accept": "text/event-stream"}
         passed = PassedRequest("POST", "v1/chat/completions", body, headers=headers)
         answer = await calls_of(request).call(caller.tenant_id, name, passed)

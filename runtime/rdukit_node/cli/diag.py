@@ -43,6 +43,8 @@ def diag(
     failed.
 
     Example: snfadm diag -r 2 -c /NODE/XRDU_0
+
+    Example: snfadm diag -r 1 --json
     """
     if as_json and as_csv:
         raise InvalidArgument("--json and --csv cannot be combined; choose one")

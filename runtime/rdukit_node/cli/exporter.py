@@ -63,6 +63,8 @@ def exporter(
     While the node daemon does not answer, rdukit_node_up is 0 and nothing else is exported.
 
     Example: sambanova_exporter -c sambanova_exporter.conf --no-collector lease
+
+    Example: sambanova_exporter --port 9102
     """
     configure_logging(None)
     name_service("exporter")

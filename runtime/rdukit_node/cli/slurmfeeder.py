@@ -200,6 +200,8 @@ def slurmfeeder(file: Path, form: str, as_json: bool, nodes: int, platform: str 
     Exit status 3: no such file, or not a PEF; 4: the version or chip does not fit.
 
     Example: sbatch $(slurmfeeder --format sbatch out/gpt.pef | sed -n 's/^#SBATCH //p') job.sh
+
+    Example: slurmfeeder out/gpt.pef --format env
     """
     try:
         needs = needs_of(read_pef(file), platform, nodes)

@@ -139,6 +139,8 @@ def snconfig(
       set hugepages N       reserve N host pages of 1 GiB (root)
 
     Example: snconfig show Node dynamic | grep perfect
+
+    Example: snconfig show Node power --json
     """
     form = tuple(word.lower() for word in words)
     if job is not None and form[:2] != ("show", "node"):

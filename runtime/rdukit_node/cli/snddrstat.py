@@ -36,6 +36,8 @@ def snddrstat(socket_file: Any, **options: Any) -> None:
     peak. A channel that several programs use has a line per program.
 
     Example: snddrstat --skip-idle -i 1
+
+    Example: snddrstat --job slurm-17 --csv
     """
     run_tool(TOOL, StatisticsOptions(socket=socket_file, **options))
 

@@ -125,6 +125,8 @@ def snfadm(context: click.Context, /, listing: str | None, socket_file: Path | N
     root, the daemon's user, or its token.
 
     Example: snfadm -l fault -v
+
+    Example: snfadm --inject tile-hang -c /NODE/XRDU_0/RDU_0/TILE_0
     """
     if context.invoked_subcommand is not None:
         return

@@ -37,6 +37,8 @@ def snpciestat(socket_file: Any, **options: Any) -> None:
     the busier direction's share of the link's peak. A link that several programs use has a line for each.
 
     Example: snpciestat --skip-idle -i 1
+
+    Example: snpciestat --json
     """
     run_tool(TOOL, StatisticsOptions(socket=socket_file, **options))
 

@@ -72,6 +72,8 @@ def sntilestat(socket_file: Any, **options: Any) -> None:
     tile, %idle is the program's time on the host.
 
     Example: sntilestat --skip-idle -i 1 -T --count 10
+
+    Example: sntilestat --job slurm-17 --json
     """
     run_tool(TOOL, StatisticsOptions(socket=socket_file, **options))
 

@@ -49,6 +49,8 @@ def snprof(context: click.Context, /, command: str, folder: Path, as_json: bool,
     prints goes to stderr. The exit status is the program's, or 3 if it ended well without running a session.
 
     Example: snprof -c "python mlp.py run --pef=out/mlp/mlp.pef"
+
+    Example: snprof -c "python gpt2.py run --pef=out/gpt2/gpt2.pef" -o profile --json
     """
     if as_json and as_csv:
         raise InvalidArgument("--json and --csv do not go together; choose one")

@@ -77,6 +77,8 @@ def sambatune(
     A step that fails stops no other; the exit status is 1 then, and the last line names them.
 
     Example: sambatune --modes benchmark instrument -- linear_net.yaml
+
+    Example: sambatune linear_net.yaml
     """
     try:
         text = config.read_text()

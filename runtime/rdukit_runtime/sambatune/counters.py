@@ -69,6 +69,8 @@ def read_perf_counters(pef: Path, target: Path | None) -> None:
     """Print the projected counters of a PEF that was compiled with --stage-instrumentation.
 
     Example: read_perf_counters -p out/mlp/mlp.pef --json counters.json
+
+    Example: read_perf_counters -p out/mlp/mlp.pef
     """
     text = json.dumps(counters_of(pef), indent=1)
     if target is None:
