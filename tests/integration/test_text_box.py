@@ -317,7 +317,7 @@ def test_a_stream_is_framed_byte_by_byte_as_clients_expect(box: ProcessBox, path
         ("/completions", {"presence_penalty": -2.1}, "presence_penalty", openai.BadRequestError),
         ("/completions", {"best_of": 3, "n": 2}, "best_of", openai.BadRequestError),
         ("/completions", {"suffix": "x"}, "suffix", openai.BadRequestError),
-        ("/completions", {"stop": ["a"] * 5}, "stop", openai.BadRequestError),
+        ("/completions", {"stop": ["a" * 5000] * 2}, "stop", openai.BadRequestError),
         ("/chat/completions", {"tools": [{"type": "function"}]}, "tools", openai.BadRequestError),
         ("/chat/completions", {"tool_choice": "required"}, "tool_choice", openai.BadRequestError),
         ("/chat/completions", {"top_logprobs": 2}, "top_logprobs", openai.BadRequestError),

@@ -54,7 +54,7 @@ class TextBlock(_Block):
 
 
 class ThinkingBlock(RequestPart):
-    """What the model thought, as it came in an answer; its signature says nothing to a model."""
+    """Thoughts of the model, as they came in an answer; its signature says nothing to a model."""
 
     type: Literal["thinking"]
     thinking: str
@@ -197,7 +197,7 @@ class OutputConfig(RequestPart):
 
 
 class ThinkingOptions(RequestPart):
-    """Whether the model thinks: ``enable_thinking`` of the chat template. ``max_tokens`` bounds thinking, too."""
+    """Options of thinking: ``enable_thinking`` of the chat template. ``max_tokens`` bounds thinking, too."""
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: Annotated[int, Field(ge=1)] | None = None

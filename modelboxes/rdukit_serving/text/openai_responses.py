@@ -80,14 +80,14 @@ class CallOutputItem(RequestPart):
 
 
 class ThoughtText(RequestPart):
-    """Part of what the model thought."""
+    """Part of the thoughts of the model."""
 
     type: Literal["reasoning_text", "summary_text", "text"]
     text: str
 
 
 class ReasoningItem(RequestPart):
-    """What the model thought, as it came in an answer; a summary says nothing to a model."""
+    """Thoughts of the model, as they came in an answer; a summary says nothing to a model."""
 
     type: Literal["reasoning"]
     id: str | None = None

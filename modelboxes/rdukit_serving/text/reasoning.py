@@ -24,7 +24,7 @@ MARKS: Final = (ThinkingMarks("<think>", "</think>"), ThinkingMarks("[THINK]", "
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """What a text may think: the marks, whether the prompt has begun it, and whether the prompt has ended it."""
+    """Thinking of a text: the marks, whether the prompt has begun it, and whether the prompt has ended it."""
 
     marks: ThinkingMarks
     has_begun: bool = False

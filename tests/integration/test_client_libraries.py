@@ -1,0 +1,112 @@
+"""Programs of client libraries against a served text model; only their URLs and the model's name are ours.
+
+A library may be in another environment than the tests: ``RDUKIT_CLIENTS_PYTHON`` names its interpreter, or several.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from rdukit_platform.backends.process import ProcessBox
+from support import shows
+from support.terse_llama import SIZES, make_terse_llama
+from support.text_boxes import start_text_box
+
+pytestmark = shows("text-models", "text-fields")
+
+PROGRAMS = Path(__file__).parent / "clients"
+
+
+@pytest.fixture(scope="module")
+def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessBox]:
+    started = start_text_box(tmp_path_factory.mktemp("clients"), make_terse_llama(), SIZES, texts=4)
+    yield started
+    started.stop()
+
+
+@cache
+def find_python(*modules: str) -> str:
+    """Return the interpreter that has all modules; empty if none has."""
+    pythons = [*os.environ.get("RDUKIT_CLIENTS_PYTHON", "").split(os.pathsep), sys.executable]
+    code = f"import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, {modules!r})))"
+    found = (
+        python for python in pythons if python and not subprocess.run([python, "-c", code], check=False).returncode
+    )
+    return next(found, "")
+
+
+def environment(box: ProcessBox, folder: Path) -> dict[str, str]:
+    return {
+        "PATH": os.environ["PATH"], "HOME": str(folder), "CLIENT_MODEL": "llama", "NO_PROXY": "127.0.0.1,localhost",
+        "OPENAI_BASE_URL": f"{box.rest_url}/v1", "OPENAI_API_BASE": f"{box.rest_url}/v1", "OPENAI_API_KEY": "none",
+        "ANTHROPIC_BASE_URL": box.rest_url, "ANTHROPIC_API_BASE": box.rest_url, "ANTHROPIC_API_KEY": "none",
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True", "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore",
+    }  # fmt: skip
+
+
+def run(command: list[str], box: ProcessBox, folder: Path) -> str:
+    """Run a program to its end; returns what it printed."""
+    done = subprocess.run(
+        command, env=environment(box, folder), cwd=folder, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("program", "modules"),
+    [
+        ("uses_openai", ("openai",)),
+        ("uses_anthropic", ("anthropic",)),
+        pytest.param("uses_instructor", ("instructor",), marks=pytest.mark.long),
+        pytest.param("uses_pydantic_ai", ("pydantic_ai", "openai"), marks=pytest.mark.long),
+        pytest.param("uses_langchain", ("langchain_openai", "langchain_anthropic"), marks=pytest.mark.long),
+        pytest.param("uses_llama_index", ("llama_index",), marks=pytest.mark.long),
+        pytest.param("uses_litellm", ("litellm",), marks=pytest.mark.long),
+    ],
+)
+def test_a_program_of_a_client_library_runs(
+    program: str, modules: tuple[str, ...], box: ProcessBox, tmp_path: Path
+) -> None:
+    python = find_python(*modules)
+    if not python:
+        pytest.skip(
+            f"{' and '.join(modules)}: missing; install rdukit[clients], RDUKIT_CLIENTS_PYTHON names its python"
+        )
+    assert run([python, str(PROGRAMS / f"{program}.py")], box, tmp_path).rstrip().endswith("done")
+
+
+TASK = """task: of_our_own
+dataset_path: json
+dataset_kwargs: {data_files: {test: QUESTIONS}}
+test_split: test
+output_type: generate_until
+doc_to_text: "{{question}}"
+doc_to_target: "{{answer}}"
+generation_kwargs: {until: ["\\n\\n", "Question:", "Q:", "</s>", "<|im_end|>", "z"], max_gen_toks: 24, do_sample: false}
+metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]
+"""
+
+
+@pytest.mark.long
+def test_lm_eval_rates_generated_answers_with_more_than_four_stops(box: ProcessBox, tmp_path: Path) -> None:
+    python = find_python("lm_eval", "datasets")
+    if not python:
+        pytest.skip("lm_eval: missing; install rdukit[evaluation], RDUKIT_CLIENTS_PYTHON names its python")
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text("".join(json.dumps({"question": f"{n} + 1 =", "answer": str(n + 1)}) + "\n" for n in range(4)))
+    (tmp_path / "task.yaml").write_text(TASK.replace("QUESTIONS", str(questions)))
+    command = [
+        python, "-m", "lm_eval", "--model", "local-chat-completions", "--tasks", "of_our_own", "--include_path",
+        str(tmp_path), "--apply_chat_template", "--output_path", str(tmp_path / "report"), "--model_args",
+        f"model=llama,base_url={box.rest_url}/v1/chat/completions,num_concurrent=1,max_retries=1",
+    ]  # fmt: skip
+    run(command, box, tmp_path)
+    (report,) = (tmp_path / "report").rglob("results_*.json")
+    assert 0 <= json.loads(report.read_text())["results"]["of_our_own"]["exact_match,none"] <= 1
