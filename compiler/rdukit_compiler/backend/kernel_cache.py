@@ -1,8 +1,8 @@
 """Cache of native libraries for all programs of a user; one process at a time builds a library.
 
 The folder is ``$RDUKIT_HOME/kernels/<torch version>/<processor>/<variant>/<digest>.so``: a library fits only the torch
-and the processor that it was built for, and the variant says how it was built. Beside that there is inductor's own
-cache, ``kernels/inductor``, and files of running compiles, ``kernels/scratch``. Everything is bounded together.
+and the processor that it was built for, and the variant describes how it was built. The other folders are inductor's
+own cache, ``kernels/inductor``, and files of running compiles, ``kernels/scratch``. Everything is bounded together.
 
 Results do not depend on the cache: unreadable libraries are built again, and write errors only cost time.
 Source: ours.
@@ -79,7 +79,7 @@ class KernelCache:
         self.inductor = root / INDUCTOR
         self._max_bytes = max_bytes
         self._now = now
-        #: Why nothing can be kept; None while everything can.
+        #: Why the cache cannot be written; None if it can.
         self.refusal: str | None = None
 
     def find(self, digest: str) -> bytes | None:
@@ -98,7 +98,7 @@ class KernelCache:
         return load_cached(self._verdict(name), self._now())
 
     def keep_verdict(self, name: str, content: bytes) -> None:
-        """Write a verdict; if that fails it is found anew next time."""
+        """Write a verdict; if that fails, the next compile checks again."""
         try:
             store_cached(self._verdict(name), content)
         except OSError as cause:

@@ -114,7 +114,7 @@ def sn_reduce(input: Any, dim: int | Sequence[int] | None, fn: str) -> Any:
     """Reduce by name: MIN, MAX, SUM, MEAN; reduced dimensions are kept as 1.
 
     Raises:
-        InvalidArgument: another name.
+        InvalidArgument: an unknown name.
     """
     made = reduce_named(unwrap(input), dim, fn)
     return wrap(made) if _has_samba((input,)) else made

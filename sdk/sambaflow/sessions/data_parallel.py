@@ -144,7 +144,7 @@ def world_size() -> int:
 
 
 def _digest(pef: Pef) -> str:
-    """Digest what a PEF computes: precision, symbols, kernels and their order; not names, cost or metadata."""
+    """Digest a PEF's computation: precision, symbols, kernels and their order, but not names, cost or metadata."""
     sections = [[s.type.value, s.kernel, s.inputs, s.outputs] for s in pef.sections]
     graphs = [asdict(graph) for graph in pef.graphs.values()]
     symbols = [asdict(symbol) for symbol in pef.symbols.values()]

@@ -1,8 +1,8 @@
 """Tensors that a program keeps from one trace and uses in the next.
 
-Programs cache what does not depend on a graph's inputs, such as the tables of rotary embeddings, and several graphs
-share it. In a trace such a tensor has no data, only its record: the operators that compute it from parameters, buffers
-and constants. A later trace repeats these operators.
+Programs cache tensors that do not depend on a graph's inputs, such as the tables of rotary embeddings, and several
+graphs share it. In a trace such a tensor has no data, only its record: the operators that compute it from parameters,
+buffers and constants. A later trace repeats these operators.
 """
 
 from collections.abc import Collection, Mapping, MutableMapping

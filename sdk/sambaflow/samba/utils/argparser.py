@@ -26,8 +26,8 @@ def parse_app_args(
 ) -> argparse.Namespace:  # fmt: skip
     """Parse a program's command line: a command, then options.
 
-    ``common_parser_fn`` adds options to every command, the others to theirs. For every command, the result has all
-    built-in attributes; the session stores it.
+    ``common_parser_fn`` adds options to every command, and the other functions to their own commands. For every
+    command, the result has all built-in attributes; the session stores it.
 
     With ``--data-parallel`` torch's default process group consists of the ranks that were launched together, and
     ``local_rank`` is this process's rank.

@@ -11,8 +11,8 @@ among thousands is found. The measure does not distinguish numbers far below the
 The relative one allows for large numbers, whose rounding alone exceeds an absolute threshold: a loss of 2.3 has steps
 of 0.016 in bf16. It is a measure by which bf16 passes the published thresholds and a wrong kernel does not. Rounding
 leaves noise: of either sign, spread over all numbers, and where terms cancel, as in the gradients of a few layers, ten
-times what one rounding does. A wrong kernel leaves a pattern: all numbers are off by one factor, a row is another's, a
-term is missing everywhere. So a difference ``d`` from ``g`` is taken apart:
+times the error of one rounding. A wrong kernel leaves a pattern: all numbers are off by one factor, a row is another's,
+a term is missing everywhere. So a difference ``d`` from ``g`` is taken apart:
 
 ========  ============================================================================================================
 scale     half the relative difference of energies, the sums of squares, less the part that noise explains. Its limit is
@@ -26,7 +26,7 @@ outliers  the same for every slice along every axis, over the usual magnitude th
 ========  ============================================================================================================
 
 The largest difference over the largest magnitude fails both ways: it refuses correct bf16 by chance, the sooner the
-larger a tensor is, and passes whatever happens to small numbers next to a large one. Source: ours; the vendor's formula
+larger a tensor is, and passes any error of small numbers next to a large one. Source: ours; the vendor's formula
 is not published, its thresholds of 3e-3 to 8.5e-2 are.
 """
 
