@@ -83,7 +83,7 @@ class DatabaseWriter:
         return self.thread.request()
 
     def due_in(self, now: float) -> float | None:
-        """Return seconds until ``write`` should be called without further events; ``None``: there are no rows to write."""
+        """Return seconds until ``write`` should be called without further events; ``None``: no rows wait."""
         if not self._store.is_writable or self.thread.busy_s > 0:
             return max(0.0, self._written_at + _RETRY_S - now)
         if self._is_new or self._daemon.events.has_unwritten or self._daemon.ended_rows:
