@@ -124,7 +124,7 @@ class KernelCache:
         self, pending: "queue.SimpleQueue[str]", limit: int, on_found: Callable[[str, bytes], None],
         wait_s: float = WAIT_S,
     ) -> Generator[list[str]]:  # fmt: skip
-        """Yield the kernels of ``pending`` that this caller alone is to build, up to ``limit`` at once.
+        """Yield batches of up to ``limit`` kernels of ``pending``, which only this caller builds.
 
         Those that another process builds come last: they are found when it has kept them, or yielded when it has died
         or taken ``wait_s``. A caller waits while it holds no kernel, so processes never wait for each other in a

@@ -1,4 +1,5 @@
-"""Conversion and creation: models in place, tensors by wrapping and back, random and constant SambaTensors.
+"""Conversion and creation: converts models in place, wraps and unwraps tensors, and creates random and constant
+SambaTensors.
 
 Source: SDK reference 4.1 and 4.2. Values come from torch's global generator, so ``set_seed`` makes them reproducible: a
 program creates the same inputs when it compiles and when it runs.

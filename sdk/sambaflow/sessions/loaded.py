@@ -85,8 +85,7 @@ class LoadedPef:
             arch: the program's chip, or None for any. check: raises if the PEF is not the program's.
         Raises:
             PefError: the PEF is missing or unusable, or ``check`` refuses it. NoResources: the node has too few free
-            tiles or
-                too little memory.
+                tiles or too little memory.
         """
         from rdukit_node.leases.launch import launch_name
         from rdukit_node.logs.files import application_log

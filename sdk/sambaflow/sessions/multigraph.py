@@ -400,7 +400,7 @@ def fit_to_regions(graphs: Iterable[ModelGraph], regions: Mapping[str, str]) -> 
 
     Raises:
         CompileError: two inputs, or two outputs, of a graph share a region, or tensors of one region have other
-    different dtypes.
+            different dtypes.
     """
     cut = list(graphs)
     for graph in cut:

@@ -67,8 +67,7 @@ class RunScalars:
 
         Raises:
             InvalidArgument: ``given`` has an unknown key or a value that is no number, or a group has changed in a
-            value that a
-                run cannot change.
+                value that a run cannot change.
         """
         base = self.follow() if has_update else self._followed
         if has_update and self._asked:
