@@ -24,7 +24,7 @@ STATES: Final = {
 }
 #: Optimizer kind → the operator that rounds like torch's default update, if the fast one does not.
 EXACT_UPDATES: Final = {"adamw": "adamw_stepwise"}
-#: Optimizer kinds whose operators take gradients in bf16 beside f32 parameters.
+#: Optimizer kinds whose operators accept bf16 gradients of f32 parameters.
 TAKES_NARROW: Final = frozenset({"adamw"})
 
 
@@ -59,7 +59,7 @@ class OptimizerGroup:
 
 @dataclass(frozen=True, slots=True)
 class OptimizerKernel:
-    """A kernel of the gradnorm or opt section with what it is bound to, by symbol names."""
+    """A kernel of the gradnorm or opt section with the symbols that it is bound to."""
 
     kernel: KernelGraph
     inputs: tuple[str, ...]

@@ -36,7 +36,7 @@ class RdukitError(Exception):
 
 
 class InvalidArgument(RdukitError):
-    """A value is not among the legal ones; the message lists them."""
+    """A value is invalid; the message lists the expected values."""
 
     code, exit_status, http_status, grpc_status = "invalid-argument", 2, 400, "INVALID_ARGUMENT"
 
@@ -72,7 +72,7 @@ class PermissionDenied(RdukitError):
 
 
 class Conflict(RdukitError):
-    """The thing exists already, or somebody else changed it first."""
+    """The object exists already, or another caller changed it first."""
 
     code, exit_status, http_status, grpc_status = "conflict", 6, 409, "ABORTED"
 
@@ -84,7 +84,7 @@ class InvalidTransition(Conflict):
 
 
 class PreconditionFailed(Conflict):
-    """The content is not what ``If-Match`` names: it is another's, or came anew; begin again."""
+    """The content is not the version that ``If-Match`` names: another caller has replaced it. Start again."""
 
     code, http_status, grpc_status = "precondition-failed", 412, "FAILED_PRECONDITION"
 
@@ -108,19 +108,21 @@ class BackendUnavailable(Unavailable):
 
 
 class StoreUnavailable(Unavailable):
-    """The bucket of artifacts does not answer, or refuses; jobs wait for it, and what was sent can be sent again."""
+    """The bucket of artifacts does not answer, or refuses. Jobs wait for it, and the request can be repeated."""
 
     code = "store-unavailable"
 
 
 class ContentDamaged(RdukitError):
-    """An artifact's content no longer matches its digest: the disk or somebody changed it. Add the artifact again."""
+    """An artifact's content no longer matches its digest: the disk or another program changed it. Add the artifact
+    again.
+    """
 
     code = "content-damaged"
 
 
 class NotFenced(RdukitError):
-    """There is more than one tenant, and what runs for them cannot be kept apart on this machine."""
+    """There are several tenants, and this machine cannot isolate their programs."""
 
     code, exit_status, http_status, grpc_status = "not-fenced", 5, 409, "FAILED_PRECONDITION"
 
@@ -189,7 +191,7 @@ class DeadlineExceeded(RdukitError):
 
 
 class ChildDied(RdukitError):
-    """The process of an operation was killed or ended without a word; its log has more."""
+    """The process of an operation was killed or ended without a result; its log has details."""
 
     code, exit_status, http_status, grpc_status = "child-died", 8, 500, "INTERNAL"
 
@@ -234,7 +236,7 @@ class DoesNotFit(CompileError):
 
 
 class RuleError(CompileError):
-    """A fusion rule file is wrong; the message names file, rule, entry, key and what is legal."""
+    """A fusion rule file is wrong; the message names file, rule, entry, key and the expected values."""
 
     code, exit_status = "rule-error", 2
 

@@ -48,7 +48,7 @@ def find_infinite(value: object, path: tuple[str | int, ...] = ()) -> tuple[tupl
 
 
 def json_text(value: object) -> str:
-    """Encode ``value`` on one line, with words for what JSON lacks."""
+    """Encode ``value`` on one line, with words for floats that JSON lacks."""
     try:
         return _ENCODER.encode(value)
     except ValueError:

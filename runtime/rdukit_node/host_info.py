@@ -102,7 +102,7 @@ def set_huge_pages(count: int, folder: Path = HUGE_PAGES) -> int:
 
 
 def check_huge_pages(asked: int, reserved: int) -> None:
-    """Compare what was asked for with what the kernel did.
+    """Compare the requested huge pages with those of the kernel.
 
     Raises:
         RuntimeFault: they differ.

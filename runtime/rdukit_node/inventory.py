@@ -39,7 +39,7 @@ LISTED_KINDS: Final = frozenset({ComponentKind.RDU, ComponentKind.DIMM, Componen
 #: Hexadecimal digits of the serial numbers of those kinds that have any.
 _SERIAL_DIGITS: Final = {ComponentKind.RDU: 16, ComponentKind.DIMM: 7}
 NONE_REPLACED: Final[Mapping[str, int]] = MappingProxyType({})
-#: What a serial or a part number is where there is none.
+#: Text for a missing serial or part number.
 NOT_APPLICABLE: Final = "N/A"
 
 

@@ -123,7 +123,7 @@ def _attach(held: str, chip: ChipSpec | None, tiles: int, memory_bytes: int) -> 
 
 
 def _greet(client: SndClient, chip: ChipSpec | None) -> tuple[NodeSpec, frozenset[str]]:
-    """Return the node, and what its daemon has beyond the first version of the protocol."""
+    """Return the node, and its daemon's features beyond the first version of the protocol."""
     hello = client.call("hello")
     node = find_node(str(hello["platform"]))
     if chip is not None and node.chip.name != chip.name:
@@ -143,7 +143,7 @@ def _isolate(
 
     Returns how many of the host's cores belong to the lease's tiles, and what the daemon was told.
     """
-    from rdukit_node.isolation.process import apply as apply_isolation  # a private node needs none of it
+    from rdukit_node.isolation.process import apply as apply_isolation  # a private node needs no isolation
     from rdukit_node.isolation.process import leased_cores
 
     tiles = [tile_of_path(node, path).index for path in lease["tiles"]]

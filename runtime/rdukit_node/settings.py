@@ -184,7 +184,7 @@ def server_address(environ: Mapping[str, str] | None = None) -> str | None:
 
 
 class NodePaths(NamedTuple):
-    """Files of one node; none need exist."""
+    """Paths of one node's files, which need not exist."""
 
     socket: Path
     snml_socket: Path

@@ -47,7 +47,7 @@ class PageWord:
     END: Final = 34
 
 
-#: Most RDUs of one program. Source: compiler reference 4.1.
+#: Maximum RDUs of one program. Source: compiler reference 4.1.
 MOST_CHIPS: Final = 8
 
 #: Phases in which the tiles are busy, in the order of their words; their codes are 1 to 5, and 0 is the host's time.
@@ -165,11 +165,11 @@ class StatusPage:
     # -- the daemon's side -------------------------------------------------------------------------------------------
 
     def interrupt(self) -> None:
-        """Tell the application to ask what happened."""
+        """Notify the application, which then asks the daemon for the reason."""
         self.words[PageWord.INTERRUPTS] += 1
 
     def read(self) -> PageValues:
-        """Return what the application wrote last. Whatever that is, values are whole numbers from 0 below 2**63."""
+        """Return the application's last values; whatever it wrote, they are integers from 0 below 2**63."""
         words = self.words
         copy: list[int] = []
         for _ in range(_TRIES):
@@ -189,5 +189,5 @@ class StatusPage:
 
 
 def private_page() -> StatusPage:
-    """Return a page that nobody else sees: what a private node's lease counts on."""
+    """Return a page of this process alone, for the counters of a private node's lease."""
     return StatusPage(memoryview(bytearray(PAGE_BYTES)))

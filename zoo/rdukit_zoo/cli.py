@@ -1,4 +1,4 @@
-"""``rdukit zoo``: which models there are."""
+"""``rdukit zoo``: list, show, create and plan models."""
 
 import json
 from importlib import import_module
@@ -78,14 +78,14 @@ def show_model(name: str, as_json: bool) -> None:
 
 @zoo.command("new")
 @click.argument("name")
-@click.option("--title", help="What it is, in a few words  [default: its name].")
+@click.option("--title", help="Title in a few words  [default: its name].")
 @click.option("--family", type=click.Choice(FAMILIES), default="science", show_default=True, help="Folder of the zoo.")
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
 def new_model(name: str, title: str | None, family: str, as_json: bool) -> None:
     """Begin a model of the zoo, in a checkout of rdukit.
 
     Writes a small regression that works, its box with recipes, and the lines that name it. Change them, then measure:
-    scripts/zoo_model.py NAME. A model of your own outside of rdukit begins with rdukit box new NAME --module.
+    scripts/zoo_model.py NAME. For a model outside of rdukit, use rdukit box new NAME --module.
 
     Example: rdukit zoo new turbines --title "Power of wind turbines"
 

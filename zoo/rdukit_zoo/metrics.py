@@ -20,11 +20,11 @@ class Meter(Protocol):
     """Figures of a split, summed up over its batches."""
 
     def add(self, output: Array, given: Mapping[str, Array]) -> None:
-        """Count a batch: what the model gave, and its inputs and target by name, the samples first in each."""
+        """Count a batch: the model's outputs, and its inputs and target by name, with samples along the first axis."""
         ...
 
     def figures(self) -> dict[str, float]:
-        """Return the figures by name over all that was counted."""
+        """Return the figures by name over all counted batches."""
         ...
 
 
@@ -189,7 +189,7 @@ class ForecastMeter:
 
 
 class ReconstructionMeter:
-    """No figure beside the loss, of a model that is its own target."""
+    """No figure in addition to the loss, for a model whose input is its target."""
 
     def add(self, output: Array, given: Mapping[str, Array]) -> None:
         """See ``Meter``."""

@@ -1,9 +1,9 @@
-"""Plain torch modules without a program, for comparisons and tests; none needs a package beyond torch.
+"""Plain torch modules without a program, for comparisons and tests; they need only torch.
 
 ``PlainGpt2``: head tied to the word embedding, no dropout. Source: Radford and others, Language Models are Unsupervised
-Multitask Learners (2019). ``Perceptron``, ``LstmForecaster``, ``ConvForecaster``, ``PlainLeNet``: small training models
-as people write them, each forward gives the loss []. ``Unet``: segmentation with batch norms. ``PlainVit``: a vision
-transformer, pre-norm, with a class token.
+Multitask Learners (2019). ``Perceptron``, ``LstmForecaster``, ``ConvForecaster``, ``PlainLeNet``: small training
+models, whose forward returns the loss []. ``Unet``: segmentation with batch norms. ``PlainVit``: a vision transformer,
+pre-norm, with a class token.
 
 Axes: B batch, L length or window, D width, C channels, Y and X rows and columns, N image side, P patches and class
 token, K classes.
@@ -19,7 +19,7 @@ from torch.nn import functional
 
 
 class Block(nn.Module):
-    """A layer: attention and a perceptron, each after a norm and added to what came in. [B, L, D] → same."""
+    """A layer: attention and a perceptron, each after a norm and added to its input. [B, L, D] → same."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

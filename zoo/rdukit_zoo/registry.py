@@ -1,4 +1,4 @@
-"""The list of models: each file of the zoo adds one entry with ``@model``. A box's own module makes one too."""
+"""The list of models: each file of the zoo adds one entry with ``@model``. A box's own module also adds one."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -45,7 +45,7 @@ MODULES: Final = {
     "uno": "science.uno",
     "vit": "vision.vit",
 }
-#: Tasks of models. The task decides a model's inputs, outputs and metrics.
+#: Tasks of models. A task defines a model's inputs, outputs and metrics.
 TASKS: Final = (
     "classification",
     "language-modelling",
@@ -73,8 +73,8 @@ MODALITIES: Final[Mapping[str, str]] = {
 #: Tasks whose models take no target.
 WITHOUT_TARGET: Final = frozenset({"self-supervised", "embedding"})
 
-#: Sizes that a PEF may choose otherwise than the training of its checkpoint: lengths of texts, whose tables have shapes
-#: of their own, and what only training does.
+#: Sizes that may differ between a PEF and the training of its checkpoint: lengths of sequences, whose tables have
+#: separate shapes, and sizes that only training uses.
 FREE_SIZES: Final = frozenset({"context_length", "prompt_length", "positions", "dropout"})
 
 #: Label that losses ignore: the default of torch's cross entropy.
@@ -86,7 +86,7 @@ Sizes = Mapping[str, SizeValue]
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A model's sizes that have a name: what differs from its defaults, and the exact number of parameters."""
+    """A named choice of a model's sizes: differences from its defaults, and the exact number of parameters."""
 
     sizes: Sizes
     #: Tied parameters count once.
@@ -95,7 +95,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class TextServing:
-    """Reader of texts, to continue several at once or to make a vector of one.
+    """Module for texts: it continues several at the same time, or computes a vector of one.
 
     ``build(**sizes)`` makes a module with the parameter names of the trained one. Its forward takes (text [1, prompt],
     shares [1, prompt] float) and returns a vector [1, width]. A language model's is built with ``texts`` as well, the
@@ -111,7 +111,7 @@ class TextServing:
 
 @dataclass(frozen=True, slots=True)
 class ServedModule:
-    """Inputs and outputs of requests, where they are not those of training: pre- and post-processing.
+    """Inputs and outputs of requests that differ from those of training: pre- and post-processing.
 
     ``build(**sizes)`` makes a module with the parameter names of the trained one, such as a subclass of it;
     ``make_inputs(batch_size, **sizes)`` makes its named inputs; ``outputs`` names the tensors that its forward returns.
@@ -149,12 +149,12 @@ class ModelEntry:
     serving: ServedModule | None = None
     #: Published sizes by name.
     variants: Mapping[str, Variant] = field(default_factory=dict)
-    #: How Hugging Face folders hold its parameters.
+    #: Format of its parameters in Hugging Face folders.
     hub: "HubFormat | None" = None
     #: ``generate(count, seed, **sizes)`` draws data from a model of the physics: an array for each of the inputs, the
     #: samples first.
     generate: "Callable[..., dict[str, NDArray[Any]]] | None" = None
-    #: Whether ``generate`` picks from a built-in data set, so that two seeds may give the same sample.
+    #: Whether ``generate`` selects from a built-in data set, so that two seeds may give the same sample.
     is_drawn_from_a_set: bool = False
     #: Unit of an output, and the name of the size of which the output is a share.
     output_unit: str = ""
@@ -163,12 +163,13 @@ class ModelEntry:
     output_channels: tuple[str, ...] = ()
     #: Models of one family share weights; by default a model is its own.
     family: str = ""
-    #: Further sizes that a PEF may choose otherwise than its checkpoint, such as those of images of a network without
-    #: a layer that fixes them.
+    #: Further sizes that may differ between a PEF and its checkpoint, such as image sizes of a fully convolutional
+    #: network.
     free_sizes: frozenset[str] = frozenset()
     #: Replaces sizes that stand for others, such as 0 for the number of heads.
     written_out: "Callable[[Sizes], Sizes]" = dict
-    #: Array of integers → the size, or the number, that its values are below; a target's is ``num_classes`` by default.
+    #: Array of integers → exclusive upper limit of its values, a size or a number; the default of a target is
+    #: ``num_classes``.
     limits: "Mapping[str, str | int]" = field(default_factory=dict)
     #: Modality that the model reads, such as text or images; by default the task's.
     modality: str = ""
@@ -186,7 +187,7 @@ class ModelEntry:
         """Return all sizes; missing ones have their defaults.
 
         Raises:
-            InvalidArgument: one that the model does not have.
+            InvalidArgument: the model lacks a size.
         """
         unknown = sorted(set(sizes) - set(self.sizes))
         if unknown:
@@ -196,10 +197,10 @@ class ModelEntry:
         return {**self.sizes, **sizes}
 
     def identity(self, sizes: Sizes) -> ModelIdentity:
-        """Return what a checkpoint and a PEF of these sizes carry: each size that changes what is computed.
+        """Return the identity of a checkpoint or PEF of these sizes: each size that changes results.
 
         Raises:
-            InvalidArgument: a size that the model does not have.
+            InvalidArgument: the model lacks a size.
         """
         free = FREE_SIZES | self.free_sizes
         known = self.written_out(self.check_sizes(sizes))
@@ -222,7 +223,7 @@ _ENTRIES: dict[str, ModelEntry] = {}
 
 
 def model(**about: Any) -> "Callable[[Callable[..., nn.Module]], Callable[..., nn.Module]]":
-    """Register the decorated module class or builder; ``about`` are the fields of ``ModelEntry`` but ``build``."""
+    """Register the decorated module class or builder; ``about`` are the fields of ``ModelEntry`` except ``build``."""
 
     def register(build: "Callable[..., nn.Module]") -> "Callable[..., nn.Module]":
         _ENTRIES[about["name"]] = ModelEntry(build=build, **about)
@@ -232,12 +233,12 @@ def model(**about: Any) -> "Callable[[Callable[..., nn.Module]], Callable[..., n
 
 
 def model_names() -> tuple[str, ...]:
-    """Return the names of all models, sorted; imports no model."""
+    """Return the sorted names of all models, without importing them."""
     return tuple(sorted(MODULES))
 
 
 def get_model(name: str) -> ModelEntry:
-    """Return the entry called ``name``; imports only that model's file.
+    """Return the entry called ``name``, importing only that model's file.
 
     Raises:
         InvalidArgument: no such model; the message lists the names.

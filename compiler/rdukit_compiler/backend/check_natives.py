@@ -1,6 +1,6 @@
 """Checks native kernels: they are used only in sections whose results equal those of the portable kernels.
 
-The runtime's ``rdukit_runtime.check`` judges, in forks of the processes that build; verdicts are kept beside the
+The runtime's ``rdukit_runtime.check`` judges, in forks of the processes that build; verdicts are kept next to the
 libraries. Decision 0073.
 """
 
@@ -24,7 +24,7 @@ from rdukit_compiler.backend.native import NativeBuilder, worker_count
 from rdukit_compiler.backend.workers import Worker
 from rdukit_compiler.settings import KERNEL_CHECK
 
-#: The module that judges, named, not imported: compiler and runtime share only what a PEF holds.
+#: Name of the judging module, which is not imported: compiler and runtime share only the PEF.
 JUDGE: Final = "rdukit_runtime.check"
 
 #: Prefix of the reason of a unit that is refused because it shares a native kernel with a failing one.
@@ -98,7 +98,8 @@ def _find(cache: KernelCache, name: str) -> KernelVerdict | None:
 
 def _lay_out(place: BuildPlace, units: Sequence[Unit], libraries: Mapping[str, bytes], cache: KernelCache) -> bool:
     """Write units and libraries where workers look for them; return False, with the reason in the cache, if they cannot
-    be written."""
+    be written.
+    """
     try:
         for unit in units:
             (place.scratch / f"{unit.digest}.unit").write_bytes(unit.to_json())

@@ -293,12 +293,12 @@ def _widen(node: fx.Node) -> None:
 
 
 def eliminate_common_views(graph: fx.Graph) -> None:
-    """Merge equal views of one tensor: whatever writes to it, they show the same memory."""
+    """Merge equal views of one tensor: they show the same memory, even after writes."""
     _merge(graph, lambda node: node.target in _VIEWS)
 
 
 def eliminate_common_calls(graph: fx.Graph, target: Any) -> None:
-    """Merge calls of ``target``, which computes a value from tensors, where nothing writes to those tensors."""
+    """Merge calls of ``target``, which computes a value from tensors, unless a call writes to those tensors."""
     written = {
         _owner(node.args[0])
         for node in graph.nodes

@@ -23,7 +23,7 @@ aten = torch.ops.aten
 _FORWARD: Final = aten.convolution.default
 _BACKWARD: Final = aten.convolution_backward.default
 
-#: Floats of a padded sample, and of its result, that stay in the cache beside the weights; beyond, oneDNN is as fast.
+#: Floats of a padded sample, and of its result, that fit the cache with the weights; for more, oneDNN is as fast.
 _MAX_FLOATS: Final = 16384
 #: Least positions of a batch for which laying out the weights pays.
 _LEAST_POSITIONS: Final = 128

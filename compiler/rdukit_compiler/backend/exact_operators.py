@@ -1,7 +1,7 @@
 """Replaces operators that inductor computes wrongly by others that it computes correctly.
 
-Each form is what torch's own kernel for processors computes, step by step, so that results agree to the last bit, at
-infinity, at NaN and in the sign of zero. A form that returns ``NotImplemented`` leaves the operator as it is.
+Each form repeats the steps of torch's own CPU kernel, so that results agree to the last bit, at infinity, at NaN and in
+the sign of zero. A form that returns ``NotImplemented`` leaves the operator as it is.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -151,7 +151,7 @@ def _average_pool_gradient(
     gradient: torch.Tensor, x: torch.Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int],
     ceil_mode: bool, count_include_pad: bool, divisor_override: int | None,
 ) -> Any:  # fmt: skip
-    """Divide by what each window covers.
+    """Divide by the number of elements that each window covers.
 
     With ceil_mode, windows may reach beyond the padding; inductor wrongly counts positions there, too.
     """

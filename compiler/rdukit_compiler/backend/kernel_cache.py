@@ -1,8 +1,8 @@
 """Cache of native libraries for all programs of a user; one process at a time builds a library.
 
 The folder is ``$RDUKIT_HOME/kernels/<torch version>/<processor>/<variant>/<digest>.so``: a library fits only the torch
-and the processor that it was built for, and the variant says how it was built. Beside that there is inductor's own
-cache, ``kernels/inductor``, and files of running compiles, ``kernels/scratch``. Everything is bounded together.
+and the processor that it was built for, and the variant describes how it was built. The other folders are inductor's
+own cache, ``kernels/inductor``, and files of running compiles, ``kernels/scratch``. Everything is bounded together.
 
 Results do not depend on the cache: unreadable libraries are built again, and write errors only cost time.
 Source: ours.
@@ -79,7 +79,7 @@ class KernelCache:
         self.inductor = root / INDUCTOR
         self._max_bytes = max_bytes
         self._now = now
-        #: Why nothing can be kept; None while everything can.
+        #: Why the cache cannot be written; None if it can.
         self.refusal: str | None = None
 
     def find(self, digest: str) -> bytes | None:
@@ -98,7 +98,7 @@ class KernelCache:
         return load_cached(self._verdict(name), self._now())
 
     def keep_verdict(self, name: str, content: bytes) -> None:
-        """Write a verdict; if that fails it is found anew next time."""
+        """Write a verdict; if that fails, the next compile checks again."""
         try:
             store_cached(self._verdict(name), content)
         except OSError as cause:
@@ -124,7 +124,7 @@ class KernelCache:
         self, pending: "queue.SimpleQueue[str]", limit: int, on_found: Callable[[str, bytes], None],
         wait_s: float = WAIT_S,
     ) -> Generator[list[str]]:  # fmt: skip
-        """Yield the kernels of ``pending`` that this caller alone is to build, up to ``limit`` at once.
+        """Yield batches of up to ``limit`` kernels of ``pending``, which only this caller builds.
 
         Those that another process builds come last: they are found when it has kept them, or yielded when it has died
         or taken ``wait_s``. A caller waits while it holds no kernel, so processes never wait for each other in a

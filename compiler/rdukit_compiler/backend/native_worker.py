@@ -67,7 +67,7 @@ def _serve(request: ForkRequest) -> int:
 def _check(folder: Path, request: Mapping[str, Any], answers: TextIO) -> None:
     """Let the runtime judge units in forks of this process, which has imported torch already.
 
-    The runtime's module is named, not imported: compiler and runtime share only what a PEF holds.
+    The runtime's module is named, not imported: compiler and runtime share only the PEF.
     """
     check = import_module("rdukit_runtime.check.children")
 

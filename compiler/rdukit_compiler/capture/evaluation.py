@@ -34,7 +34,7 @@ def evaluation_graph(trained: ModelGraph, evaluated: ModelGraph) -> ModelGraph |
 
     Args:
         evaluated: the same model on the same inputs, traced in evaluation mode under another name, with the training
-            graph's names for what they share: see ``with_shared_names``.
+            graph's names for shared tensors: see ``with_shared_names``.
     Raises:
         CompileError: its outputs, or the tensors that both graphs share, differ from the training graph's.
     """
@@ -83,7 +83,7 @@ def computes_the_same(one: ModelGraph, other: ModelGraph) -> bool:
     """Return whether two traces make the same calls on the same inputs, parameters and buffers, and update buffers
     alike.
 
-    Dropouts that drop nothing are equal, whatever their rates.
+    Inactive dropouts are equal, even with different rates.
     """
     if len(one.operators) != len(other.operators) or _ends(one) != _ends(other):
         return False

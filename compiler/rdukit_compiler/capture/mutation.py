@@ -109,7 +109,7 @@ class Aliases:
         return own
 
     def is_root(self, node: fx.Node) -> bool:
-        """Return whether ``node`` owns its memory, and is a view of nothing."""
+        """Return whether ``node`` owns its memory, so that it is not a view."""
         return self._own(node) is self.root(node)
 
     def overwrite(
@@ -160,7 +160,7 @@ def _form(node: fx.Node) -> tuple[object, ...]:
 
 
 def overwritten_argument(node: fx.Node) -> fx.Node | None:
-    """Return the value that an in-place operator overwrites and returns; None for an operator that overwrites nothing.
+    """Return the value that an in-place operator overwrites and returns; None for an operator without writes.
 
     Raises:
         UnsupportedOperator: the operator overwrites anything else.

@@ -1,4 +1,4 @@
-"""Write a graph anew over several chips: each chip has operators and values of its own.
+"""Rewrite a graph for several chips: each chip has its own operators and values.
 
 A value of the graph lies in one of these layouts: whole on every chip, whole on one chip, or split along one dimension,
 a slice on each chip. ``SplitGraph`` provides each chip the layout that it needs, and adds operators for it. A chip that
@@ -221,7 +221,7 @@ class SplitGraph:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def finish(self) -> ModelGraph:
-        """Join the program's outputs on the host, drop what nothing reads, and return the graph."""
+        """Join the program's outputs on the host, drop unread operators, and return the graph."""
         for name in dict.fromkeys(self.source.outputs):
             if name in self.dim_of and self.source.values[name].kind is ValueKind.OPERATOR:
                 maker = self.source.producers().get(name)

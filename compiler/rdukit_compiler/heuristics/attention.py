@@ -1,8 +1,7 @@
 """Heuristics for attention.
 
 - MHA: attention written as separate operators. Shards over heads, scores stay on chip; ``fwd_num_sections`` above 1
-cuts at the
-  softmax.
+  cuts at the softmax.
 - SDPA: the fused operator, with a softmax over blocks. Ours: one operator is never cut, so ``fwd_num_sections`` is only
   recorded.
 

@@ -49,7 +49,7 @@ _INDEX_OPERANDS: Final[dict[str, tuple[int, ...]]] = {
     ),
     "embedding_bag": (1, 2),
 }  # fmt: skip
-#: Operators in which torch also refuses int32 there.
+#: Those of these operators in which torch also refuses int32.
 _LONG_ONLY: Final = frozenset(
     "cross_entropy_loss nll_loss nll_loss_nd nll_loss2d multi_margin_loss multilabel_margin_loss take put one_hot "
     "index_copy index_fill".split()
@@ -173,7 +173,9 @@ def promote_floats(args: Sequence[Any]) -> list[Any] | None:
 
 
 def _common_float(args: Sequence[Any], leading: Sequence[Any]) -> torch.dtype | None:
-    """Return the dtype of ``leading``, which floating tensors among ``args`` get; None if they agree already."""
+    """Return the dtype to which floating tensors among ``args`` are promoted, that of ``leading``; None if they have
+    it.
+    """
     with DisableTorchFunction():  # the program looks up no dtype here
         if len({tensor.dtype for tensor in _floats_in(args)}) < 2:
             return None

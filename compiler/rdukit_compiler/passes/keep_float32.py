@@ -207,7 +207,7 @@ def _is_wide(operator: Operator, graph: ModelGraph, leaving: "_Leaving") -> bool
     if operator.is_of_loss and operator.op_type in _COMPUTING:
         return True
     is_sum = operator.op_type in SUMS
-    if operator.op_type in _LOG_CHANCES:  # part of a loss, unless the many numbers are the result
+    if operator.op_type in _LOG_CHANCES:  # part of a loss, unless it is itself a result
         is_sum = not any(name in graph.outputs for name in operator.outputs)
     return is_sum and all(map(leaving.leaves, operator.outputs))
 

@@ -45,7 +45,7 @@ class Manual:
         return self.site / f"{'index' if page == CONTENTS else page}.html"
 
     def text_of(self, page: str) -> Path:
-        """Return the text of a page: the checkout's Markdown, otherwise what the site was built from."""
+        """Return the text of a page: the checkout's Markdown, otherwise the Markdown source in the site."""
         own = self.markdown / f"{page}.md"
         if own.is_file():
             return own

@@ -97,8 +97,8 @@ def rank_tiles(chip: ChipSpec, tiles: int) -> int:
 
 
 def default_machine(chip: ChipSpec, tiles: int, ranks: int) -> Machine:
-    """Return a machine of as many nodes with ``chip`` as ``ranks`` ranks of ``tiles`` tiles fill, with default
-    links.
+    """Return the smallest machine of nodes with ``chip``, with default links, that holds ``ranks`` ranks of ``tiles``
+    tiles.
     """
     node = next(node for node in NODES.values() if node.chip.name == chip.name)
     part = rank_tiles(chip, tiles)

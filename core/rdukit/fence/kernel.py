@@ -124,7 +124,7 @@ def drop_bounding_set() -> None:
         try:
             _prctl(_PR_CAPBSET_DROP, capability)
         except OSError as error:
-            if error.errno == 22:  # EINVAL: there are no more of them
+            if error.errno == 22:  # EINVAL: all capabilities are dropped
                 break
             raise
 
@@ -214,7 +214,7 @@ def landlock_abi() -> int:
 
 
 def enter_landlock_domain(abi: int, writable: Iterable[os.PathLike[str]] = ()) -> None:
-    """Put this thread, and what it starts, into a new Landlock domain. Needs no-new-privileges or an administrator.
+    """Put this thread and its later children into a new Landlock domain. Needs no-new-privileges or an administrator.
 
     A process in a domain can inspect (``ptrace``, ``/proc/PID/mem``, ``/proc/PID/fd`` …) only processes of the same
     domain or of domains created inside it, as any user.
@@ -231,7 +231,7 @@ def enter_landlock_domain(abi: int, writable: Iterable[os.PathLike[str]] = ()) -
 
 
 def enter_landlock_fence(abi: int, writable: Iterable[str]) -> None:
-    """Put this thread, and what it starts, into a domain that reads and executes, and writes to ``writable`` only.
+    """Put this thread and its later children into a domain that may read and execute, and write only to ``writable``.
 
     ``writable`` are existing files and folders. Devices cannot be created. From ``ABI_SCOPE`` on, signals and abstract
     sockets are confined to the domain.

@@ -35,7 +35,7 @@ class Way(StrEnum):
 
 
 class FencePart(StrEnum):
-    """The parts of a fence, each of which may be missing on a machine."""
+    """The parts of a fence; a machine may lack some."""
 
     NAMESPACES = "namespaces"
     ROOT = "root"

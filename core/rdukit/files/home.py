@@ -77,7 +77,7 @@ def private_home() -> Path:
 
 
 def mend_home() -> None:
-    """Close the home folder to other users; create nothing and refuse nothing."""
+    """Close the home folder to other users; never create or refuse it."""
     try:
         _settle(home_folder(), may_make=False)
     except (PermissionDenied, OSError) as error:

@@ -46,7 +46,7 @@ def find_sections(pef: Pef, section: str | None, operator: str | None) -> list[S
 
 
 def find_bound(section: Section) -> str:
-    """Return what bounds the section's projected time: compute, device memory, a link, or its launch."""
+    """Return the bound of the section's projected time: compute, device memory, a link, or its launch."""
     terms = {name: getattr(section.cost, name) for name in BOUNDS}
     longest = max(terms, key=lambda name: terms[name])
     if terms[longest] < section.cost.launch_s:

@@ -1,4 +1,4 @@
-"""Explain a PEF: what was fused and cut and why, what it occupies, what the cost model projects. Pure.
+"""Explain a PEF: fusions and cuts with their reasons, occupied resources, and the cost model's projection. Pure.
 
 ``describe_pef`` gives plain containers for JSON, ``pef_tables`` the same as text tables for people. Cycles and seconds
 here are projections for the emulated chip, never measurements, and are labelled so.

@@ -332,7 +332,7 @@ class ForkServer(Closable):
 def _open_descriptors() -> list[int]:
     found = []
     for number in [int(name) for name in os.listdir("/proc/self/fd")]:
-        with contextlib.suppress(OSError):  # the descriptor of the listing, which is closed already
+        with contextlib.suppress(OSError):  # closed already: the descriptor that listed the folder
             os.fstat(number)
             found.append(number)
     return found

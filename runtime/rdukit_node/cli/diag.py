@@ -124,7 +124,7 @@ def _until_failure(results: Iterator[CheckResult]) -> Iterator[CheckResult]:
 
 
 def _find(platform: str, component: str | None) -> str:
-    """Return the component's path. Raises: InvalidArgument: the node has none of that name."""
+    """Return the component's path. Raises: InvalidArgument: the node lacks the component."""
     if component is None:
         return "/NODE"
     try:

@@ -158,7 +158,7 @@ def document(
 
 
 def holder_fields(holder: TileHolder | None) -> dict[str, Any]:
-    """Return columns that say who: all ``None`` for nobody."""
+    """Return the columns of a lease's holder; all ``None`` without one."""
     return {
         "pid": None if holder is None else holder.pid,
         "user": None if holder is None else holder.user,

@@ -39,7 +39,7 @@ def rdus_of_job(status: Row, job: str) -> frozenset[str]:
 
 
 def rows_around(rows: Sequence[Row], rdus: Collection[str]) -> list[Row]:
-    """Return the rows of these RDUs, of the parts below them and of what they are a part of."""
+    """Return the rows of these RDUs, of the parts below them and of the parts that contain them."""
     return [
         row for row in rows
         if any(f"{row['comp_name']}/".startswith(f"{rdu}/") or rdu.startswith(f"{row['comp_name']}/") for rdu in rdus)

@@ -1,4 +1,4 @@
-"""``snddrstat``: what is read from and written to device memory, by DDR channel.
+"""``snddrstat``: show reads and writes of device memory by DDR channel.
 
 Source: runtime reference 6.2 (columns are ours: the vendor's are not public).
 """

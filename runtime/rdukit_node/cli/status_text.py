@@ -30,7 +30,7 @@ def status_lines(answer: Mapping[str, Any], now: float, width: int | None = None
 
     Args:
         now: seconds since the epoch.
-        width: columns of the screen; ``None``: as wide as need be.
+        width: columns of the screen; ``None``: unlimited.
     """
     leases: Sequence[Row] = answer["leases"]
     letters = {lease["id"]: _LETTERS[i % len(_LETTERS)] for i, lease in enumerate(leases)}

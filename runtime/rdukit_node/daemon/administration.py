@@ -81,7 +81,7 @@ class Administration:
         return [state.as_json() for state in self.faults.op_states()]
 
     def rdu_temperatures(self, now: float) -> Mapping[int, float]:
-        """Return what thermal errors report, in degrees Celsius, by flat RDU number."""
+        """Return flat RDU number → temperature in degrees Celsius that thermal errors report."""
         return self.faults.reported_celsius(_ns(now))
 
     def replays(self) -> Mapping[int, int]:

@@ -21,7 +21,7 @@ class ConnectionLimits:
     total: int
     #: Number of ``total`` that is reserved for administrators.
     reserved: int
-    #: Limit per user who is no administrator.
+    #: Limit for each user other than administrators.
     per_user: int
     #: Limit at the socket of one lease.
     per_lease: int
@@ -80,7 +80,7 @@ def admit(newcomer: OpenConnection, others: Collection[OpenConnection], limits: 
 def _reached_limit(
     newcomer: OpenConnection, others: list[OpenConnection], limits: ConnectionLimits
 ) -> tuple[str, list[OpenConnection]] | None:
-    """Return the first reached limit, and the connections of which one may be closed for the newcomer."""
+    """Return the first reached limit, and the connections of which one may be closed for the new one."""
     if newcomer.lease is not None:
         same = [each for each in others if each.lease == newcomer.lease]
         if len(same) >= limits.per_lease:

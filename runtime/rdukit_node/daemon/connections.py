@@ -41,7 +41,7 @@ class ControlGroups(Protocol):
 
 
 class NoControlGroups:
-    """Control groups of a daemon that makes none."""
+    """Stand-in for the control groups of a daemon without any."""
 
     def enter(self, lease: str, pid: int, tiles: int) -> None:
         """Do nothing."""
@@ -107,7 +107,7 @@ class DaemonConnection:
     is_admin: bool = False
     #: Lease whose own socket it uses; it may use only that lease.
     bound: LeaseId | None = None
-    #: Active leases that this connection holds, and what it reported under each.
+    #: Active leases that this connection holds, with its report under each.
     held: dict[LeaseId, Counters] = field(default_factory=dict)
     #: Status pages of leases in ``held``, if it requested them.
     pages: dict[LeaseId, HolderPage] = field(default_factory=dict)

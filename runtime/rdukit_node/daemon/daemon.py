@@ -123,7 +123,7 @@ class NodeDaemon:
         """Answer one request line of connection ``number``. It never raises: errors become the answer.
 
         Returns:
-            ``None`` for a request that waits: ``take_ready`` has its answer later.
+            ``None`` for a request that waits: ``take_ready`` returns its answer later.
         """
         try:
             message = read_request(line)
@@ -251,7 +251,7 @@ class NodeDaemon:
         self.record(NodeEventKind.RESTORE, now, lease, kept.peer.pid)
 
     def leave(self, now: float) -> None:
-        """Stop the daemon but not the leases that it keeps: closing connections no longer ends leases."""
+        """Stop the daemon but not its kept leases: closing connections no longer ends leases."""
         kept = {each.lease.id for each in self.kept_leases()}
         for lease_id in [lease_id for lease_id in self.leases if lease_id not in kept]:
             self.end(lease_id, LeaseEvent.NODE_STOP, now, None)

@@ -38,7 +38,7 @@ class DatabaseWriter:
         self._daemon = daemon
         self._store = store
         self._written_at = 0.0
-        #: Whether this daemon has written nothing yet.
+        #: Whether this daemon has not written yet.
         self._is_new = True
         self._stopping = threading.Event()
         self._was_writable = store.is_writable
@@ -83,9 +83,7 @@ class DatabaseWriter:
         return self.thread.request()
 
     def due_in(self, now: float) -> float | None:
-        """Return seconds until ``write`` should be called if nothing more happens; ``None``: there is
-        nothing to write.
-        """
+        """Return seconds until ``write`` should be called without further events; ``None``: no rows wait."""
         if not self._store.is_writable or self.thread.busy_s > 0:
             return max(0.0, self._written_at + _RETRY_S - now)
         if self._is_new or self._daemon.events.has_unwritten or self._daemon.ended_rows:

@@ -38,12 +38,12 @@ class LeaseKeeper:
         """
         self._file, self._sockets = file, sockets
         self._kept_changes = -1
-        #: Sockets that the loop listens at, and why others could not be made.
+        #: Sockets that the loop listens at, and the reasons for missing ones.
         self.listeners: Final[dict[LeaseId, socket.socket]] = {}
         self.failures: Final[dict[LeaseId, InvalidArgument]] = {}
         #: Leases whose socket the thread is creating.
         self._in_making: Final[set[LeaseId]] = set()
-        #: Work for the thread, oldest first, and sockets that it made.
+        #: Work for the thread, oldest first, and sockets that it has created.
         self._jobs: Final[deque[Callable[[], object]]] = deque()
         self._made: Final[deque[tuple[LeaseId, socket.socket | InvalidArgument]]] = deque()
         self.thread: Final = DiskThread("leases", self._work)

@@ -16,7 +16,7 @@ from rdukit.files.home import make_folder
 logger = logging.getLogger(__name__)
 
 _MAX_SOCKET_PATH: Final = 107
-#: Backlog of the socket: clients connect in bursts, and a longer queue costs nothing.
+#: Backlog of the socket: clients connect in bursts, and a longer queue has no cost.
 _BACKLOG: Final = 1024
 
 

@@ -222,7 +222,7 @@ def _open_store(
 
 @contextlib.contextmanager
 def _snml(options: NodeOptions, paths: NodePaths) -> Iterator[int | None]:
-    """SNML beside the daemon's loop; a node without it still runs. Yields its TCP port."""
+    """Serve SNML next to the daemon's loop, and yield its TCP port; a node without it still runs."""
     if not options.with_snml:
         yield None
         return

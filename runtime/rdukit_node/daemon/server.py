@@ -95,7 +95,7 @@ class _HeldAnswer:
     written: int
     #: Lease whose socket it waits for.
     socket_of: LeaseId | None
-    #: Monotonic time from which on it is sent anyway; ``None``: never.
+    #: Monotonic time from which it is sent in any case; ``None``: never.
     due_at: float | None
 
 
@@ -117,7 +117,7 @@ def connection_limits() -> ConnectionLimits:
 
 
 class SndServer:
-    """Serves one ``NodeDaemon`` on one listening socket until it is told to stop."""
+    """Serves one ``NodeDaemon`` on one listening socket until it is stopped."""
 
     def __init__(
         self,
@@ -236,7 +236,7 @@ class SndServer:
         return now
 
     def _patience(self, now: float) -> float | None:
-        """Return seconds until something is due; ``None``: nothing is."""
+        """Return seconds until the next deadline; ``None``: there is none."""
         waits = [] if self._journal is None else [self._journal.due_in(now)]
         due = self.daemon.next_deadline()
         waits += [None if due is None else min(max(0.0, due - now), _LONGEST_WAIT_S)]
@@ -302,7 +302,7 @@ class SndServer:
         return OpenConnection(peer.number, peer.uid, is_admin, peer.lease, is_needed, peer.active_at)
 
     def _read(self, peer: _Peer) -> None:
-        if peer.has_turn:  # a line waits already: no more is read
+        if peer.has_turn:  # a complete line waits: reading stops
             return
         try:
             data = peer.socket.recv(_READ_BYTES)

@@ -21,7 +21,7 @@ _SETTINGS_NOT_TAKEN: Final = ("RDUKIT_LEASE", "RDUKIT_ACQUIRE_WAIT_S", "RDUKIT_D
 
 
 def count_checks(plan: TilePlan, level: int) -> int:
-    """Return how many results ``check_tiles`` yields if nothing breaks."""
+    """Return the number of results of ``check_tiles`` without a failure."""
     return len(plan.tiles) * CHECKS[level] + (len(plan.rdus) if level == 3 else 0)
 
 
@@ -31,7 +31,7 @@ def check_tiles(plan: TilePlan, chip: str, level: int, socket: Path) -> Iterator
     Args:
         chip: of the node. level: 2 or 3. socket: of the node's daemon.
     Raises:
-        Unavailable: the program or what it needs is not installed. RuntimeFault: the program ended with an error.
+        Unavailable: the program or one of its packages is not installed. RuntimeFault: the program ended with an error.
     """
     if importlib.util.find_spec(PROGRAM.partition(".")[0]) is None:
         raise Unavailable("levels 2 and 3 compile and run a program: install rdukit with its SDK here, or take level 1")

@@ -31,7 +31,7 @@ class OutcomeBuilder:
     """Grows into an ``FaultOutcome``."""
 
     def __init__(self) -> None:
-        #: In the order in which they were made or counted up; each once.
+        #: Distinct, in the order in which they were added or counted up.
         self._errors: Final[dict[str, None]] = {}
         self._faults: Final[dict[str, None]] = {}
         self._notices: Final[list[Notice]] = []
@@ -118,7 +118,7 @@ def owners_on(node: NodeSpec, rdu: int, owner_of: FindOwner) -> list[TileOwner]:
 _RESETS: Final = frozenset({Action.RESET_TILE, Action.RESET_RDU})
 #: Actions of a policy after a reset that failed, or did not help often enough.
 _INSTEAD_OF_RESET: Final = {Action.RESET_TILE: Action.EXCLUDE_TILE, Action.RESET_RDU: Action.RETIRE_RDU}
-#: Classes whose condition makes the reset of their component fail: those about a tile or an RDU that does not work.
+#: Classes whose condition makes a reset of their component fail: those of a broken tile or RDU.
 _STOPS_RESETS: Final = frozenset({*_RESETS, Action.EXCLUDE_TILE, Action.RETIRE_RDU})
 _REPLAYS: Final = frozenset({"ETYPE_PCIE_CE", "ETYPE_PCIE_REPLAY"})
 
@@ -148,7 +148,7 @@ class FaultActions:
         self._new_uuid = new_uuid
         self._serial_of = serial_of
         self._rdu_reset_ns = rdu_reset_ns
-        #: By flat RDU number: corrected errors of its PCIe links since the machine was made.
+        #: By flat RDU number: corrected errors of its PCIe links since the machine was created.
         self.replays: Final[dict[int, int]] = dict.fromkeys(range(node.rdus), 0)
 
     def serial_of(self, path: str) -> str:
@@ -159,12 +159,12 @@ class FaultActions:
         """Return the component of a path.
 
         Raises:
-            InvalidArgument: the node has none.
+            InvalidArgument: the node lacks the component.
         """
         return component if isinstance(component, NodeComponent) else self._find(component)
 
     def presence_of(self, component: NodeComponent | str) -> str:
-        """Return a word of ``inventory.Presence``: what is on an RDU that was removed is gone with it."""
+        """Return a word of ``inventory.Presence``: parts of a removed RDU are absent, too."""
         rdu = self.component(component).rdu
         if rdu is None or self._rdus.state(rdu) is not RduState.UNAVAILABLE:
             return Presence.PRESENT
@@ -210,7 +210,7 @@ class FaultActions:
         """Try a reset; diagnose when it fails or errors come too often."""
         assert component.rdu is not None, "only parts of an RDU are reset"
         if component.rdu in self._rdus.resets or self.presence_of(component) == Presence.ABSENT:
-            return  # a reset is under way already, or there is nothing to reset
+            return  # a reset is under way already, or the component is absent
         if record.fault is not None and not record.entry.is_command:
             return  # out of service already
         too_often = record.fault is None and in_window >= policy.count
@@ -385,12 +385,12 @@ class FaultActions:
         owner_of: FindOwner,
         now_ns: int,
     ) -> None:
-        """Update the operational state after faults came or went; ``record`` interrupts programs on what is gone."""
+        """Update the operational state after changes of faults; ``record`` interrupts programs on lost components."""
         component = self.component(path)
         if component.rdu is not None:
             self._settle_rdu(component.rdu, path, reason, record, builder, owner_of, now_ns)
         elif component.kind is ComponentKind.NODE:
-            # Nobody knows of a program that was hit: those that have tiles go on.
+            # The affected program is unknown, so programs with tiles continue.
             for rdu in range(self.node.rdus):
                 self._settle_rdu(rdu, path, reason, None, builder, owner_of, now_ns)
 

@@ -29,7 +29,7 @@ class LostCapacity:
     channels: frozenset[str] = frozenset()
     links: frozenset[str] = frozenset()
     memory_bytes: int = 0
-    #: Whether nothing of it can be used.
+    #: Whether it is completely unusable.
     whole: bool = False
 
     @property
@@ -44,7 +44,7 @@ NOTHING_LOST = LostCapacity()
 
 
 def lost_capacity(node: NodeSpec, rdu: int, active: Iterable[FaultRow]) -> LostCapacity:
-    """Sum what the active faults that concern the RDU with the flat number ``rdu`` take away."""
+    """Sum the losses of the active faults of the RDU with the flat number ``rdu``."""
     rows = [row for row in active if row.action is not Action.NONE]
     if not rows:
         return NOTHING_LOST
@@ -86,7 +86,7 @@ def _paths(node: NodeSpec, rdu: int, kind: ComponentKind) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """A reset that is under way: when it is over, its row in the hang log, who asked for it."""
+    """A reset that is under way: its end, its row in the hang log, and the requester."""
 
     due_ns: int
     hang: int
@@ -98,7 +98,7 @@ class Reset:
 
 
 class RduStates:
-    """Operational states, what is out of service, and resets under way."""
+    """Operational states, parts out of service, and resets under way."""
 
     def __init__(self, node: NodeSpec, now_ns: int) -> None:
         self._node: Final = node
@@ -153,7 +153,7 @@ class RduStates:
         self.resets[rdu] = reset
 
     def end_reset(self, rdu: int, active: Iterable[FaultRow], reason: str, now_ns: int) -> RduState:
-        """End the reset, whatever its outcome; the active faults give the RDU's new state."""
+        """End the reset with any outcome; the active faults determine the RDU's new state."""
         del self.resets[rdu]
         losses = self._losses[rdu] = lost_capacity(self._node, rdu, active)
         event = {
@@ -263,7 +263,7 @@ def health_word(node: NodeSpec, component: NodeComponent, rdus: RduStates, activ
 
 
 def suspects_of(node: NodeSpec, component: NodeComponent, entry: FaultClass) -> tuple[str, ...]:
-    """Return paths of what may be the culprit, the likeliest first."""
+    """Return paths of suspect components, the likeliest first."""
     rdu = None if component.rdu is None else rdu_path(node, component.rdu)
     xrdu = component.path if component.kind is ComponentKind.XRDU else None if rdu is None else rdu.rpartition("/")[0]
     places = {

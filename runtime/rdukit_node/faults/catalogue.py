@@ -84,7 +84,7 @@ class CheckedInjection:
     seed: int
     data: dict[str, object]
     persists: bool
-    #: Resets until one cures the cause; ``None``: none does.
+    #: Number of resets until the cause is cured; ``None``: resets do not cure it.
     resets_that_fail: int | None
     lease: str | None
 
@@ -95,7 +95,7 @@ class InjectionChecker:
     def __init__(self, node: NodeSpec) -> None:
         self._node = node
         self._by_path: Final = {component.path: component for component in components(node)}
-        #: Components of a kind at or below a path that are there; filled as it is asked for.
+        #: Present components of a kind at or below a path, filled on demand.
         self._candidates: Final[dict[tuple[ComponentKind, str], tuple[NodeComponent, ...]]] = {}
 
     @property

@@ -5,8 +5,8 @@ policy says when errors are diagnosed as a *fault* and what the node does then: 
 components that active faults take out of service determine the operational state of each RDU (table in ``enums``) and
 what may be granted.
 
-Beside what is known there is what is true: *conditions*, things that are really broken. They decide whether a reset
-passes and whether a fault that was cleared comes back.
+In addition to the known rows there are *conditions*: the parts that are really broken. They decide whether a reset
+succeeds and whether a cleared fault returns.
 
 Source: runtime reference 1.4, 4.1, 4.2; ours where those say so. A machine keeps the newest rows only (``registry``).
 """
@@ -41,7 +41,7 @@ from rdukit_node.inventory import ComponentHealth, ComponentKind, NodeComponent,
 
 
 def no_serial(path: str, replaced: int) -> str:
-    """Return serial numbers of a node that knows none."""
+    """Return the serial numbers of a node without any."""
     return "N/A"
 
 
@@ -161,13 +161,13 @@ class FaultMachine:
         )  # fmt: skip
 
     def presence_of(self, component: NodeComponent | str) -> str:
-        """Return a word of ``inventory.Presence``: what is on an RDU that was removed is gone with it."""
+        """Return a word of ``inventory.Presence``: parts of a removed RDU are absent, too."""
         return self._actions.presence_of(component)
 
     # -- what happens ------------------------------------------------------------------------------------------------
 
     def inject(self, events: Sequence[Injection], owner_of: FindOwner, now_ns: int) -> FaultOutcome:
-        """Apply hardware events, in order. All are checked first: if one is not legal, none is applied.
+        """Apply hardware events, in order. All are checked first: if one is invalid, no event is applied.
 
         Raises:
             InvalidArgument: a value is not legal; the message has the legal ones.
@@ -188,7 +188,7 @@ class FaultMachine:
         return builder.outcome(self._registry.faults)
 
     def clock_stepped(self, nanoseconds: int) -> None:
-        """Shift what is under way by the nanoseconds by which the wall clock was set."""
+        """Shift pending times by the nanoseconds by which the wall clock was set."""
         self._rdus.shift_resets(nanoseconds)
 
     def clear(
@@ -313,9 +313,9 @@ class FaultMachine:
         return replace(changes, op_states=changed)
 
     def restore(self, snapshot: FaultSnapshot, now_ns: int = 0) -> None:
-        """Go on from what an earlier daemon wrote. Only for a machine to which nothing happened yet.
+        """Continue from the rows of an earlier daemon. Only for a new machine, without events.
 
-        A reset that was under way counts as failed; the RDU is initialised anew, which is diagnosed if it fails too.
+        An unfinished reset counts as failed; the RDU is initialised again, which is diagnosed if it also fails.
         Rows about components that this node does not have stay in the lists, but such faults are cleared.
         """
         self._registry.restore(

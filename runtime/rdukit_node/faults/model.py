@@ -1,4 +1,4 @@
-"""The rows of the fault database and what goes into and comes out of the fault machine.
+"""The rows of the fault database, and inputs and outputs of the fault machine.
 
 Times are whole nanoseconds since the epoch, UTC. An *error* is a symptom, a *fault* a diagnosis about a component.
 
@@ -202,7 +202,7 @@ class Condition:
     component: str
     class_name: str
     since: int
-    #: Resets until one cures it; ``None``: none does, only a repair.
+    #: Number of resets until it is cured; ``None``: only a repair cures it.
     resets_that_fail: int | None
     data: Mapping[str, object]
 
@@ -235,7 +235,7 @@ class Interrupt:
 
 
 class NoticeKind(StrEnum):
-    """Kinds of event that the fault machine tells of; they are kinds of the node's event log."""
+    """Kinds of event that the fault machine reports; they are also kinds of the node's event log."""
 
     ERROR = "error"
     FAULT = "fault"
@@ -263,7 +263,7 @@ class FaultOutcome:
 
     error_uuids: tuple[str, ...] = ()
     fault_uuids: tuple[str, ...] = ()
-    #: At most one a lease, the first that hit it.
+    #: At most one for each lease, the first that hit it.
     interrupts: tuple[Interrupt, ...] = ()
     notices: tuple[Notice, ...] = ()
     #: Conditions that are gone, and faults that are cleared.
@@ -301,7 +301,7 @@ class ChangedRows:
     conditions_gone: tuple[tuple[str, str], ...] = ()
     #: Path, and how often its part was replaced.
     replaced: tuple[tuple[str, int], ...] = ()
-    #: Not the fault machine's: what administrators keep from being allocated.
+    #: Parts that administrators keep from being allocated; the fault machine does not set them.
     maintenance: MaintenanceChanges = NO_CHANGES
 
     def __bool__(self) -> bool:

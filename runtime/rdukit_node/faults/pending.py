@@ -22,7 +22,7 @@ from rdukit_node.maintenance.model import Cordon, MaintenanceChanges, Maintenanc
 
 #: Errors, faults and hangs that wait, each; of more, those that changed longest ago go first.
 _MAX: Final = 20_000
-#: Events and accounting rows that wait while the disk takes nothing; the oldest go first.
+#: Maximum events and accounting rows that wait while the disk fails; the oldest are dropped first.
 _MAX_EVENTS: Final = 50_000
 _MAX_APPLICATIONS: Final = 10_000
 
@@ -81,7 +81,7 @@ class PendingRows:
         self._drop_events()
 
     def add_newer(self, newer: "PendingRows") -> None:
-        """Add what waits in ``newer``, after what waits here."""
+        """Append the rows of ``newer``."""
         self._add_changes(newer.changes())
         self.events.extend(newer.events)
         self._put(self.applications, newer.applications, _MAX_APPLICATIONS)

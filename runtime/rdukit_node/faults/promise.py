@@ -26,7 +26,7 @@ def lock_path(path: Path) -> Path:
 
 
 def promised_writes(path: Path) -> int:
-    """Return the number of writes that the database at ``path`` had at least; 0 if nobody knows or may know."""
+    """Return the least number of writes of the database at ``path``; 0 if unknown or unreadable."""
     try:
         with lock_path(path).open("rb") as file:
             return _number(file.read(_MAX_BYTES))
@@ -45,7 +45,7 @@ def promise(lock: int, writes: int) -> None:
 
 
 def forget(path: Path) -> None:
-    """Promise nothing any more of the database at ``path``, which is set aside."""
+    """Reset the promise for the database at ``path``, which is set aside."""
     with contextlib.suppress(OSError):
         os.truncate(lock_path(path), 0)
 

@@ -9,7 +9,7 @@ from rdukit_node.faults.register import FaultClass
 
 #: Occurrences closer together than this part of the window are counted as one entry, at the first one's time.
 _GRAINS: Final = 1000
-#: Entries of ``coarse`` at most.
+#: Maximum entries of ``coarse``.
 _COARSE: Final = 32
 
 

@@ -1,6 +1,6 @@
-"""A fault database that is damaged: out of the way under another name, and what can still be read of it.
+"""Sets a damaged fault database aside under another name, and reads its readable rows.
 
-Source: ours; a node that does not start because a log of its past is damaged helps nobody.
+Source: ours; a node should start even if the log of its past is damaged.
 """
 
 import contextlib
@@ -76,7 +76,7 @@ def set_aside(path: Path, reason: str, now: float) -> Salvage:
 
 
 def put_back(salvage: Salvage, store: FaultStore, now_ns: int) -> None:
-    """Write what was read into a new database."""
+    """Write the salvaged rows into a new database."""
     kept = salvage.snapshot
     changes = ChangedRows(
         kept.errors, kept.faults, kept.hangs, kept.op_states, kept.policies, kept.conditions,

@@ -1,4 +1,4 @@
-"""The fault database's file: what each version looks like, how an old one becomes a new one, whether a file is one.
+"""The fault database's file: the schema of each version, migrations, and validation of a file.
 
 A file may come from anywhere: nothing in it is run. Its tables have to be exactly those that the migrations make, so
 there is no view, trigger, index or default that we did not write; sizes and time are limited.
@@ -32,7 +32,7 @@ CHECK_SECONDS: Final = 20.0
 
 
 def connect(path: Path, mode: str, *, immutable: bool = False) -> sqlite3.Connection:
-    """Return a connection that trusts nothing in the file. ``mode``: ``ro``, ``rw`` or ``rwc``.
+    """Return a connection that does not trust the file. ``mode``: ``ro``, ``rw`` or ``rwc``.
 
     Raises:
         sqlite3.Error: it cannot be opened.

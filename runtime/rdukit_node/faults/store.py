@@ -76,7 +76,7 @@ class FaultStore:
 
     @classmethod
     def open(cls, path: Path) -> "FaultStore":
-        """Open the database at ``path``, make it if there is none, migrate it if it is old.
+        """Open the database at ``path``; create it if it is missing, and migrate it if it is old.
 
         A disk that takes nothing is no reason to fail: ``is_writable`` is false then, and what can be read is loaded.
 
@@ -95,7 +95,7 @@ class FaultStore:
 
     @staticmethod
     def read_only(path: Path) -> FaultReader:
-        """Return a reader beside the writer, or without any. For its errors see ``FaultReader.open``."""
+        """Return a reader, with or without a writer. For its errors see ``FaultReader.open``."""
         return FaultReader.open(path)
 
     @property
@@ -129,7 +129,7 @@ class FaultStore:
         try:
             is_own = self._place is None or _place_of(self.path) == self._place
             return is_own and (self._lock < 0 or _place_of(lock_path(self.path)) == _place_of(self._lock))
-        except OSError:  # nothing is known of it, and a write will tell
+        except OSError:  # its state is unknown; a write will show it
             return True
 
     @property
@@ -177,7 +177,7 @@ class FaultStore:
                 return False
             if not self.is_in_place and not self._put_in_place():
                 return False
-        except RdukitError as error:  # in the meantime somebody else made one, or locked it
+        except RdukitError as error:  # meanwhile another process has created or locked it
             self._reason = error.message
             return False
         assert self._connection is not None
@@ -231,7 +231,7 @@ class FaultStore:
             if self._lock < 0:
                 self._lock = _lock(self.path)
             if check_file(self.path) and (log := self.path.with_name(f"{self.path.name}-wal")).exists():
-                # A killed daemon's log: only a reader leaves it as it is, should it be damaged.
+                # A killed daemon's log: if it is damaged, only a reader leaves it unchanged.
                 logger.info("event=database-log-found path=%s bytes=%s", log, log.stat().st_size)
                 FaultReader.check(self.path)
             connection = connect(self.path, "rwc")

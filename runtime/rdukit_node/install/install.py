@@ -30,7 +30,7 @@ class Manifest:
 
 @dataclass(slots=True)
 class InstallChanges:
-    """Paths relative to the prefix; ``kept``: they belong to somebody else now and were left alone."""
+    """Paths relative to the prefix; ``kept``: they belong to others now and were not changed."""
 
     written: list[str] = field(default_factory=list)
     unchanged: list[str] = field(default_factory=list)
@@ -91,7 +91,7 @@ def install(root: Path, plan: InstallPlan) -> InstallChanges:
 
 
 def uninstall(root: Path) -> InstallChanges:
-    """Remove what ``install`` made: files that are still as it wrote them, and folders that are empty then.
+    """Remove the files of ``install`` that are unchanged, and folders that are then empty.
 
     Raises:
         NotFound: there is no installation.

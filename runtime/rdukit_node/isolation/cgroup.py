@@ -49,7 +49,7 @@ class CgroupGuard:
     def __init__(
         self, owner: str, tiles_per_rdu: int, limits: GroupLimits, *, is_on: bool = True, proc: Path = Path("/proc")
     ) -> None:
-        """Look for nothing yet.
+        """Create the guard without accessing the system.
 
         Args:
             owner: name of the daemon's node and place, which no other daemon of the machine has.
@@ -276,7 +276,7 @@ def make_group(hierarchy: Hierarchy, folder: Path, controller: str) -> None:
 
 
 def try_lock(folder: Path) -> int | None:
-    """Return a descriptor that holds a folder's lock until it is closed; ``None`` if somebody else has the lock."""
+    """Return a descriptor that holds a folder's lock until it is closed; ``None`` if another process has the lock."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -79,7 +79,9 @@ def totals_of_page(values: PageValues) -> UsageTotals:
 
 
 def totals_of_report(counters: Mapping[str, float | str]) -> UsageTotals:
-    """Return the totals that a holder without a page reported. It does not tell reads from writes: all are reads."""
+    """Return the totals that a holder without a page reported. The report does not distinguish reads from writes: all
+    count as reads.
+    """
 
     def number(name: str) -> float:
         value = counters.get(name, 0)

@@ -1,6 +1,6 @@
 """The allocator of one node's tiles and memory: a pure machine without clock, sockets or randomness.
 
-Times, ids and tokens come in as arguments. A call either does all that it says or raises and changes nothing.
+Times, ids and tokens come in as arguments. A call either succeeds completely, or raises without changes.
 """
 
 from collections import OrderedDict
@@ -158,7 +158,7 @@ class Allocator:
         )
 
     def set_health(self, out_of_service: frozenset[int], memory_retired: Sequence[int]) -> None:
-        """Set what may not be granted from now on. Leases that have it keep it until they end.
+        """Set the parts that may not be granted from now on. Leases keep such parts until they end.
 
         Args:
             out_of_service: flat tile numbers. memory_retired: bytes by flat RDU number.
@@ -251,7 +251,7 @@ class Allocator:
         Args:
             event: any but ``attach`` and ``detach``.
         Raises:
-            NotFound: there never was such a lease.
+            NotFound: the lease never existed.
             InvalidTransition: it ended before; carries its history.
         """
         if lease_id not in self.leases:
@@ -456,7 +456,7 @@ class Allocator:
 
 
 def _launch_of(lease_id: LeaseId, request: LeaseRequest) -> str:
-    # A lease without a launch is its own; the prefix keeps it apart from launches that happen to be named like an id.
+    # A lease without a launch is a separate application; the prefix distinguishes it from launches named like an id.
     return f"launch:{request.launch}" if request.launch is not None else f"lease:{lease_id}"
 
 

@@ -60,7 +60,7 @@ class Region:
         Freeing twice, or after the lease ended, does nothing.
         """
         if self._buffer is not None:
-            self._buffer = None  # never ``release``: a tensor may still look at it
+            self._buffer = None  # never ``release``: a tensor may still use it
             self._on_free()
 
 
@@ -104,7 +104,7 @@ class NodeLease(Protocol):
 
     @property
     def page(self) -> StatusPage:
-        """Page on which the application counts what it does; the node's tools show it."""
+        """Page with the application's counters, which the node's tools show."""
         ...
 
     def check(self) -> None:
@@ -157,7 +157,7 @@ class PrivateLease(_Lease):
     kind: Final = "private"
 
     def __init__(self, allocator: Allocator, lease: Lease, ranks: int = 1) -> None:
-        """Take over ``lease`` of ``allocator``, which nobody else uses from now on.
+        """Take over ``lease`` of ``allocator``, which must have no other users.
 
         Args:
             ranks: processes with a private node each that a launcher started on this machine: they share its cores.
@@ -242,7 +242,7 @@ class DaemonLease(_Lease):
         #: Mapped regions of this process, by a local number: the daemon's id, name and bytes.
         self._regions: dict[int, tuple[str, str, int]] = {}
         self._next_region = 1
-        #: Why there is no way back to the lease; empty: there is, or none is needed.
+        #: Why the lease cannot be reattached; empty: it can, or need not be.
         self._lost = ""
         #: The daemon that is there now has not seen the page yet.
         self._must_move_page = False
@@ -309,7 +309,7 @@ class DaemonLease(_Lease):
                     self.page.move(map_region(descriptor, PAGE_BYTES))
                 finally:
                     os.close(descriptor)
-        except RdukitError as error:  # it went away again: the watcher asks for it anew
+        except RdukitError as error:  # the daemon ended again: the watcher will retry
             logger.debug("event=page-not-moved lease=%s error=%s", self.id, error)
         finally:
             self._lock.release()
@@ -421,7 +421,7 @@ class DaemonLease(_Lease):
 
 
 def _watch(reference: "weakref.ref[DaemonLease]") -> None:
-    """See to it that a lease is attached again soon after its daemon was restarted, whatever its program does."""
+    """Reattach a lease soon after a restart of its daemon, whatever its program does."""
     while (lease := reference()) is not None and lease.is_wanted:
         descriptor = lease.connection
         lease = None

@@ -34,7 +34,7 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class KeptLease:
-    """A lease, and what else the daemon knows of it."""
+    """A lease, with the daemon's other data about it."""
 
     lease: Lease
     peer: Peer
@@ -92,7 +92,7 @@ class LeaseFile:
         """
         try:
             found = json.loads(self.path.read_bytes())
-            if found.get("sum", _sum_of(found["leases"])) != _sum_of(found["leases"]):  # earlier versions wrote none
+            if found.get("sum", _sum_of(found["leases"])) != _sum_of(found["leases"]):  # earlier versions lack it
                 raise ValueError("the leases do not have the checksum that they were written with")
             return [_kept(row) for row in found["leases"]]
         except FileNotFoundError:
@@ -139,7 +139,7 @@ class LeaseSockets:
         return self._folder / lease / NAME
 
     def clear(self, wanted: Collection[LeaseId]) -> None:
-        """Remove what a killed daemon left of other leases than ``wanted``."""
+        """Remove a killed daemon's files of leases other than ``wanted``."""
         for folder in self._folder.glob("*"):
             if folder.name not in wanted:
                 _remove(folder)
@@ -174,7 +174,7 @@ class LeaseSockets:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder, whatever somebody put there; links are not followed."""
+    """Remove a folder with any contents; links are not followed."""
     try:
         if folder.is_symlink():
             folder.unlink()

@@ -30,7 +30,7 @@ class Placement:
 
 
 def whole_capacity(node: NodeSpec) -> FreeCapacity:
-    """Return the room of a node that nobody uses."""
+    """Return the capacity of an idle node."""
     return FreeCapacity([True] * node.tiles, [node.chip.ddr_bytes] * node.rdus)
 
 
@@ -55,7 +55,7 @@ def max_tiles(node: NodeSpec, below: int, memory_bytes: int, room: FreeCapacity,
 
 
 def max_memory(node: NodeSpec, tiles: int, room: FreeCapacity, affinity: int | None = None) -> int | None:
-    """Return the most bytes that fit with this number of tiles; ``None`` if the tiles themselves do not."""
+    """Return the maximum bytes that fit with this number of tiles; ``None`` if the tiles themselves do not fit."""
     if find_placement(node, tiles, 0, room, affinity) is None:
         return None
     low, high = 0, sum(room.memory_free)
@@ -69,7 +69,7 @@ def max_memory(node: NodeSpec, tiles: int, room: FreeCapacity, affinity: int | N
 
 
 def longest_run(node: NodeSpec, room: FreeCapacity) -> int:
-    """Return the most free tiles in a row inside one RDU."""
+    """Return the maximum number of contiguous free tiles in one RDU."""
     best = 0
     for rdu in range(node.rdus):
         run = 0

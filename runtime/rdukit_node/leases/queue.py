@@ -1,6 +1,6 @@
 """The queue of lease requests. Pure: times are arguments, connections are numbers.
 
-First come, first served; nobody overtakes, so a large request at the head is not starved by small ones behind it.
+First come, first served, without overtaking, so a large request at the head is not starved by small ones behind it.
 
 Source: ours; the vendor's runtime refuses, and sites queue with Slurm.
 """
@@ -42,7 +42,7 @@ class LeaseQueue:
     """The queue of one node."""
 
     def __init__(self) -> None:
-        #: By connection; a connection waits for one request at most.
+        #: By connection; a connection has at most one waiting request.
         self._line: Final[OrderedDict[int, PendingLease]] = OrderedDict()
 
     def __len__(self) -> int:

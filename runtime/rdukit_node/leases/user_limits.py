@@ -1,4 +1,4 @@
-"""Limits of what one user of a machine holds of its node. Pure.
+"""Limits on one user's share of a node. Pure.
 
 Source: ours; on a machine with several users no one takes the whole node. Root and the daemon's user have no limits.
 """
@@ -27,7 +27,7 @@ def check_user_limits(
     user: str, request: LeaseRequest, held: Collection[LeaseRequest], waiting: Collection[LeaseRequest],
     limits: UserLimits,
 ) -> None:  # fmt: skip
-    """Refuse a request that is beyond what its user may hold, with the requests that wait counted as held.
+    """Refuse a request beyond its user's limits; waiting requests count as held.
 
     It is refused at once, and never waits: at the queue's head it would hold up other users.
 
@@ -46,7 +46,7 @@ def check_user_limits(
 
 
 def check_user_waiting(user: str, waiting: Collection[LeaseRequest]) -> None:
-    """Refuse to queue one more request of a user who has many there.
+    """Refuse to queue another request of a user with too many waiting ones.
 
     Raises:
         NoResources: ``MAX_WAITING_OF_ONE`` wait already.

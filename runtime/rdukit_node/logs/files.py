@@ -65,7 +65,7 @@ class ApplicationLog:
         """Print the "Log ID" line to the user's terminal (stderr), once per process; in a log of JSON as an event."""
         if self._announced_by != os.getpid():
             self._announced_by = os.getpid()
-            self._file.write()  # nothing yet: a line below the level must not be the reason that there is no file
+            self._file.write()  # creates the file, even if all lines are below the level
             if resolve(LOG_FORMAT) == JSON:
                 logger.info(self.log_id())
             else:
@@ -144,7 +144,7 @@ def _application_log(program: str, path: Path) -> ApplicationLog:
 
 
 class LogFileHandler(logging.Handler):
-    """Writes records of ``logging`` into a log file, in the grammar, without holding up whoever logs.
+    """Writes records of ``logging`` into a log file, in the grammar, without blocking callers.
 
     Lines wait a moment and a thread writes them together, so a slow disk does not stop the daemon. Those from ERR on,
     and what waits before them, are written at once; a process that is killed loses what came in its last moment.

@@ -12,7 +12,7 @@ from typing import Final
 
 #: Records that may wait; of more, the newest are dropped and counted.
 MAX_WAITING: Final = 50_000
-#: Seconds that the end waits for what has not been written.
+#: Seconds that the end waits for unwritten lines.
 _END_S: Final = 5.0
 
 
@@ -44,7 +44,7 @@ class QueuedHandler(logging.Handler):
         self._has_more.set()
 
     def close(self) -> None:
-        """Write what waits, and end the thread; one that a disk holds stays behind."""
+        """Write pending lines, and end the thread, unless a disk blocks it."""
         self._is_closed = True
         self._has_more.set()
         self._thread.join(_END_S)

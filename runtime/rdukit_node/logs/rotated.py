@@ -89,7 +89,7 @@ class LogFile:
             self._close()
 
     def _append_aside(self, lines: tuple[str, ...]) -> None:
-        """Append from a signal handler that came in the middle of another line: touch nothing that is under way."""
+        """Append from a signal handler that interrupted another line, without changing that line's state."""
         descriptor = self._open()
         try:
             os.write(descriptor, _encode(lines))
@@ -137,7 +137,7 @@ class LogFile:
             make_folder(self.path.parent)
             descriptor = os.open(self.path, _FLAGS, self._mode)
             if os.fstat(descriptor).st_uid == os.geteuid():
-                os.fchmod(descriptor, self._mode)  # the umask took away what a shared log needs
+                os.fchmod(descriptor, self._mode)  # the umask removed permissions that a shared log needs
             return descriptor
 
     def _try_lock(self) -> bool:

@@ -41,7 +41,7 @@ def as_text(value: object) -> str:
 
 
 def as_count(value: object, bits: int = 64) -> int:
-    """Return a whole number from 0 for an unsigned field; whatever is no number is 0."""
+    """Return a whole number from 0 for an unsigned field; any other value is 0."""
     largest: int = 2**bits - 1
     return min(_whole(value, least=0), largest)
 

@@ -66,7 +66,7 @@ class NodeCalls:
             after = page[-1][id_name]
 
     def close(self) -> None:
-        """Stop taking calls. Those under way end by themselves, within ``ANSWER_S`` at the latest."""
+        """Refuse new calls; running ones end within ``ANSWER_S``."""
         with self._lock:
             self._is_closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)

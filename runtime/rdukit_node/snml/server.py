@@ -163,7 +163,7 @@ def _bind_socket(server: Any, path: Path, notices: list[str]) -> Path | None:
 
 
 def _make_room(path: Path) -> None:
-    """Remove the socket that a dead server left.
+    """Remove the socket of a dead server.
 
     Raises:
         Conflict: a server lives there, or it is something else.

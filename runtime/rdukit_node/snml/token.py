@@ -1,4 +1,4 @@
-"""The secret that lets a client change the node: a file for its owner only, and the check of what a call carries.
+"""The secret that lets a client change the node: a private file, and the check of a call's metadata.
 
 Source: ours. The real interface listens on loopback without any authentication and leaves changes to root.
 """
@@ -48,7 +48,7 @@ def read_token(path: Path) -> str:
     """Return the token of a node, for its clients.
 
     Raises:
-        NotFound: the node has written none.
+        NotFound: the node has not written a token.
         PermissionDenied: this user may not read it.
     """
     try:

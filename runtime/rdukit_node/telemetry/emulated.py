@@ -35,7 +35,7 @@ class EmulatedReading:
     throttle_reasons: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, object]:
-        """Return plain values; ``is_emulated`` says that nothing was measured."""
+        """Return plain values; ``is_emulated`` marks them as not measured."""
         return {
             "comp_name": self.path, "rdu": self.rdu, "power_w": round(self.power_w, 1),
             "temperature_c": round(self.temperature_c, 1), "clock_hz": self.clock_hz,
@@ -44,7 +44,7 @@ class EmulatedReading:
 
 
 def emulated_readings(before: Reading, after: Reading) -> list[EmulatedReading]:
-    """Return readings of the RDUs that work, in the node's order; of another there are none."""
+    """Return readings of the working RDUs, in the node's order."""
     chip = CHIPS.get(str(after.status.get("chip")))
     if chip is None:  # a daemon of another version may know more chips
         return []

@@ -141,7 +141,7 @@ class NodeCollector(Collector):
         yield from families(samples)
 
     def describe(self) -> list[Metric]:
-        """Describe nothing: registering must not ask the node."""
+        """Return no descriptions: registering must not query the node."""
         return []
 
     def close(self) -> None:

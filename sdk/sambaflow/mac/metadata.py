@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class TilingMetadata:
-    """A dimension, called ``key``, of ``original_size`` elements is cut into ``num_tiles``."""
+    """Tiling of the dimension ``key``: its ``original_size`` elements are divided into ``num_tiles``."""
 
     key: str = ""
     original_size: Any = None
@@ -15,7 +15,7 @@ class TilingMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ConvTilingMetadata(TilingMetadata):
-    """The same for a convolution's image: sizes and numbers of tiles are (height, width)."""
+    """Tiling of a convolution's image: sizes and numbers of tiles are (height, width)."""
 
 
 __all__ = ["ConvTilingMetadata", "TilingMetadata"]

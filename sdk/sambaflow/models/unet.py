@@ -1,6 +1,6 @@
 """UNet: segmentation of images by a contracting and an expanding path.
 
-Source: Ronneberger et al., "U-Net" (2015), with padded convolutions; which variant the vendor ships is not public.
+Source: Ronneberger et al., "U-Net" (2015), with padded convolutions; the vendor's variant is not public.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """Queue: requests of an online inference service, within one process.
 
-Source: ours. Only the name is public; the vendor's stands before a cloud queue, this one keeps messages in memory and
-has the same two steps: receive, then delete what was dealt with.
+Source: ours. Only the name is public. The vendor's class is in front of a cloud queue; this one keeps messages in
+memory, with the same two steps: receive, then delete a processed message.
 """
 
 import threading
@@ -16,20 +16,22 @@ from rdukit.errors import NotFound
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message that was received and not deleted."""
+    """A received message that is not deleted yet."""
 
     id: str
     body: Any
 
 
 class Queue:
-    """First in, first out; a received message that is not deleted in ``visibility_timeout_s`` is given out again."""
+    """First in, first out; a received message that is not deleted within ``visibility_timeout_s`` is delivered
+    again.
+    """
 
     def __init__(self, name: str = "queue", visibility_timeout_s: float = 30.0) -> None:
         self.name = name
         self._timeout_s = visibility_timeout_s
         self._changed = threading.Condition()
-        #: Message id → (body, time from which it may be given out), in order of sending.
+        #: Message id → (body, time from which it may be delivered), in order of sending.
         self._messages: OrderedDict[str, tuple[Any, float]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -45,7 +47,7 @@ class Queue:
             return message
 
     def receive_messages(self, max_messages: int = 1, wait_s: float = 0.0) -> list[Message]:
-        """Return up to ``max_messages``; waits up to ``wait_s`` for the first. May be empty."""
+        """Return up to ``max_messages``, after a wait of up to ``wait_s`` for the first; the list may be empty."""
         deadline = time.monotonic() + wait_s
         with self._changed:
             while not (found := self._take(max_messages)) and (left := deadline - time.monotonic()) > 0:
@@ -53,7 +55,7 @@ class Queue:
             return found
 
     def delete_message(self, message_id: str) -> None:
-        """Forget a message that was dealt with.
+        """Delete a processed message.
 
         Raises:
             NotFound: there is no such message.

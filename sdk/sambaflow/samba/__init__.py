@@ -39,15 +39,16 @@ from sambaflow.sessions.data_parallel import offer_mpi_backend, offer_rdu_backen
 from sambaflow.sessions.loaded import LegacyRun
 from sambaflow.sessions.loop_requests import watch_torch_loops
 
-#: The process's session. Importing the module ``sambaflow.samba.session`` bound this name to it; the instance wins.
+#: The process's session. Importing the module ``sambaflow.samba.session`` bound this name to the module; the instance
+#: replaces it.
 session = SambaSession()
 set_current_session(session)
 
-# torch.load takes models and tensors of ours without weights_only=False; a program's own classes it must be told.
+# torch.load then accepts our models and tensors with weights_only; programs must register their own classes.
 for _own in (SambaTensor, SambaTensors, SambaParameter, sambatensor.DimInfo, LegacyRun, *optim.OPTIMIZERS):
     add_safe_globals([_own])
 
-# Here, since programs say init_process_group('mpi') after this import and before anything else of samba.
+# This must be here: programs call init_process_group('mpi') right after this import.
 offer_mpi_backend()
 offer_rdu_backend()
 watch_torch_loops()
@@ -60,12 +61,12 @@ _SUBMODULES = frozenset(
 
 
 def is_internal() -> bool:
-    """Return whether this is the vendor's internal build: never."""
+    """Return whether this is the vendor's internal build: always False."""
     return False
 
 
 def patched_torch() -> AbstractContextManager[None]:
-    """Return a context for a host's gold run: operators on the host are torch's own already, so it changes nothing."""
+    """Return a context for a host's gold run: operators on the host are torch's own already, so it has no effect."""
     return nullcontext()
 
 

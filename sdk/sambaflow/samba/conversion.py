@@ -1,4 +1,5 @@
-"""Conversion and creation: models in place, tensors by wrapping and back, random and constant SambaTensors.
+"""Conversion and creation: converts models in place, wraps and unwraps tensors, and creates random and constant
+SambaTensors.
 
 Source: SDK reference 4.1 and 4.2. Values come from torch's global generator, so ``set_seed`` makes them reproducible: a
 program creates the same inputs when it compiles and when it runs.
@@ -20,12 +21,13 @@ from sambaflow.tracing.torch_private import disabled_torch_function
 
 
 def from_torch_model_(model: nn.Module, parent_module_prefix: str | None = None) -> nn.Module:
-    """Convert a model in place: its parameters get names by which the device knows them.
+    """Convert a model in place: its parameters get names, which identify them on the device.
 
     The model's name is its class name in lower case; a parameter's is the module path joined by double underscores.
-    ``parent_module_prefix`` is put before, for several instances of one class. Idempotent: what was converted before,
-    also inside another model, keeps its name unless a prefix is given. Converted after tracing, a model of the traced
-    names takes the traced one's place: ``to_device`` uploads it (SDK reference 6.3). Returns the model.
+    ``parent_module_prefix`` is prepended, for several instances of one class. The call is idempotent: parameters that
+    were converted before, also inside another model, keep their names unless a prefix is given. A model that is
+    converted after a trace with the same names replaces the traced one: ``to_device`` uploads it (SDK reference 6.3).
+    Returns the model.
     """
     tie_empty_(model)
     base = re.sub(r"\W+", "", type(model).__name__.lower())
@@ -43,10 +45,10 @@ def from_torch_model_(model: nn.Module, parent_module_prefix: str | None = None)
 
 
 def tie_empty_(model: nn.Module) -> None:
-    """Make parameters without values that share their memory one parameter again.
+    """Merge parameters without values that share memory into one parameter.
 
-    Libraries that build a model on the meta device as it registers its parameters give each place an object of its own,
-    over one memory where weights are tied (``accelerate.init_empty_weights``).
+    Libraries that build a model on the meta device create a separate object for each path of tied weights, over shared
+    memory (``accelerate.init_empty_weights``).
     """
     first: dict[tuple[object, ...], nn.Parameter] = {}
     for module in model.modules():
@@ -59,7 +61,7 @@ def tie_empty_(model: nn.Module) -> None:
 
 
 def name_added_parameters_(model: nn.Module) -> None:
-    """Name parameters that a program has added to a converted model since, such as those of a weight normalization.
+    """Name parameters that a program has added to a converted model, such as those of a weight normalization.
 
     A model that was not converted does not change.
     """
@@ -71,7 +73,7 @@ def name_added_parameters_(model: nn.Module) -> None:
         convert_parameter_(parameter, symbols[path])
 
 
-#: Older programs' name.
+#: Name in older programs.
 from_torch_ = from_torch_model_
 
 
@@ -88,8 +90,8 @@ def from_named_dict(tensors: Mapping[str, Any]) -> SambaTensors:
 class ScalarOutput(torch.Tensor):
     """A scalar output as a torch tensor of shape [] that also takes the index 0, over the same memory.
 
-    On the device a scalar loss has shape [1], and published programs index it. What is computed of it, and its copies
-    and what is saved of it, are plain torch tensors.
+    On the device a scalar loss has shape [1], and published programs index it. Results computed from it, its copies,
+    and saved values are plain torch tensors.
     """
 
     __torch_function__ = disabled_torch_function  # type: ignore[assignment]
@@ -117,7 +119,7 @@ class ScalarOutput(torch.Tensor):
 def to_torch(value: Any) -> Any:
     """Return SambaTensors as torch tensors, also inside lists and tuples; torch tensors pass through.
 
-    A scalar output, such as a loss, may be indexed by 0 as its handle may: see ``ScalarOutput``.
+    A scalar output, such as a loss, can be indexed by 0, like its handle: see ``ScalarOutput``.
     """
     if isinstance(value, SambaTensor):
         tensor = value.torch_tensor()
@@ -143,7 +145,7 @@ def buffers_of(model: nn.Module) -> dict[str, torch.Tensor]:
 def symbols_of(model: nn.Module) -> dict[str, str]:
     """Map the paths of a converted model's parameters and buffers to symbols, unless a conversion named them before.
 
-    Paths that would be called alike, such as ``a__weight`` and ``a.weight``, get different names.
+    Paths that would get the same name, such as ``a__weight`` and ``a.weight``, get different ones.
     """
     prefix = str(getattr(model, "sn_prefix", ""))
     tensors = (model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False))
@@ -152,7 +154,7 @@ def symbols_of(model: nn.Module) -> dict[str, str]:
 
 
 class Creator(Protocol):
-    """A torch creation function that takes SambaTensor's naming arguments too."""
+    """A torch creation function that also accepts SambaTensor's naming arguments."""
 
     def __call__(
         self, *args: Any, name: str = "", batch_dim: int | None = None, named_dims: Sequence[str | None] | None = None,

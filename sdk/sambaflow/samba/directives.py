@@ -1,7 +1,7 @@
-"""Compile hints inside a program: recorded on the operators that they surround, without effect on results.
+"""Compile hints inside a program: recorded on the operators inside them, without effect on results.
 
-While a model is traced, leaving a block labels every operator that was recorded since it was entered; inner blocks
-leave first, so their labels win.
+While a model is traced, the end of a block labels every operator that was recorded inside. Inner blocks end
+first, so their labels take precedence.
 
 Source: SDK reference 11, compiler reference 5.6.
 """
@@ -18,25 +18,25 @@ from rdukit.errors import InvalidArgument
 
 
 class Recording:
-    """The current trace: its record, the open blocks, and the ids given to fusion groups; empty between traces.
+    """The current trace: its record, the open blocks, and the ids of fusion groups; empty between traces.
 
-    Ids count from 0 in each trace, so a trace that repeats the calls gets the same ones.
+    Ids count from 0 in each trace, so equal traces have equal ids.
     """
 
     def __init__(self) -> None:
         self.graph: fx.Graph | None = None
-        #: Open blocks: labels, and how many operators the record had when the block was entered.
+        #: Open blocks: labels, and the number of recorded operators at the start of the block.
         self._open: list[tuple[Mapping[str, str], int]] = []
         self._next_id = 0
-        #: Group's name → the id given to it last.
+        #: Group's name → its last id.
         self._last_ids: dict[str, int] = {}
         self._last_id: int | None = None
-        #: What ``add_aux_tensor`` exposed in this trace, by name.
+        #: Name → tensor that ``add_aux_tensor`` exposed in this trace.
         self.auxiliary: dict[str, torch.Tensor] = {}
 
     @contextmanager
     def of(self, graph: fx.Graph) -> Iterator[None]:
-        """Label the operators of ``graph`` from now on."""
+        """Use ``graph`` as the record while the block lasts."""
         self.__init__()  # type: ignore[misc]
         self.graph = graph
         try:
@@ -49,13 +49,13 @@ class Recording:
         self._open.append((labels, len(self.graph.nodes) if self.graph is not None else 0))
 
     def leave(self) -> None:
-        """Close the innermost block, and label what was recorded inside."""
+        """Close the innermost block, and label the operators that were recorded inside."""
         labels, begun = self._open.pop()
         if self.graph is not None:
             self.label(labels, len(self.graph.nodes) - begun)
 
     def label(self, labels: Mapping[str, str], count: int) -> None:
-        """Label the last ``count`` operators; labels that one has already stay."""
+        """Label the last ``count`` operators; existing labels stay."""
         from rdukit_compiler import LABELS_META
 
         if self.graph is not None and labels:
@@ -73,7 +73,9 @@ class Recording:
         self.auxiliary[name] = tensor
 
     def group_id(self, name: str, reuse_last: bool = False) -> str:
-        """Return a new fusion group's id; with ``reuse_last`` that of the last group of this name, or else of any."""
+        """Return a new fusion group's id; with ``reuse_last``, that of the last group of this name, or of any name if
+        there is none.
+        """
         known = self._last_ids.get(name, self._last_id) if reuse_last else None
         if known is None:
             known = self._next_id
@@ -82,16 +84,16 @@ class Recording:
         return str(known)
 
 
-#: The process traces one model at a time.
+#: State of the current trace: a process traces one model at a time.
 recording = Recording()
 
 
 class op_fusion:
     """Mark operators as one fusion group: ``with op_fusion(func_name=…):`` around calls in forward.
 
-    Given a module (``op_fusion(module, 'Encoder')``) it marks everything that the module does, each call as a group.
-    The context may be kept and entered again: each time begins a new group, unless ``reuse_last_id`` continues the last
-    group of the same name, so that calls which do not stand side by side share one. ``plugins`` are recorded.
+    With a module (``op_fusion(module, 'Encoder')``) it marks each call of the module as a group. The context can be
+    entered repeatedly: each time begins a new group, unless ``reuse_last_id`` continues the last group of the same
+    name, so that separate calls share one. ``plugins`` are recorded.
     """
 
     def __init__(

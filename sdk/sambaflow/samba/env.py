@@ -1,8 +1,8 @@
-"""Switches that programs ask for or set. Source: SDK reference 14.3."""
+"""Switches that programs read or set. Source: SDK reference 14.3."""
 
 
 def use_mock_samba_runtime() -> bool:
-    """Return whether there is no device: False, the emulated one computes, so programs keep their accuracy checks."""
+    """Return whether there is no device: always False, so programs keep their accuracy checks."""
     return False
 
 
@@ -15,4 +15,4 @@ def enable_addbias_grad_accum_stoc() -> None:
 
 
 def disable_sgd_stoc() -> None:
-    """Accept that SGD rounds to nearest; updates here are f32."""
+    """Accept SGD without stochastic rounding; updates here are f32."""

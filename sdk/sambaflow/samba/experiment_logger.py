@@ -8,7 +8,7 @@ from sambaflow.samba.sambatensor import unwrap
 
 
 class CountMeter:
-    """Counts."""
+    """A meter that counts."""
 
     def __init__(self, name: str = "count") -> None:
         self.name = name
@@ -24,19 +24,19 @@ class CountMeter:
 
     @property
     def value(self) -> float:
-        """The number that the meter shows."""
+        """The current count."""
         return float(self.count)
 
 
 class DisplayMeter(CountMeter):
-    """The mean of what it was given, and the last value."""
+    """A meter of the mean of all values, and the last value."""
 
     def __init__(self, name: str = "value") -> None:
         super().__init__(name)
         self.sum = self.last = 0.0
 
     def update(self, value: Any, n: int = 1) -> None:  # type: ignore[override]
-        """Add ``value``, the mean of ``n`` samples; tensors count with their mean."""
+        """Add ``value``, the mean of ``n`` samples; a tensor counts as its mean."""
         plain = unwrap(value)
         self.last = float(plain.float().mean()) if hasattr(plain, "float") and hasattr(plain, "dim") else float(plain)
         self.sum += self.last * n
@@ -52,7 +52,7 @@ class DisplayMeter(CountMeter):
 
 
 class AccMeter(CountMeter):
-    """Accuracy: predictions [B, C] or [B] against labels [B]."""
+    """A meter of accuracy: predictions [B, C] or [B] against labels [B]."""
 
     def __init__(self, name: str = "acc") -> None:
         super().__init__(name)
@@ -75,14 +75,14 @@ class AccMeter(CountMeter):
 
 
 class Logger:
-    """Prints the meters, and appends a line of JSON to a file if it has one."""
+    """Prints meters, and appends a line of JSON to a file if one is given."""
 
     def __init__(self, *meters: CountMeter, path: "str | Path | None" = None) -> None:
         self.meters = list(meters)
         self.path = Path(path) if path else None
 
     def log(self, step: int, **more: Any) -> dict[str, Any]:
-        """Show all meters at ``step``; returns what was shown."""
+        """Print all meters at ``step``; return their values."""
         shown = {"step": step, **{meter.name: meter.value for meter in self.meters}, **more}
         print(", ".join(f"{key}: {value:.4f}" if isinstance(value, float) else f"{key}: {value}"
                         for key, value in shown.items()))  # fmt: skip

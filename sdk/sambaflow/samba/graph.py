@@ -1,4 +1,4 @@
-"""The graphs that a multigraph program names: parts of what was traced, each run by itself.
+"""The named graphs of a multigraph program: parts of a trace that run separately.
 
 Source: SDK reference 12.1.
 """
@@ -15,7 +15,7 @@ class SambaGraph:
     """A graph that ``session.run`` finds by ``graph_name``.
 
     Raises:
-        InvalidArgument: the name is empty or no text.
+        InvalidArgument: the name is empty or not a string.
     """
 
     def __init__(self, name: str) -> None:
@@ -28,16 +28,16 @@ class SambaGraph:
 
 
 class FwdGraph(SambaGraph):
-    """The operators between ``start`` and ``stop``: whatever ``stop`` needs, cut at ``start``.
+    """The operators between ``start`` and ``stop``: the operators that ``stop`` needs, cut at ``start``.
 
     Args:
-        start, stop: SambaTensors of the trace: one, or tuples, lists and dicts of them in any nesting; values that are
-            no tensors are left out. They are flattened depth first, each name once.
+        start, stop: SambaTensors of the trace: one, or tuples, lists and dicts of them in any nesting; values other
+            than tensors are ignored. They are flattened depth first, without duplicate names.
         name: unique in a session.
     Raises:
         InvalidArgument: a torch tensor is among them, or ``stop`` holds no tensor and ``start`` does.
-    Source: the public Model Zoo adds a graph of neither for a model that generates several tokens at once; such a graph
-        computes nothing, is not compiled, and does not run.
+    Source: the public Model Zoo adds a graph with neither for a model that generates several tokens at once; such a
+        graph is empty, and is neither compiled nor run.
     """
 
     def __init__(self, start: Any, stop: Any, name: str) -> None:

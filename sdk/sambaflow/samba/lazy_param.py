@@ -1,4 +1,4 @@
-"""Lazy parameters: modules are built without values, which come when they are needed. Source: SDK reference 13."""
+"""Lazy parameters: modules are built without values, which are computed when needed. Source: SDK reference 13."""
 
 import copy
 import inspect
@@ -17,7 +17,7 @@ _enabled = True
 
 
 class RandomSource:
-    """Random numbers for materializers, from a generator of its own."""
+    """Random numbers for materializers, from a separate generator."""
 
     def __init__(self, seed: int) -> None:
         self._generator = torch.Generator().manual_seed(seed)
@@ -41,7 +41,7 @@ class RNGProvider(ABC):
 
 
 class SeededProvider(RNGProvider):
-    """Gives the same numbers each time it is called."""
+    """Returns a source of the same numbers at each call."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -51,10 +51,10 @@ class SeededProvider(RNGProvider):
 
 
 class RNGProviderFactory:
-    """Makes providers, each with a seed from torch's generator: ``set_seed`` makes them reproducible."""
+    """Creates providers, each with a seed from torch's generator, so ``set_seed`` makes them reproducible."""
 
     def build_provider(self) -> RNGProvider:
-        """Return a provider of its own numbers."""
+        """Return a provider with a new seed."""
         return SeededProvider(int(torch.randint(2**62, ()).item()))
 
 
@@ -72,8 +72,8 @@ class ModuleInit:
 def lazy_param(quantized: bool = False) -> Iterator[None]:
     """Build modules with empty parameters and a materializer, if their class has ``reset_parameters``.
 
-    Other modules compute their values while they are built, so those are kept. ``quantized`` is accepted: quantized
-    modules hold buffers.
+    Other modules compute their values while they are built, and keep them. ``quantized`` is accepted without effect:
+    quantized modules have buffers, not parameters.
     """
     if not _enabled:
         yield
@@ -92,32 +92,32 @@ def set_enabled(value: bool) -> None:
 
 
 def is_lazy(parameter: Any) -> bool:
-    """Return whether a parameter is empty and knows how to get values."""
+    """Return whether a parameter is empty and has a materializer."""
     return (
         isinstance(parameter, SambaParameter) and parameter.device.type == "meta" and parameter.materializer is not None
     )
 
 
 def value_of(parameter: Any) -> torch.Tensor:
-    """Return a lazy parameter's value: its materializer takes the parameter, or it and a random source."""
+    """Return a lazy parameter's value: its materializer gets the parameter, or the parameter and a random source."""
     make: Callable[..., torch.Tensor] = parameter.materializer
     made = make(parameter, RNGProviderFactory().build_provider()()) if _takes_two(make) else make(parameter)
     return made.detach().to(parameter.dtype)
 
 
 def _takes_two(make: Callable[..., torch.Tensor]) -> bool:
-    """Return whether a materializer wants a random source as well as the parameter."""
+    """Return whether a materializer takes a random source in addition to the parameter."""
     try:
         inspect.signature(make).bind(None)
     except TypeError:
         return True
-    except ValueError:  # built in, without a signature: what can be counted on is the parameter
+    except ValueError:  # a built-in function without a signature: pass only the parameter
         return False
     return False
 
 
 def default_values(module: nn.Module) -> dict[str, torch.Tensor]:
-    """Return what ``reset_parameters`` would set, without touching the module."""
+    """Return the values that ``reset_parameters`` would set, without changing the module."""
     shadow = copy.copy(module)
     names = dict(module._parameters)
     shadow.__dict__["_parameters"] = {

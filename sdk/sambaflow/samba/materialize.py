@@ -1,4 +1,4 @@
-"""Giving lazy parameters their values. Source: SDK reference 13."""
+"""Materialization of lazy parameters. Source: SDK reference 13."""
 
 from types import TracebackType
 
@@ -10,10 +10,10 @@ from sambaflow.samba.nn.parameter import SambaParameter
 
 
 class materialize:
-    """``materialize(model)``, also as ``with materialize(model):``: every lazy parameter of the model gets its values.
+    """Set the values of a model's lazy parameters; use it as a call or as ``with materialize(model):``.
 
-    With the same seed they are those of the model built without ``lazy_param``. Names and gradients' settings stay;
-    the parameters are new objects, so make optimizers afterwards.
+    With the same seed, they equal those of the model without ``lazy_param``. Names and ``requires_grad`` stay. The
+    parameters are new objects, so create optimizers afterwards.
     """
 
     def __init__(self, model: nn.Module) -> None:

@@ -10,7 +10,7 @@ from rdukit.errors import InvalidArgument
 
 
 class Event:
-    """An event name's next occurrence: ``with profiler.event('fwd'):``, or ``@profiler.event('fwd')``."""
+    """Next occurrence of a named event: ``with profiler.event('fwd'):``, or ``@profiler.event('fwd')``."""
 
     def __init__(self, profiler: "Profiler", name: str) -> None:
         self._profiler, self._name = profiler, name
@@ -35,30 +35,30 @@ class Event:
 
 
 class Profiler:
-    """Collects the seconds of named events. Events count whether or not ``start_profile`` was called."""
+    """Collects the seconds of named events. Events are recorded even without ``start_profile``."""
 
     def __init__(self) -> None:
         #: Seconds of ended events by name, in order of their ends.
         self._seconds: dict[str, list[float]] = {}
-        #: Handle → name and start of what runs now.
+        #: Handle → name and start of a running event.
         self._open: dict[int, tuple[str, float]] = {}
         self._next = 0
         self._began: float | None = None
         self.profile_seconds = 0.0
 
     def start_profile(self) -> None:
-        """Forget earlier events and start the overall clock."""
+        """Clear earlier events and start the overall clock."""
         self._seconds.clear()
         self._open.clear()
         self._began, self.profile_seconds = time.perf_counter(), 0.0
 
     def stop_profile(self) -> None:
-        """Stop the overall clock; what was measured stays readable."""
+        """Stop the overall clock; measurements stay readable."""
         if self._began is not None:
             self.profile_seconds, self._began = time.perf_counter() - self._began, None
 
     def start_event(self, name: str) -> int:
-        """Begin an event; returns the handle for ``end_event``. Events may nest and overlap."""
+        """Begin an event; return the handle for ``end_event``. Events may nest and overlap."""
         self._next += 1
         self._open[self._next] = (name, time.perf_counter())
         return self._next
@@ -79,7 +79,7 @@ class Profiler:
         return Event(self, name)
 
     def get_latencies(self, names: Iterable[str], skip: int = 0) -> dict[str, float]:
-        """Return the mean seconds of each event after leaving out the first ``skip``; 0 where nothing is left."""
+        """Return the mean seconds of each event without the first ``skip`` occurrences; 0 if none is left."""
         return {name: _mean(self._seconds.get(name, [])[skip:]) for name in names}
 
     def get_throughputs(self, names: Iterable[str], batch: int = 1, skip: int = 0) -> dict[str, float]:

@@ -8,7 +8,7 @@ from sambaflow.samba.sambatensor import SambaTensor
 
 
 class DataLoaderException(InvalidArgument):
-    """A batch has another number of tensors than there are names."""
+    """A batch has a different number of tensors than there are names."""
 
     code = "data-loader"
 
@@ -18,8 +18,8 @@ class SambaLoader:
 
     Args:
         loader: yields a tensor, or a list or tuple of tensors, per batch.
-        names: given to the batch's tensors in order; ``batch_dim`` is 0.
-        function_hook: called with each batch first; returns the batch to use.
+        names: names of the batch's tensors, in order; ``batch_dim`` is 0.
+        function_hook: maps each batch to the batch to use.
         return_original_batch: yield ``(SambaTensors, original batch)``.
     """
 

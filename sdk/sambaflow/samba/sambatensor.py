@@ -1,7 +1,8 @@
-"""SambaTensor: a wrapper around a torch tensor, with a name by which the device knows it.
+"""SambaTensor: a wrapper around a torch tensor, with a name that identifies it on the device.
 
-Source: SDK reference 5. It is no ``torch.Tensor``: programs tell the two apart by that. A torch function that gets one
-computes on the wrapped tensors and wraps the result: the same code runs on the host and is traced for the device.
+Source: SDK reference 5. It is not a subclass of ``torch.Tensor``, by which programs distinguish the two. A torch
+function on SambaTensors computes on the wrapped tensors and wraps the result, so the same code runs on the host and is
+traced for the device.
 """
 
 import itertools
@@ -21,16 +22,16 @@ _anonymous = itertools.count()
 #: Methods that change the dtype: the result keeps name, batch_dim and dims.
 _CASTS = frozenset("float bfloat16 half double int short long bool char byte to type".split())
 
-#: What can be asked of an empty tensor too.
+#: Attributes that an empty tensor also has.
 _DESCRIPTIONS = frozenset(
     "size dim ndim ndimension numel nelement device layout is_floating_point itemsize element_size nbytes is_leaf "
     "grad_fn is_cuda is_meta is_sparse".split()
 )
 
-#: What needs values: an empty tensor refuses it.
+#: Attributes that need values: an empty tensor refuses them.
 _VALUES = frozenset({"item", "tolist", "numpy", "backward", "data_ptr", "retain_grad", "storage", "untyped_storage"})
 
-#: Attribute of a class whose instances count as SambaTensors: the values of a trace.
+#: Attribute that marks a class whose instances count as SambaTensors, such as values of a trace.
 STANDS_FOR_SAMBA: Final = "_stands_for_samba"
 
 
@@ -44,9 +45,9 @@ class SambaTensor(metaclass=_SambaTensorMeta):
 
     Args:
         torch_tensor: wrapped without copying; a SambaTensor's own tensor is taken. Without it the tensor is empty and
-            needs ``shape`` and ``dtype``; ``materializer(tensor, random generator)`` gives its values when needed.
-        name: the symbol that inputs are matched by. Generated if absent.
-        batch_dim: the axis that is divided for micro-batches; no numeric effect.
+            needs ``shape`` and ``dtype``; ``materializer(tensor, random generator)`` returns its values when needed.
+        name: name of the input's symbol. Generated if absent.
+        batch_dim: the axis that is divided into micro-batches, without effect on results.
         region_name: device memory region; tensors with one region name share memory.
     """
 
@@ -63,9 +64,9 @@ class SambaTensor(metaclass=_SambaTensorMeta):
             raise InvalidArgument("SambaTensor needs a torch tensor, or a shape and a dtype")
         self._tensor = torch_tensor
         self._empty = None if shape is None else (torch.Size(shape), dtype or torch.float32)
-        #: Set on what a run returned: reads the device's value when the host first looks.
+        #: Set on results of a run: function that reads the device's value at the host's first access.
         self._pull: Callable[[], torch.Tensor] | None = None
-        #: Set on outputs of a graph, as a trace or a run returns them.
+        #: Set on outputs of a graph that a trace or a run returned.
         self._is_output = False
         self._name = name or None
         self._region = region_name
@@ -92,7 +93,7 @@ class SambaTensor(metaclass=_SambaTensorMeta):
 
     @property
     def has_name(self) -> bool:
-        """True if the program, or a trace, named it."""
+        """Whether the program or a trace named it."""
         return self._name is not None
 
     @property
@@ -107,7 +108,7 @@ class SambaTensor(metaclass=_SambaTensorMeta):
     # -- values ------------------------------------------------------------------------------------------------------
 
     def torch_tensor(self) -> torch.Tensor:
-        """Return the torch tensor, pulled from the device if this is a run's or a trace's output.
+        """Return the torch tensor; an output of a run or trace is read from the device.
 
         Raises:
             InvalidArgument: the tensor is empty and has no materializer.
@@ -118,7 +119,7 @@ class SambaTensor(metaclass=_SambaTensorMeta):
             if self.materializer is None:
                 if self._name is not None and has_value(self._name):
                     device: torch.Tensor = loaded_pef().read(self._name)
-                    return device  # a traced output: always what the device holds now
+                    return device  # a traced output: always the device's current value
                 raise InvalidArgument(f"tensor {self.sn_name!r} is empty: it has a shape but no values")
             from sambaflow.samba.lazy_param import value_of
 
@@ -133,7 +134,7 @@ class SambaTensor(metaclass=_SambaTensorMeta):
     @data.setter
     def data(self, value: "torch.Tensor | SambaTensor") -> None:
         tensor = value.torch_tensor() if isinstance(value, SambaTensor) else value
-        if hasattr(self._tensor, "fake_mode"):  # while forward is traced
+        if hasattr(self._tensor, "fake_mode"):  # during a trace of forward
             raise data_refusal(self.shape)
         if self._tensor is not None:
             self._tensor.data = tensor
@@ -142,11 +143,11 @@ class SambaTensor(metaclass=_SambaTensorMeta):
 
     @property
     def has_data(self) -> bool:
-        """True if the tensor holds values; False on the meta device too."""
+        """Whether the tensor holds values; False on the meta device."""
         return self._pull is not None or (self._tensor is not None and self._tensor.device.type != "meta")
 
     def clear_data(self) -> None:
-        """Forget the values, keep shape and dtype."""
+        """Drop the values, and keep shape and dtype."""
         self._empty = (self.shape, self.dtype)
         self._tensor = self._pull = None
 
@@ -175,7 +176,7 @@ class SambaTensor(metaclass=_SambaTensorMeta):
 
     @property
     def requires_grad(self) -> bool:
-        """True if the host's autograd follows it."""
+        """Whether the host's autograd follows it."""
         return self._tensor is not None and self._tensor.requires_grad
 
     @requires_grad.setter
@@ -191,13 +192,13 @@ class SambaTensor(metaclass=_SambaTensorMeta):
 
     @property
     def sn_grad(self) -> torch.Tensor | None:
-        """The gradient that the device computed; for an output, setting it supplies the incoming gradient.
+        """The gradient that the device computed; for an output, setting it sets the incoming gradient.
 
-        An input has one if it required a gradient when the graph was compiled; otherwise it is None, as in torch.
+        An input has a gradient if it required one when the graph was compiled; otherwise it is None, as in torch.
 
         Raises:
-            UnknownTensor: backward has not run, or the input required no gradient when the graph was compiled, and
-                does now.
+            UnknownTensor: backward has not run, or the input requires a gradient now but did not when the graph was
+                compiled.
         """
         gradient: torch.Tensor | None = loaded_pef().read_gradient(self.sn_name)
         if gradient is None and self.requires_grad and not loaded_pef().follows_gradient(self.sn_name):
@@ -213,7 +214,7 @@ class SambaTensor(metaclass=_SambaTensorMeta):
 
     @property
     def dsts(self) -> list[Any]:
-        """The operators that read it in what ``trace_multigraph`` traced; their ``inputs`` may be changed."""
+        """The operators that read it in traces of ``trace_multigraph``; programs may change their ``inputs``."""
         found: list[Any] = current_session().multigraph.consumers(self.sn_name)
         return found
 
@@ -283,14 +284,14 @@ class SambaTensor(metaclass=_SambaTensorMeta):
         return method
 
     def _inferred(self, name: str) -> Any:
-        """Return a method or property of an empty tensor: gives empty tensors."""
+        """Return a method or property of an empty tensor, whose results are empty tensors."""
         of_class = getattr(torch.Tensor, name)
         if not callable(of_class):
             return infer(lambda tensor: getattr(tensor, name), (self,), {})
         return lambda *args, **kwargs: infer(of_class, (self, *args), kwargs)
 
     def _is_empty(self) -> bool:
-        """Return whether there are no values and no way to get them: only shape and dtype are known."""
+        """Return whether the tensor has neither values nor a source of values, but only shape and dtype."""
         return (
             self._tensor is None
             and self._pull is None
@@ -299,7 +300,7 @@ class SambaTensor(metaclass=_SambaTensorMeta):
         )
 
     def _described(self) -> torch.Tensor:
-        """Return a tensor that answers questions about shape and dtype: the wrapped one, or one without values."""
+        """Return a tensor with the shape and dtype: the wrapped one, or one without values."""
         if self._tensor is None and self._empty is not None:
             return torch.empty((), dtype=self._empty[1]).expand(self._empty[0])
         return self.torch_tensor()
@@ -347,9 +348,9 @@ class SambaTensor(metaclass=_SambaTensorMeta):
         return values.astype(dtype, copy=bool(copy)) if dtype is not None else values.copy() if copy else values
 
     def __dlpack__(self, **arguments: Any) -> Any:
-        """Return what ``torch.as_tensor`` and ``numpy.from_dlpack`` take."""
+        """Return a capsule for ``torch.as_tensor`` and ``numpy.from_dlpack``."""
         tensor = self.torch_tensor().detach()
-        if type(tensor).__name__ == "FakeTensor":  # its memory holds no values
+        if type(tensor).__name__ == "FakeTensor":  # its memory has no values
             raise RuntimeError("data-dependent: a tensor that is traced has no values yet")
         return tensor.__dlpack__(**arguments)
 
@@ -371,7 +372,7 @@ class SambaTensor(metaclass=_SambaTensorMeta):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return everything but what belongs to this process: a value that is still on the device is read now."""
+        """Return the state without process-specific parts, after reading a value that is still on the device."""
         tensor = self.torch_tensor() if self.has_data or self.materializer is not None else None
         return {**self.__dict__, "_tensor": tensor, "_pull": None, "materializer": None}
 
@@ -383,7 +384,7 @@ def from_torch_tensor(
     tensor: "torch.Tensor | SambaTensor", name: str | None = None, batch_dim: int | None = None,
     named_dims: Any = None, sized_dims: Any = None, region_name: str | None = None,
 ) -> SambaTensor:  # fmt: skip
-    """Wrap a torch tensor without copying: later writes to it are seen. Graph inputs need a ``name``."""
+    """Wrap a torch tensor without copying, so that later writes to it are visible. Graph inputs need a ``name``."""
     return SambaTensor(
         tensor, name=name, batch_dim=batch_dim, named_dims=named_dims, sized_dims=sized_dims, region_name=region_name
     )
@@ -404,7 +405,7 @@ class DimInfo:
 
 
 def call_promoting(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """Call a torch function; floating operands of mixed dtypes that it refuses are promoted, as on the device."""
+    """Call a torch function; if it refuses floating operands of mixed dtypes, promote them, as the device does."""
     with DisableTorchFunctionSubclass(), quiet_refusals([*args, *kwargs.values()]):
         return _call_promoting(function, args, kwargs)
 
@@ -427,7 +428,7 @@ def has_empty(value: Any) -> bool:
 
 
 def infer(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Return what ``function`` makes of tensors without values: empty SambaTensors of the right shape and dtype."""
+    """Run ``function`` on tensors without values; return empty SambaTensors of the resulting shape and dtype."""
 
     def described(tensor: Any) -> Any:
         if isinstance(tensor, SambaTensor):
@@ -443,12 +444,12 @@ def infer(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
 
 
 def wrap(value: Any) -> Any:
-    """Return ``value`` with its torch tensors, also in containers, as SambaTensors; values of a trace stay."""
+    """Return ``value`` with its torch tensors, also those in containers, as SambaTensors; values of a trace stay."""
     return _map_tensors(lambda tensor: tensor if isinstance(tensor, SambaTensor) else SambaTensor(tensor), value)
 
 
 def unwrap(value: Any) -> Any:
-    """Return ``value`` with its SambaTensors, also in containers, as torch tensors."""
+    """Return ``value`` with its SambaTensors, also those in containers, as torch tensors."""
     return _map_tensors(lambda tensor: tensor.torch_tensor() if isinstance(tensor, SambaTensor) else tensor, value)
 
 

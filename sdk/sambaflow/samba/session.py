@@ -1,6 +1,6 @@
 """The session: compile, load, run. One per process, as ``samba.session``.
 
-Source: SDK reference 6. A parameter has a copy on host and device: ``sessions.host_copies`` keeps them alike.
+Source: SDK reference 6. A parameter has a copy on host and device: ``sessions.host_copies`` keeps them equal.
 """
 
 import atexit
@@ -37,36 +37,36 @@ logger = logging.getLogger(__name__)
 class SambaSession:
     """A process's traces, compiles and loaded PEF.
 
-    State: nothing traced → ``compile`` leaves a PEF and forgets nothing; ``trace_graph`` opens the application, which
+    State: nothing traced → ``compile`` writes a PEF and keeps the trace; ``trace_graph`` opens the application, which
     stays open until ``close``, ``reset`` or the end of the process.
     """
 
     def __init__(self, pef_path: str = "") -> None:
         self.pef_path = pef_path
-        #: Options of the command line, remembered by ``parse_app_args``.
+        #: Options of the command line, set by ``parse_app_args``.
         self.options: dict[str, Any] = {}
-        #: Whether a forward is being traced.
+        #: Whether a forward is currently traced.
         self.tracing = False
-        #: Graph name → what was traced; filled by compile and trace.
+        #: Graph name → its trace; filled by compile and trace.
         self.traced: dict[str, TracedModel] = {}
-        #: What was traced and added for multigraph.
+        #: Traces and added graphs of multigraph.
         self.multigraph = MultiGraph()
         self.output_dict: dict[str, SambaTensor] = {}
         self.buffer_dict: dict[str, SambaTensor] = {}
         #: Optimizer states by symbol name.
         self.optim_dict: dict[str, SambaTensor] = {}
         self.tensor_dict: dict[str, dict[str, SambaTensor]] = {"inputs": {}, "grads": {}}
-        #: What ``add_aux_tensor`` named: of a host run its value, of a trace what the device has. Ours.
+        #: Tensors named by ``add_aux_tensor``: values of a host run, or of the device after a trace. Ours.
         self.aux_tensors: dict[str, SambaTensor] = {}
-        #: Declared dynamic dimensions; graphs are static, so each stands for its largest size.
+        #: Declared dynamic dimensions; graphs are static, so each has its maximum size.
         self.dynamic_dims: dict[str, DimInfo] = {}
-        #: Usable whether or not a profile was started.
+        #: Profiler, usable even before a profile is started.
         self.profiler = Profiler()
         self.pinned_memory = False
         #: Compile hints that are active now, by name.
         self._context_directives: dict[str, Any] = {}
         self._host_profile = HostProfile()
-        #: Modules whose mode the last trace read.
+        #: Modules whose mode (training or evaluation) the last trace read.
         self._watched: Watched = ()
         #: The PEF that is on the device. Ours, not the vendor's.
         self.loaded: LoadedPef | None = None
@@ -80,14 +80,14 @@ class SambaSession:
         pef_metadata: Mapping[str, Any] | None = None, metadata: Any = None, io_host_memory: Any = None,
         optim: Any = None, **ignored: Any,
     ) -> str:  # fmt: skip
-        """Trace and compile ``model``; returns the PEF's path, ``<output-folder>/<pef-name>/<pef-name>.pef``.
+        """Trace and compile ``model``; return the PEF's path, ``<output-folder>/<pef-name>/<pef-name>.pef``.
 
-        Options come from ``config_dict``, or else from what ``parse_app_args`` parsed. A model without an optimizer
-        is compiled for inference. With one, a model that computes something else in evaluation mode gets an evaluation
-        graph as well, which runs while ``model.eval()`` is in force.
+        Options come from ``config_dict``, or otherwise from ``parse_app_args``. A model without an optimizer is
+        compiled for inference. With one, a model that computes differently in evaluation mode also gets an evaluation
+        graph, which runs after ``model.eval()``.
 
         Raises:
-            CompileError: the model cannot be compiled; nothing is written then.
+            CompileError: the model cannot be compiled; no file is written.
         """
         from rdukit_compiler import TracedGraph
         from sambaflow.sessions.compiling import compile_traced, embed_constants
@@ -115,10 +115,10 @@ class SambaSession:
         pef_metadata: Mapping[str, Any] | None = None, inference: bool = True, enable_hypersection: bool = True,
         arch: str | None = None, samba_only: bool = False, **ignored: Any,
     ) -> str:  # fmt: skip
-        """Compile all added graphs into one PEF; returns its path, as ``compile`` does.
+        """Compile all added graphs into one PEF; return its path, as ``compile`` does.
 
         Args:
-            samba_only: stop after the frontend: graphs and regions are checked, no PEF is made, the path is ``""``.
+            samba_only: stop after the front end: check graphs and regions, write no PEF, and return ``""``.
         Raises:
             CompileError: a graph cannot be cut or compiled; InvalidArgument: no graph, or ``inference=False``.
         """
@@ -140,10 +140,10 @@ class SambaSession:
         return self.pef_path
 
     def setup(self, args: Any) -> None:
-        """Take the options of ``argconf`` arguments (or a mapping, or a namespace), as ``parse_app_args`` does.
+        """Set the options from ``argconf`` arguments (or a mapping, or a namespace), as ``parse_app_args`` does.
 
         Raises:
-            InvalidArgument: something else was given.
+            InvalidArgument: the argument is of another type.
         """
         self.options = read_options(args)
 
@@ -167,7 +167,7 @@ class SambaSession:
         return self._remember(model, traced)
 
     def trace_multigraph(self, model: nn.Module, inputs: Any, trace_prefix: str = "") -> tuple[SambaTensor, ...]:
-        """Trace a model for graphs to be cut from: see ``samba.utils.trace_multigraph``."""
+        """Trace a model from which graphs will be cut: see ``samba.utils.trace_multigraph``."""
         with self._while_tracing():
             traced = self.multigraph.trace(model, inputs, trace_prefix)
         return self._remember(model, traced).outputs
@@ -182,7 +182,7 @@ class SambaSession:
         """Register a graph for ``compile_multigraph`` and ``init_multigraph_runtime``.
 
         Raises:
-            InvalidArgument: it is no FwdGraph, or its name is taken.
+            InvalidArgument: it is not a FwdGraph, or its name is taken.
         """
         self.multigraph.add(graph)
 
@@ -193,15 +193,15 @@ class SambaSession:
         self, model: nn.Module, inputs: Any, optim: Any, pef: str, transfer_device: bool = True,
         init_output_grads: bool = True, loss_indices: Sequence[Any] | None = None, mapping: str = "section",
     ) -> tuple[SambaTensor, ...]:  # fmt: skip
-        """Trace again, check that the graph is the compiled one, load the PEF and upload what the model holds.
+        """Trace again, check that the graph is the compiled one, load the PEF and upload the model's values.
 
-        With ``mapping`` spatial, inputs may hold several of the compiled batches: a run then makes as many steps.
+        With ``mapping`` spatial, inputs may hold several compiled batches; a run then makes a step for each.
 
         Raises:
-            PefError: there is no such PEF, it cannot be used, or it was compiled from another graph.
-            NoResources: the node has no room.
-        Source: ours. A PEF that is loaded already is replaced with a warning; real sessions refuse to trace a graph
-            twice, but public programs and notebooks do it.
+            PefError: the PEF is missing or unusable, or was compiled from another graph.
+            NoResources: the node has too few free tiles or too little memory.
+        Source: ours. A PEF that is loaded already is replaced with a warning. The vendor's sessions refuse to trace a
+            graph twice, but public programs and notebooks do it.
         """
         self._unload_earlier()
         path = str(pef or self.pef_path)
@@ -229,8 +229,8 @@ class SambaSession:
         """Check that the added graphs are the PEF's, load it, and upload parameters, buffers and inputs with values.
 
         Raises:
-            PefError: there is no such PEF, it cannot be used, or it was compiled from other graphs or regions.
-            NoResources: the node has no room.
+            PefError: the PEF is missing or unusable, or was compiled from other graphs or regions.
+            NoResources: the node has too few free tiles or too little memory.
         """
         refuse_replicas(self.options)
         self._unload_earlier()
@@ -249,7 +249,7 @@ class SambaSession:
         profile_runs(loaded)
 
     def _keep(self, loaded: LoadedPef, inputs: Mapping[str, SambaTensor]) -> LoadedPef:
-        """Keep what was loaded until ``close``; nothing is uploaded yet."""
+        """Store the loaded PEF until ``close``, without an upload."""
         self.loaded, self.pef_path = loaded, loaded.path
         buffers = {n: b for n, b in loaded.state.items() if not isinstance(b, nn.Parameter)}
         self.buffer_dict.update({name: SambaTensor(buffer, name=name) for name, buffer in buffers.items()})
@@ -260,7 +260,7 @@ class SambaSession:
         return loaded
 
     def _unload_earlier(self) -> None:
-        """Unload what an earlier trace loaded, with a warning: one PEF runs at a time in a process."""
+        """Unload the PEF of an earlier trace, with a warning: a process runs one PEF at a time."""
         if self.loaded is not None:
             logger.warning(
                 "unloading pef=%s: another trace replaces it; device values that were not copied with "
@@ -287,9 +287,9 @@ class SambaSession:
         """Upload the inputs, run sections, and return a handle for each requested output.
 
         Without ``section_types`` and ``section_ids`` all sections run: a whole training step. After ``model.eval()``
-        the forward sections of the evaluation graph run, until ``model.train()``. A handle's value is read when the
-        program first looks at it. With ``data_parallel`` gradients are averaged over the ranks before the
-        optimizer reads them; the first such run gives all ranks the parameters of rank 0.
+        the forward sections of the evaluation graph run, until ``model.train()``. A handle's value is read at its first
+        access. With ``data_parallel`` gradients are averaged over the ranks before the optimizer reads them; the first
+        such run gives all ranks the parameters of rank 0.
 
         Raises:
             UnknownTensor, ShapeMismatch: an input that the PEF was not compiled for. InvalidArgument: an unknown
@@ -303,7 +303,7 @@ class SambaSession:
         )  # fmt: skip
 
     def check_mode(self, graph_name: str | None = None) -> None:
-        """Refuse now what a run of the graph would refuse of the mode that its model is in. Ours, not the vendor's.
+        """Check early that a run of the graph supports its model's current mode. Ours, not the vendor's.
 
         Raises:
             PefMismatch: the PEF has no graph for that mode.
@@ -311,7 +311,7 @@ class SambaSession:
         self._loaded().graph_now(graph_name)
 
     def get_dropout_rate_argin_names(self) -> list[str]:
-        """Return the dropout rates that ``hyperparam_dict`` may change one by one; its ``p`` changes all of them.
+        """Return the dropout rates that ``hyperparam_dict`` may change separately; its ``p`` changes all of them.
 
         Rates that are 0 or 1 in the model are compiled in.
         """
@@ -326,7 +326,7 @@ class SambaSession:
     def to_cpu(self, *things: Any) -> None:
         """Copy models (parameters and buffers), optimizers (states) and tensors to the host.
 
-        While no PEF is loaded the host's values are the only ones: nothing happens (programs that run on either).
+        Without a loaded PEF it has no effect, for programs that run on host or device.
         """
         if self.loaded is not None:
             self.loaded.download(things)
@@ -350,7 +350,7 @@ class SambaSession:
         return [SambaTensor(loaded.read(loaded.program.find_tensor(name)), name=name) for name in names]
 
     def get_tensors(self, tensors: Any) -> list[SambaTensor]:
-        """Return traced tensors with the device's values, as older programs ask for them."""
+        """Return traced tensors with the device's values, for older programs."""
         return self.get_tensors_by_name([t.sn_name for t in flatten_tensors(tensors)])
 
     def _traced_tensors(self) -> list[Any]:
@@ -364,7 +364,9 @@ class SambaSession:
 
     @contextmanager
     def _add_directives(self, hints: Mapping[str, Any]) -> Iterator[None]:
-        """Add compile hints to what is traced inside; nested ones win. They have no effect on results."""
+        """Add compile hints to operators that are traced inside; nested hints take precedence. They have no effect on
+        results.
+        """
         before = self._context_directives
         self._context_directives = {**before, **hints}
         try:
@@ -375,12 +377,12 @@ class SambaSession:
 
     @contextmanager
     def disable_graphamp(self) -> Iterator[None]:
-        """Mark operators traced inside: they keep their declared precision."""
+        """Mark operators that are traced inside to keep their declared precision."""
         with self._add_directives({"graphamp": "disabled"}):
             yield
 
     def use_static_functional(self) -> bool:
-        """Return whether a forward is being traced for the device; False means torch semantics on the host."""
+        """Return whether a forward is currently traced for the device; False means torch's semantics on the host."""
         return self.tracing
 
     def is_valid_aux_tensor_name(self, name: str) -> bool:
@@ -390,8 +392,8 @@ class SambaSession:
     def add_aux_tensor(self, tensor: Any, name: str) -> None:
         """Expose an intermediate tensor of forward under ``name``.
 
-        When traced it becomes one more output of the graph: not of the model, but ``get_tensors_by_name([name])`` and
-        ``aux_tensors[name]`` read it after a run. No gradient flows into it. On the host its value is kept.
+        In a trace it becomes an additional output of the graph, but not of the model: ``get_tensors_by_name([name])``
+        and ``aux_tensors[name]`` read it after a run. No gradient flows into it. On the host its value is kept.
 
         Raises:
             InvalidArgument: an empty name, or one that the trace has used.
@@ -410,10 +412,10 @@ class SambaSession:
         return self.dynamic_dims.setdefault(name, DimInfo(int(max)))
 
     def load_dynamic_dims_config(self, path: "str | Path") -> dict[str, DimInfo]:
-        """Declare those of a YAML file: a mapping from name to largest size (or to ``{max: size}``).
+        """Declare the dynamic dimensions of a YAML file: a mapping from name to maximum size (or to ``{max: size}``).
 
         Raises:
-            InvalidArgument: the file is no such mapping.
+            InvalidArgument: the file is not such a mapping.
         """
         for name, largest in read_dynamic_dims(Path(path)).items():
             self.create_dynamic_dim(name, largest)
@@ -427,7 +429,7 @@ class SambaSession:
         lazy_param.set_enabled(False)
 
     def enable_pinned_memory(self) -> None:
-        """Accept and remember it; the emulated device shares the host's memory, so nothing is copied faster."""
+        """Set the flag, without effect: the emulated device shares the host's memory."""
         self.pinned_memory = True
 
     def disable_pinned_memory(self) -> None:
@@ -437,12 +439,12 @@ class SambaSession:
     # -- profiles ----------------------------------------------------------------------------------------------------
 
     def start_samba_profile(self) -> None:
-        """Profile this process's Python code until ``end_samba_profile``; started again, it starts anew."""
+        """Profile this process's Python code until ``end_samba_profile``; a second call restarts the profile."""
         self.profiler.start_profile()
         self._host_profile.start()
 
     def end_samba_profile(self, filename: "str | Path | None" = None) -> str:
-        """Stop, and return the 40 costliest functions as text, written to ``filename`` if given; empty if not started.
+        """Stop, and return the 40 costliest functions as text; write it to ``filename`` if given. Empty if not started.
 
         The vendor's format is not published (Source: ours).
         """
@@ -454,7 +456,7 @@ class SambaSession:
         return text
 
     def report(self) -> dict[str, Any]:
-        """Return what has run: emulated figures (projected) and host figures. Ours, not the vendor's."""
+        """Return a report of past runs: emulated (projected) figures and host figures. Ours, not the vendor's."""
         return self._loaded().application.figures()
 
     def start_runtime_profile(self) -> None:
@@ -462,7 +464,7 @@ class SambaSession:
         self._loaded().program.section_seconds = []
 
     def end_runtime_profile(self, path: "str | Path" = "runtime_profile.json") -> None:
-        """Write ``runtime_profile`` since ``start_runtime_profile`` to ``path``, as JSON; nothing if not started."""
+        """Write ``runtime_profile`` since ``start_runtime_profile`` to ``path``, as JSON; no effect if not started."""
         loaded = self._loaded()
         measured, loaded.program.section_seconds = loaded.program.section_seconds, None
         if measured is not None:
@@ -471,7 +473,7 @@ class SambaSession:
     # -- ending ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Tear down: free tiles and memory. What was traced stays known. Ours, not the vendor's."""
+        """Unload the PEF, and free tiles and memory; traces are kept. Ours, not the vendor's."""
         loaded, self.loaded = self.loaded, None
         atexit.unregister(self.close)
         if loaded is not None:
@@ -479,22 +481,22 @@ class SambaSession:
             loaded.application.close()
 
     def reset(self) -> None:
-        """Tear down and forget everything traced, so that another program can use the process."""
+        """Unload the PEF and drop all traces, so that another program can use the process."""
         self.close()
         options = self.options
         self.__init__()  # type: ignore[misc]
         self.options = options
 
     def atexit_register(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
-        """Call ``fn`` when the process ends; returns it."""
+        """Register ``fn`` for the end of the process; return it."""
         return atexit.register(fn, *args, **kwargs)
 
     @property
     def ctx(self) -> LegacyContext:
-        """Old programs' low-level access."""
+        """Low-level access of old programs."""
         return LegacyContext(self)
 
     @property
     def SambaSession(self) -> type["SambaSession"]:
-        """The class, under the path that the documentation gives it: ``sambaflow.samba.session.SambaSession``."""
+        """The class, under its documented path: ``sambaflow.samba.session.SambaSession``."""
         return SambaSession

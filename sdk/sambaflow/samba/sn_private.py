@@ -1,7 +1,7 @@
 """Block gather and scatter, sampling, reduction. Source: SDK reference 10.
 
-Legend: B batched dims, matched one to one; I index dims; L the block's lengths, one per dimension after the batched.
-``gather_dims`` and ``scatter_dims`` count after the batched dims.
+Legend: B batched dims, which correspond one to one; I index dims; L the block's lengths, one per dim after the batched
+dims. ``gather_dims`` and ``scatter_dims`` count after the batched dims.
 """
 
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ from sambaflow.samba.sambatensor import unwrap, wrap
 def sn_gather(
     input: Any, start_indices: Any, gather_dims: Sequence[int], gather_lengths: Sequence[int], batched_dims: int = 0
 ) -> Any:
-    """Return for each index tuple a block of ``gather_lengths`` along ``gather_dims`` and all of the other dims.
+    """Return, for each index tuple, a block of ``gather_lengths`` along ``gather_dims``, complete along the other dims.
 
-    input [B, D], start_indices [B, I, len(gather_dims)] → [B, I, L]. A block that would leave the input reads the
-    nearest element instead (Source: ours).
+    input [B, D], start_indices [B, I, len(gather_dims)] → [B, I, L]. A position outside the input reads the nearest
+    element instead (Source: ours).
 
     Raises:
         InvalidArgument: shapes or dims that do not fit.
@@ -61,7 +61,7 @@ def sn_scatter(
         )
     linear, valid = _addresses(target, starts, scatter_dims, lengths, batched_dims)
     rows, size = prod(batch), prod(target.shape[batched_dims:])
-    # one more column takes what is out of range
+    # an additional column takes elements out of range
     linear = torch.where(valid, linear, torch.full((), size, dtype=linear.dtype)).reshape(rows, -1)
     flat = torch.cat([target.reshape(rows, size), torch.zeros((rows, 1), dtype=target.dtype)], 1)
     source = values.to(target.dtype).expand(*batch, *index, *lengths).reshape(rows, -1)
@@ -73,7 +73,9 @@ def sn_scatter(
 def _addresses(
     tensor: torch.Tensor, starts: torch.Tensor, dims: Sequence[int], lengths: Sequence[int], batched: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return flat positions [B, I, prod(L)] after the batched dims, clamped into range, and which were in range."""
+    """Return flat positions [B, I, prod(L)] after the batched dims, clamped into range, and a mask of those in
+    range.
+    """
     sizes = list(tensor.shape[batched:])
     if not all(0 <= d < len(sizes) for d in dims) or starts.shape[-1] != len(dims):
         raise InvalidArgument(
@@ -112,7 +114,7 @@ def sn_reduce(input: Any, dim: int | Sequence[int] | None, fn: str) -> Any:
     """Reduce by name: MIN, MAX, SUM, MEAN; reduced dimensions are kept as 1.
 
     Raises:
-        InvalidArgument: another name.
+        InvalidArgument: an unknown name.
     """
     made = reduce_named(unwrap(input), dim, fn)
     return wrap(made) if _has_samba((input,)) else made
@@ -131,11 +133,12 @@ def groupby(
     t: Any, num_bins: int = 32, capacity: int = 1, samples_to_reset: int = 1, with_hist_buffer: bool = False,
     no_overflow_bin: bool = False,
 ) -> Any:  # fmt: skip
-    """Return where each bin's samples are: t [N] bin numbers → (positions [bins, capacity], counts [bins]), int32.
+    """Return the positions of each bin's samples: t [N] bin numbers → (positions [bins, capacity], counts [bins]),
+    int32.
 
-    Free places hold N. What a bin cannot take is dropped with ``no_overflow_bin``, else it goes, in order, to one more
-    bin at the end. ``samples_to_reset`` and ``with_hist_buffer`` are accepted. Source: ours; only the signature is
-    public.
+    Unused positions hold N. With ``no_overflow_bin``, samples beyond a bin's capacity are dropped; otherwise they go,
+    in order, to an additional bin at the end. ``samples_to_reset`` and ``with_hist_buffer`` are accepted. Source: ours;
+    only the signature is public.
     """
     bins = unwrap(t).reshape(-1).to(torch.int64)
     samples = bins.shape[0]

@@ -18,11 +18,11 @@ class TestWithGold:
     """Compares forward on the device with the host, batch by batch.
 
     Args:
-        args: parsed arguments; ``args.pef`` is traced unless something is loaded already. loader: yields batches of
+        args: parsed arguments; ``args.pef`` is traced unless a PEF is loaded already. loader: yields batches of
             SambaTensors.
     """
 
-    __test__ = False  # not a test class of pytest's
+    __test__ = False  # keeps pytest from collecting the class
 
     def __init__(
         self, args: Any, name: str, model: nn.Module, loader: Iterable[Any], optimizer: Any = None,
@@ -32,7 +32,7 @@ class TestWithGold:
         self.optimizer, self.threshold = optimizer, threshold
 
     def test(self, max_batches: int | None = None) -> int:
-        """Compare; returns how many batches were compared.
+        """Compare; return the number of compared batches.
 
         Raises:
             AssertionError: an output differs by more than the threshold.
@@ -54,10 +54,10 @@ class TestWithGold:
 
 
 def consistency_test(repeats: int = 2, seed: int = 0) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorate a function: it is called ``repeats`` times from the same seed, and must return the same.
+    """Decorate a function to be called ``repeats`` times from the same seed; all results must be equal.
 
     Raises:
-        AssertionError: a call returned something else.
+        AssertionError: two results differ.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,16 +19,16 @@ def set_current_session(session: "SambaSession") -> None:
 def current_session() -> "SambaSession":
     """Return the process's session, ``samba.session``.
 
-    Modules below ``sambaflow.samba`` take it from here: importing ``samba`` itself would close a circle.
+    Modules below ``sambaflow.samba`` use this function: an import of ``samba`` itself would be circular.
     """
     return _current
 
 
 def loaded_pef() -> "LoadedPef":
-    """Return the PEF that is on the device.
+    """Return the loaded PEF.
 
     Raises:
-        RuntimeFault: none is.
+        RuntimeFault: no PEF is loaded.
     """
     return current_session()._loaded()
 
@@ -46,6 +46,6 @@ def has_value(name: str) -> bool:
 
 
 def pull_parameters(*values: object) -> None:
-    """Give the parameters among ``values`` the device's values, where these are newer."""
+    """Copy newer values of the device to the parameters among ``values``."""
     if (loaded := current_session().loaded) is not None:
         loaded.copies.pull_all(values)

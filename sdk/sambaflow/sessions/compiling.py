@@ -45,19 +45,19 @@ from sambaflow.sessions.options import (
 )
 from sambaflow.tracing.tracer import TracedModel
 
-#: ``log_level`` of callers that are no SambaFlow program: nothing is printed, and the PEF does not record it.
+#: ``log_level`` of callers other than SambaFlow programs: it prints no messages, and the PEF does not record it.
 SILENT: Final = "none"
-#: Receiver of the phases and counts of compiles, as ``follow`` of ``ConsoleReporter``, inside of ``followed_compiles``.
+#: Receiver of phases and counts of compiles inside ``followed_compiles``: ``follow`` of ``ConsoleReporter``.
 _FOLLOW: Final[ContextVar[Callable[[str, int, int], None] | None]] = ContextVar("follow", default=None)
-#: Of a value that a PEF takes along.
+#: Maximum bytes of a value that a PEF embeds.
 _MAX_CONSTANT_BYTES: Final = 1 << 20
 
 
 @contextmanager
 def followed_compiles(follow: Callable[[str, int, int], None]) -> Iterator[None]:
-    """Have compiles of this thread report to ``follow``: what they do, how much of it is done, and of how much.
+    """Let compiles of this thread report to ``follow``: phase, count so far, and total.
 
-    Nothing is counted with 0 of 0. ``follow`` may be called from any thread.
+    A phase without a count reports 0 of 0. Any thread may call ``follow``.
     """
     token = _FOLLOW.set(follow)
     try:
@@ -69,9 +69,9 @@ def followed_compiles(follow: Callable[[str, int, int], None]) -> Iterator[None]
 def embed_constants(
     metadata: Mapping[str, Any], traced: Iterable[TracedModel], graphs: Iterable[ModelGraph]
 ) -> Mapping[str, Any]:  # fmt: skip
-    """Return a PEF's metadata with the values that ``graphs`` read and no checkpoint holds; the same if there are none.
+    """Return a PEF's metadata with the values that ``graphs`` read and that checkpoints lack.
 
-    Values without data, and those that are large, are named only: whoever serves the PEF refuses it then.
+    Values without data, and large ones, are only named; a server then refuses the PEF.
     """
     read = {name for graph in graphs for operator in graph.operators for name in operator.inputs}
     known: dict[str, torch.Tensor] = {}
@@ -97,10 +97,10 @@ def compile_traced(
     graphs: Sequence[TracedGraph], name: str, config: Mapping[str, Any], inference: bool, metadata: Mapping[str, Any],
     regions: Mapping[str, str] | None = None,
 ) -> str:  # fmt: skip
-    """Compile traced graphs as ``config`` says; returns the PEF's path.
+    """Compile traced graphs with the options ``config``; return the PEF's path.
 
-    ``config`` holds a program's parsed options (``vars(args)``); what it does not name takes its default.
-    ``regions``: tensor → device memory region, where it is not the tensor's own.
+    ``config`` holds a program's parsed options (``vars(args)``); missing options have their defaults.
+    ``regions``: tensor → device memory region, if it is not the tensor's own.
     """
     pef_name = str(config.get("pef_name") or default_pef_name(name))
     folder = Path(str(config.get("output_folder") or "out")) / pef_name
@@ -157,7 +157,7 @@ def _precision(config: Mapping[str, Any]) -> str:
 
 
 def _embedded(metadata: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what ``get_pef_info`` finds later: the program's metadata, over all its options."""
+    """Return the metadata for ``get_pef_info``: all options, overwritten by the program's metadata."""
     found = {key: jsonable(value) for key, value in config.items() if (key, value) != ("log_level", SILENT)}
     found.update({str(key): jsonable(value) for key, value in metadata.items()})
     return found

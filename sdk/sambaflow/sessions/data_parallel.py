@@ -1,7 +1,7 @@
-"""Data parallel as a program sees it: one process a replica, gradients averaged before the optimizer.
+"""Data parallel for programs: one process for each replica, with gradients averaged before the optimizer.
 
 Source: SDK reference 18, runtime reference 9. ``reduce_on_rdu`` chooses where the vendor's machine averages; the result
-is the same, and so is the way here.
+is the same, and so is the implementation here.
 """
 
 import functools
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: What all ranks hold alike; inputs and incoming gradients are each rank's own.
+#: Kinds of symbols that are equal on all ranks; inputs and incoming gradients differ.
 _SHARED: Final = (SymbolKind.PARAMETER, SymbolKind.BUFFER, SymbolKind.STATE)
 _READS_GRADIENTS: Final = frozenset({SectionType.GRADNORM, SectionType.OPT})
 
 
 def is_switched_on(option: Any) -> bool:
-    """Return whether ``--data-parallel`` is on; programs that redefine the option also make it a text or a number."""
+    """Return whether ``--data-parallel`` is on; programs that redefine the option may make it a text or a number."""
     return option.strip().lower() in {"1", "true", "yes", "on"} if isinstance(option, str) else bool(option)
 
 
@@ -38,14 +38,14 @@ def choose_reduced(
     types: Mapping[int, SectionType], schedule: Iterable[int], chosen: tuple[int, ...], *, is_whole_step: bool,
     data_parallel: bool, is_pending: bool,
 ) -> tuple[int, ...]:  # fmt: skip
-    """Return ``chosen`` sections with ``reduce`` where it belongs.
+    """Return the ``chosen`` sections, with ``reduce`` inserted if necessary.
 
-    A whole step averages when ``data_parallel``. Sections that the program names are as named, except that ``opt`` and
-    ``gradnorm`` of a data-parallel run never read gradients that are not averaged yet: programs that run the sections
-    one by one need not know of ``reduce``. Source: ours; that it runs by itself: compiler reference 1.4.
+    A complete step with ``data_parallel`` averages. Named sections run as named, except that ``reduce`` is inserted
+    before ``opt`` and ``gradnorm`` of a data-parallel run if gradients are not averaged yet. Source: ours; automatic
+    insertion: compiler reference 1.4.
 
     Args:
-        types: of sections by number. is_pending: a backward has run since gradients were averaged last.
+        types: section number → type. is_pending: whether a backward has run since the last average.
     """
     wanted = set(chosen)
     reduces = {number for number in schedule if types[number] is SectionType.REDUCE}
@@ -60,8 +60,8 @@ def choose_reduced(
 class Replicas:
     """A process's part in a data-parallel run of one loaded PEF.
 
-    States: before the first data-parallel run the ranks know nothing of each other; that run compares their PEFs and
-    gives all of them rank 0's parameters, buffers and optimizer states.
+    States: before the first data-parallel run the ranks are independent. That run compares their PEFs and copies rank
+    0's parameters, buffers and optimizer states to all ranks.
     """
 
     def __init__(self, application: "Application") -> None:
@@ -73,14 +73,14 @@ class Replicas:
         self._trains = SectionType.OPT in self._types.values()
         #: Whether the ranks hold equal values of one PEF.
         self._is_joined = False
-        #: Whether a backward has run since gradients were averaged last.
+        #: Whether a backward has run since the last average.
         self._is_pending = False
         self._was_told = False
 
     def prepare(
         self, graph: Graph, chosen: tuple[int, ...], is_whole_step: bool, data_parallel: bool
     ) -> tuple[int, ...]:  # fmt: skip
-        """Return the sections to run instead of ``chosen``; at the first data-parallel run the ranks meet.
+        """Return the sections to run instead of ``chosen``; the first data-parallel run synchronizes the ranks.
 
         Raises:
             PefMismatch: the PEF was not compiled for data parallel, or ranks loaded different ones. PeerLost: a rank
@@ -110,7 +110,7 @@ class Replicas:
         )  # fmt: skip
 
     def note(self, sections: tuple[int, ...]) -> None:
-        """Remember what ran."""
+        """Record that ``sections`` have run."""
         if self.can_reduce:
             for number in sections:
                 if self._types[number] is SectionType.BCKWD:
@@ -144,7 +144,7 @@ def world_size() -> int:
 
 
 def _digest(pef: Pef) -> str:
-    """Digest what a PEF computes: precision, symbols, kernels and their order; not names, cost or metadata."""
+    """Digest a PEF's computation: precision, symbols, kernels and their order, but not names, cost or metadata."""
     sections = [[s.type.value, s.kernel, s.inputs, s.outputs] for s in pef.sections]
     graphs = [asdict(graph) for graph in pef.graphs.values()]
     symbols = [asdict(symbol) for symbol in pef.symbols.values()]
@@ -156,10 +156,10 @@ def _digest(pef: Pef) -> str:
 
 
 def join_ranks(timeout: timedelta | None = None) -> int:
-    """Make torch's default process group of the ranks that were launched together; returns this one's rank.
+    """Create torch's default process group from the ranks that were launched together; return this one's rank.
 
     Raises:
-        PeerLost: not all came in time. InvalidArgument: the launcher's variables are wrong.
+        PeerLost: not all ranks joined in time. InvalidArgument: the launcher's variables are wrong.
     """
     from rdukit_runtime.process_group import join_process_group
 
@@ -168,10 +168,10 @@ def join_ranks(timeout: timedelta | None = None) -> int:
 
 
 def offer_mpi_backend() -> None:
-    """Let ``torch.distributed.init_process_group('mpi')`` work with a torch that has no MPI: over gloo, with the rank
-    and the size that the launcher gave. Source: SDK reference 18; programs of the model zoo call it themselves.
+    """Let ``torch.distributed.init_process_group('mpi')`` work without MPI in torch: over gloo, with the launcher's
+    rank and size. Source: SDK reference 18; programs of the model zoo call it themselves.
 
-    torch has no place to register a backend called mpi, so its function is wrapped; every other call goes through.
+    torch does not allow a registered backend called mpi, so its function is wrapped; other calls are passed on.
     """
     if not dist.is_available() or dist.is_mpi_available() or hasattr(dist.init_process_group, "offers_mpi"):
         return

@@ -1,7 +1,8 @@
-"""The optimizers of a loaded PEF: their states on both sides, and what a program asks of them between runs.
+"""The optimizers of a loaded PEF: their states on host and device, and a program's accesses between runs.
 
-The device holds the states. Reading ``optimizer.state`` gives the device's, and what the program changes there is the
-next update's. Hooks of ``step`` run where the device updates. Source: ours; the vendor copies by explicit calls only.
+The device holds the states. Reading ``optimizer.state`` returns the device's states, and the next update uses the
+program's changes. Hooks of ``step`` run when the device updates. Source: ours; the vendor copies by explicit calls
+only.
 """
 
 import weakref
@@ -34,11 +35,11 @@ class DeviceOptimizers:
         self._program = program
         self._updates = updates
         self._knows = knows
-        #: Optimizer → the updates that its states on the host have, by ``id``.
+        #: ``id`` of an optimizer → number of updates in its states on the host.
         self._copied = {id(optimizer): 0 for optimizer in self.all}
-        #: Optimizer → its states as the program got them since the last update, by ``id``.
+        #: ``id`` of an optimizer → its states that the program has read since the last update.
         self._shown: dict[int, Shown] = {}
-        #: The last optimizer that a program has made of these parameters since the trace.
+        #: The last optimizer of these parameters that the program has created since the trace.
         self._rival: weakref.ref[DeviceOptimizer] | None = None
 
     def has(self, optimizer: DeviceOptimizer) -> bool:
@@ -55,13 +56,13 @@ class DeviceOptimizers:
             self._shown[id(optimizer)] = _versions(optimizer)
 
     def push(self) -> None:
-        """Copy states to the device that the program has changed; those that it has removed begin anew."""
+        """Copy states that the program has changed to the device; removed states are reset."""
         for optimizer in self.all:
             if (shown := self._shown.get(id(optimizer))) is not None and _differ(shown, _versions(optimizer)):
                 self.load(optimizer)
 
     def load(self, optimizer: DeviceOptimizer) -> None:
-        """Copy the host's states to the device; states that the host does not hold begin anew."""
+        """Copy the host's states to the device; states that the host lacks are reset."""
         for parameter, key, symbol in optimizer.named_states(self.first_index(optimizer)):
             if self._knows(symbol) and optimizer.host_states.get(parameter, {}).get(key) is None:
                 self._program.write(symbol, torch.zeros(self._program.symbol(symbol).shape))
@@ -85,7 +86,7 @@ class DeviceOptimizers:
         self._shown[id(optimizer)] = _versions(optimizer)
 
     def first_index(self, optimizer: DeviceOptimizer) -> int:
-        """Return the number of an optimizer's first group among those of all.
+        """Return the index of an optimizer's first group among all groups.
 
         Raises:
             InvalidArgument: it was not passed to the trace.
@@ -106,20 +107,20 @@ class DeviceOptimizers:
     # -- updates -----------------------------------------------------------------------------------------------------
 
     def note_rival(self, optimizer: DeviceOptimizer, state: Any) -> None:
-        """Remember an optimizer that the program makes of parameters which others of the trace update."""
+        """Record a new optimizer of parameters that the trace's optimizers update."""
         if self.all and not self.has(optimizer):
             parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
             if any(state.get(getattr(parameter, "sn_name", "")) is parameter for parameter in parameters):
                 self._rival = weakref.ref(optimizer)
 
     def before_update(self, has_backward: bool) -> None:
-        """Do what torch does before ``step``: changed states count, and pre-hooks run.
+        """Act as torch before ``step``: apply changed states, and run pre-hooks.
 
         Args:
-            has_backward: whether the run computes the gradients that it updates with.
+            has_backward: whether the same run computes the gradients.
         Raises:
-            InvalidArgument: a pre-hook would run before the gradients are there; or the program has made another
-                optimizer, which the device does not know.
+            InvalidArgument: a pre-hook would run before the gradients exist, or the program has created another
+                optimizer, which the device lacks.
         """
         if self._rival is not None and (rival := self._rival()) is not None:
             raise InvalidArgument(
@@ -141,7 +142,7 @@ class DeviceOptimizers:
             self._shown.clear()
 
     def after_update(self) -> None:
-        """Do what torch does after ``step``: schedulers know of it, and post-hooks run."""
+        """Act as torch after ``step``: notify schedulers, and run post-hooks."""
         for optimizer in self.all:
             mark_stepped(optimizer)
             for hook in step_hooks(optimizer)[1]:

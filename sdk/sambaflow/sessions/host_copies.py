@@ -1,14 +1,13 @@
 """The host's copies of parameters and buffers: which of the two copies is newer, and the host's changes since.
 
 Reading a parameter or a buffer on the host gives the device's value, and a change on the host reaches the device with
-the next run. A comparison of tensors would cost too much at each run: versions and addresses tell a change.
+the next run. Comparing all values would cost too much in each run, so changes are found by versions and addresses.
 
-A program may keep what shares memory with a parameter: ``data``, a view, a state dict, an array. In torch an update
-shows there too. So memory that has other users than the parameter gets the device's value after each run, and its
-values are compared before each: arrays have no version.
+A program may keep objects that share memory with a parameter: ``data``, a view, a state dict, an array. In torch they
+show each update. Therefore memory with other users than the parameter gets the device's value after each run, and its
+values are compared before each run, because arrays have no version.
 
-Source: ours. The vendor copies by explicit calls only (SDK reference 1); these stay, and programs with them see no
-difference.
+Source: ours. The vendor copies by explicit calls only (SDK reference 1); these remain, and work as before.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -40,15 +39,15 @@ class HostCopies:
         self._state = state
         self._read = read
         self._write = write
-        #: Symbol → what the host's tensor was when both copies were equal.
+        #: Symbol → mark of the host's tensor when both copies were equal.
         self._known: dict[str, Fingerprint] = {}
         #: Symbols whose device copy is newer.
         self._stale: set[str] = set()
-        #: Symbol → the tensor that ``.data`` gave, over the same memory but with its own version, and that version.
+        #: Symbol → result of ``.data``, with the same memory but its own version, and that version.
         self._lent: dict[str, tuple[torch.Tensor, int]] = {}
-        #: Symbol → its memory, which the program may keep: looked at since the last run, or kept at the last look.
+        #: Symbol → its memory, which the program may hold: read since the last run, or held at the last check.
         self.kept: dict[str, torch.UntypedStorage] = {}
-        #: Of these, the symbols whose values are compared before a run: numpy changes them without a version.
+        #: Those of these symbols whose values are compared before a run: numpy changes them without a new version.
         self._touched: set[str] = set()
         #: Sections → the symbols that they change.
         self._changed_by: dict[tuple[int, ...], frozenset[str]] = {}
@@ -63,7 +62,7 @@ class HostCopies:
         self._touched.update(self.kept)
 
     def note(self, names: Iterable[str]) -> None:
-        """Take the copies of ``names`` for equal from now on."""
+        """Mark both copies of ``names`` as equal."""
         with DisableTorchFunctionSubclass():
             for name in names:
                 tensor = self._state.get(name)
@@ -78,25 +77,25 @@ class HostCopies:
                         self.kept[name] = tensor.untyped_storage()
 
     def note_traced(self) -> None:
-        """Take no notice of what a trace has done to tensors outside of parameters and buffers: it restores them."""
+        """Ignore a trace's changes of tensors other than parameters and buffers, which it restores."""
         for name in self._constants:
             self._known[name] = _fingerprint(self._state[name])
 
     def note_device(self, names: Iterable[str]) -> None:
-        """Take the device's copies of ``names`` for newer from now on."""
+        """Mark the device's copies of ``names`` as newer."""
         self._stale.update(name for name in names if name in self._known)
 
     def note_run(self, sections: tuple[int, ...]) -> None:
-        """Take what ``sections`` change for newer on the device."""
+        """Mark the symbols that ``sections`` change as newer on the device."""
         changed = self._changed_by.get(sections)
         if changed is None:
             changed = self._changed_by[sections] = self._find_changed(sections)
         self._stale |= changed
 
     def refresh(self) -> None:
-        """Copy the device's newer values to memory that the program keeps beside the parameter or buffer.
+        """Copy the device's newer values to memory that the program holds in addition to the parameter or buffer.
 
-        Tensors that are no parameters and no buffers are read without a look, so they get theirs always.
+        Reads of tensors other than parameters and buffers are not noticed, so these are always copied.
         """
         found = [name for name in self._constants if name in self._stale]
         for name in list(self.kept):
@@ -114,9 +113,9 @@ class HostCopies:
                 self.kept[name] = tensor.untyped_storage()
 
     def _is_kept(self, name: str) -> bool:
-        """Return whether anything but the parameter, and what is kept here, uses its memory.
+        """Return whether the program holds the tensor's memory in addition to the parameter.
 
-        Buffers are taken for kept: a program reads one that it holds without a look.
+        Buffers always count as held: a program's reads of a buffer that it holds are not noticed.
         """
         own = 3 if name in self._lent else 2
         return self._pef.symbols[name].kind == "buffer" or bool(count_users(self.kept[name]._cdata) > own)
@@ -142,7 +141,7 @@ class HostCopies:
     def pull(self, name: str, tensor: torch.Tensor) -> None:
         """Copy the device's value to ``tensor`` if it is newer and ``tensor`` is the host's copy of ``name``.
 
-        The program reads it now, and may keep what shares its memory.
+        The program reads it now, and may keep an object that shares its memory.
         """
         if name not in self._known or self._state.get(name) is not tensor:
             return
@@ -151,7 +150,7 @@ class HostCopies:
             self._take(name, tensor)
 
     def pull_all(self, values: Iterable[Any]) -> None:
-        """Copy the device's values to the parameters among ``values``, also inside of lists."""
+        """Copy the device's values to the parameters among ``values``, also inside lists."""
         for value in values:
             if isinstance(value, nn.Parameter):
                 self.pull(getattr(value, "sn_name", ""), value)
@@ -178,7 +177,7 @@ class HostCopies:
             return lent[0].detach()
 
     def watch_buffers(self, model: nn.Module) -> None:
-        """Let reading a buffer of ``model`` give the device's value."""
+        """Make reads of a buffer of ``model`` return the device's value."""
         symbols = self._symbols
         symbols.update({id(t): name for name, t in self._state.items() if not isinstance(t, nn.Parameter)})
         for module in model.modules():
@@ -187,7 +186,7 @@ class HostCopies:
                 self._modules.append(module)
 
     def replace(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Take tensors that a program has put in the places of others, by symbol; the device has their values."""
+        """Replace tensors by those of the program, by symbol; the device has their values."""
         self._symbols.update({id(tensor): name for name, tensor in tensors.items()})
         self.note(tensors)
 
@@ -201,7 +200,7 @@ class HostCopies:
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def push(self) -> None:
-        """Copy to the device what the host changed since both copies were equal.
+        """Copy the host's changes since both copies were equal to the device.
 
         Raises:
             InvalidArgument: both copies changed. ShapeMismatch: a tensor has another shape.
@@ -240,7 +239,7 @@ class HostCopies:
 
 
 class WatchedBuffers(dict[str, Any]):
-    """A module's buffers; what is read has the device's value. Pickles and copies as a plain dict."""
+    """A module's buffers, whose reads return the device's values. It is pickled and copied as a plain dict."""
 
     __slots__ = ("_copies", "_symbols")
 

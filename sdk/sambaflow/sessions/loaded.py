@@ -54,13 +54,13 @@ class LoadedPef:
         self.application = application
         self.program = application.program
         self.pef = application.pef
-        #: The last conversion wins.
+        #: Symbols by path; the last conversion takes precedence.
         self.state = dict(state)
         self.copies = HostCopies(self.pef, self.state, self.program.read, self.program.write)
         self.replicas = Replicas(application)
-        #: The graph that a run takes by the mode of the traced model.
+        #: Chooses the graph of a run by the mode of the traced model.
         self.modes: Modes | None = None
-        #: Graph of a multigraph PEF → the models in it whose mode forward reads.
+        #: Graph of a multigraph PEF → its models whose mode forward reads.
         self.graph_modes: dict[str, list[Modes]] = {}
         self._spatial = spatial
         self._virtual = VirtualRanks(application, spatial) if spatial is not None and spatial.are_replicas else None
@@ -69,10 +69,9 @@ class LoadedPef:
         self.updates = Updates(application.pef, application.program)
         self.scalars = RunScalars(application.pef, optimizers, self.dropout_rates())
         self.optimizers = DeviceOptimizers(optimizers, self.program, self.updates, self.knows)
-        #: Graph, types and ids that a run asks for → its sections, and whether it has forward, backward and updating
-        #: ones.
+        #: Graph, types and ids of a run → its sections, and whether there are forward, backward and updating ones.
         self._sections: dict[tuple[Any, ...], tuple[tuple[int, ...], bool, frozenset[int], bool]] = {}
-        #: Outputs of the training graph → those of the evaluation graph, if the last run was one of that.
+        #: Outputs of the training graph → those of the evaluation graph, if the last run used it.
         self._shown: Mapping[str, str] = {}
 
     @classmethod
@@ -80,13 +79,13 @@ class LoadedPef:
         cls, path: str, arch: object, state: Mapping[str, torch.Tensor], optimizers: Sequence[DeviceOptimizer] = (),
         spatial: SpatialBatches | None = None, *, check: Callable[[Pef], None],
     ) -> "LoadedPef":  # fmt: skip
-        """Load the PEF at ``path``; nothing is uploaded yet.
+        """Load the PEF at ``path``, without an upload.
 
         Args:
-            arch: the chip that the program wants, if any. check: raises if the PEF is not the program's.
+            arch: the program's chip, or None for any. check: raises if the PEF is not the program's.
         Raises:
-            PefError: there is no such PEF, it cannot be used, or ``check`` refuses it. NoResources: the node has no
-            room.
+            PefError: the PEF is missing or unusable, or ``check`` refuses it. NoResources: the node has too few free
+                tiles or too little memory.
         """
         from rdukit_node.leases.launch import launch_name
         from rdukit_node.logs.files import application_log
@@ -167,7 +166,7 @@ class LoadedPef:
         return made
 
     def graph_now(self, name: str | None) -> Graph:
-        """Return the graph to run for the one called ``name``, by the mode that its model is in.
+        """Return the graph to run for the graph ``name``, according to its model's mode.
 
         Raises:
             PefMismatch: the PEF has no graph for that mode.
@@ -180,7 +179,7 @@ class LoadedPef:
         return graph
 
     def _types_of_whole_run(self, graph: Graph) -> tuple[str, ...] | None:
-        """Return which sections a run without any choice takes: under ``torch.no_grad()`` nothing trains.
+        """Return the section types of a run without a choice: under ``torch.no_grad()`` only forward ones.
 
         Raises:
             InvalidArgument: the model is in evaluation mode, and gradients are enabled.
@@ -200,7 +199,9 @@ class LoadedPef:
         return sections, *section_kinds(self.pef, sections)
 
     def _outputs_of(self, graph: Graph) -> Mapping[str, str]:
-        """Map the training graph's outputs to those of ``graph`` if it is the evaluation graph; else map none."""
+        """Map the training graph's outputs to those of ``graph`` if it is the evaluation graph; otherwise return no
+        mapping.
+        """
         if not graph.evaluates:
             return {}
         return dict(zip(self.pef.graphs[graph.evaluates].outputs, graph.outputs, strict=True))
@@ -221,7 +222,7 @@ class LoadedPef:
         ]
 
     def handle(self, name: str) -> SambaTensor:
-        """Return a live handle: it keeps the device's tensor of this run and converts it when read."""
+        """Return a handle that keeps the device's tensor of this run, and converts it at its first read."""
         program = self.program
         source = self._shown.get(name, name)
         if self._virtual is not None and source in self._virtual.outputs:
@@ -260,7 +261,7 @@ class LoadedPef:
                 self.program.seed(output, torch.zeros(self.pef.symbols[output].shape))
 
     def seed_output(self, name: str, value: torch.Tensor | None) -> None:
-        """Supply an output's incoming gradient, until set again."""
+        """Set an output's incoming gradient, until the next call."""
         if self._spatial is not None:
             self._spatial.seeds.pop(name, None)
             joined = self._spatial.joined_shape(self.program.symbol(name).shape)
@@ -311,7 +312,7 @@ class LoadedPef:
     # -- models and optimizers ---------------------------------------------------------------------------------------
 
     def adopt(self, model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Let a model that was converted after tracing take the traced one's place; ``tensors`` by symbol name."""
+        """Replace the traced model by one that was converted later; ``tensors``: symbol name → tensor."""
         if self.modes is not None:
             self.modes.follow(model)
         known = {n: t for n, t in tensors.items() if n in self.state and self.state[n].shape == t.shape}
@@ -338,14 +339,14 @@ class LoadedPef:
             self.optimizers.upload(optimizer)
 
     def load_states(self, optimizer: DeviceOptimizer) -> None:
-        """Copy states that were loaded into an optimizer to the device; states that it does not hold begin anew."""
+        """Copy states that were loaded into an optimizer to the device; states that it lacks are reset."""
         self.optimizers.load(optimizer)
         self.scalars.follow()
 
     def download(self, things: Iterable[Any]) -> None:
         """Copy models (parameters and buffers), optimizers (states) and tensors to the host.
 
-        What the program has changed in a model since the last run goes to the device first, as with a run.
+        The program's changes of a model since the last run are copied to the device first, as before a run.
         """
         self.copies.push()
         self.optimizers.push()
@@ -376,7 +377,7 @@ class LoadedPef:
                 copy(name, tensor)
 
     def upload_tensor(self, name: str, tensor: torch.Tensor) -> None:
-        """Copy a parameter or buffer to the device; where the device's value is newer, both have that already."""
+        """Copy a parameter or buffer to the device; a newer value of the device is copied to ``tensor`` before."""
         self.copies.pull(name, tensor)
         self.program.write(name, _plain(tensor))
         if self.state.get(name) is tensor:
@@ -425,7 +426,7 @@ class LegacyContext:
 
 
 class LegacyRun:
-    """A traced model's ``run``; a type of its own, so that ``torch.load`` can be told that it is safe."""
+    """A traced model's ``run``; a separate class, so that ``torch.load`` can allow it."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model

@@ -1,7 +1,8 @@
-"""What plain PyTorch training loops ask of torch, and the device cannot see: obeyed, or refused with the supported way.
+"""Handles torch calls of plain training loops that would not reach the device: obeys them, or refuses with an
+alternative.
 
-Each of torch's functions here gets a look before it runs; without a loaded PEF, and for the host's gradients, nothing
-changes. Source: ours; the vendor ignores these requests or ends in torch's own errors.
+Each of these functions of torch is checked before it runs; without a loaded PEF, and for the host's gradients, it works
+as in torch. Source: ours; the vendor ignores these requests or ends in torch's own errors.
 """
 
 import functools
@@ -29,7 +30,7 @@ def active_autocast() -> tuple[str, ...]:
 
 
 def refuse_autocast(traced: tuple[str, ...]) -> None:
-    """Refuse a run inside of ``torch.autocast``, unless the model was traced inside of it too.
+    """Refuse a run inside of ``torch.autocast``, unless the model was also traced inside it.
 
     Raises:
         InvalidArgument: autocast is on.
@@ -42,7 +43,7 @@ def refuse_autocast(traced: tuple[str, ...]) -> None:
 
 
 def watch_torch_loops() -> None:
-    """Let clipping, gradient scaling and backward of torch look at what is on the device first; once a process."""
+    """Install checks in torch's clipping, gradient scaling and backward; once in a process."""
     if hasattr(torch.autograd.backward, "looks_at_device"):
         return
     _wrap(torch.autograd, "backward", _look_at_backward)
@@ -55,10 +56,10 @@ def watch_torch_loops() -> None:
 
 
 def _unwrap_members() -> None:
-    """Let a module take a SambaTensor for a parameter or a buffer: the torch tensor in it.
+    """Let a module accept a SambaTensor as a parameter or buffer, and store its torch tensor.
 
-    Computing with a converted parameter gives SambaTensors, and pruning, normalizing or fusing registers the results;
-    a program fills all parameters from a vector of them.
+    Results computed from a converted parameter are SambaTensors, which pruning, normalization and fusion register;
+    other programs fill all parameters from a vector.
     """
     make, assign = torch.nn.Parameter.__new__, torch.nn.Module.__setattr__
 
@@ -126,7 +127,7 @@ def _look_at_parametrization(module: torch.nn.Module, tensor_name: str, *args: A
 
 
 def _watch_clipping() -> None:
-    """Tell the PEF of ``clip_grad_norm_`` of its gradients."""
+    """Pass calls of ``clip_grad_norm_`` on the PEF's gradients to the PEF."""
     find_norm, clip = getattr(CLIP_GRADIENTS, TOTAL_NORM), getattr(CLIP_GRADIENTS, CLIP_WITH_NORM)
 
     @functools.wraps(find_norm)

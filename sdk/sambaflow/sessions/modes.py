@@ -1,9 +1,9 @@
-"""Training and evaluation mode of a traced model: which graph of a PEF a run takes.
+"""Training and evaluation mode of a traced model: chooses the graph of a run.
 
-A model is traced in the mode that it is in. What forward does may depend on ``module.training``: dropout, batch norms,
-a program's own branches. So it is watched which modules' modes forward reads; while those are as they were, a run takes
-the graph that was traced. Otherwise the model is traced again as it is now, and the run takes the graph of the PEF that
-computes that, or is refused. Source: ours; the vendor's documents do not say what ``model.eval()`` does on a device.
+A model is traced in its current mode. Forward may depend on ``module.training``: dropout, batch norms, a program's own
+branches. Therefore the trace records the modules whose mode forward reads. While these modes are unchanged, a run uses
+the traced graph. Otherwise the model is traced again, and the run uses the PEF's graph for the new trace, or is
+refused. Source: ours; the vendor's documents do not say what ``model.eval()`` does on a device.
 """
 
 import collections
@@ -35,18 +35,18 @@ from sambaflow.tracing.tracer import TracedModel, trace_model
 logger = logging.getLogger(__name__)
 
 _OWN: Final = ("train", "eval")
-#: How often one attribute may lead to another trace without a warning.
+#: Maximum number of new traces because of one attribute without a warning.
 _OFTEN: Final = 3
 
-#: Modules whose mode decides what forward does, each with the mode in which it was traced.
+#: Modules whose mode forward reads → the traced mode of each.
 Watched = tuple[tuple[nn.Module, bool], ...]
 
 
 @contextlib.contextmanager
 def watching_modes(model: nn.Module) -> Iterator[Callable[[], Watched]]:
-    """Note the modules whose ``training`` anything reads inside; gives a function that returns them.
+    """Record modules whose ``training`` is read inside the block; yield a function that returns them.
 
-    Modules that have a ``train`` or ``eval`` of their own are among them: these may change anything.
+    Modules that override ``train`` or ``eval`` are always among them, because these may change anything.
     """
     read: dict[int, nn.Module] = {}
 
@@ -64,7 +64,7 @@ def watching_modes(model: nn.Module) -> Iterator[Callable[[], Watched]]:
     def found() -> Watched:
         inside = {id(m): m for m in model.modules()}
         own = {number: m for number, m in inside.items() if _has_own_switch(m)}
-        # The tracer has modules of its own, which are no program's.
+        # The tracer's own modules do not count.
         seen = {
             number: m for number, m in read.items() if number in inside or type(m) not in (nn.Module, fx.GraphModule)
         }
@@ -79,7 +79,7 @@ def watching_modes(model: nn.Module) -> Iterator[Callable[[], Watched]]:
 
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put ``model`` into evaluation mode, and afterwards every module of it back into the mode that it was in."""
+    """Put ``model`` into evaluation mode in the block, and restore each module's mode afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     was = model.training
     model.eval()
@@ -95,7 +95,9 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 def find_evaluation(
     model: nn.Module, inputs: Any, traced: TracedModel, watched: Watched
 ) -> tuple[ModelGraph | None, str]:  # fmt: skip
-    """Return the evaluation graph to compile; None if there is no need, or no way: then why, also as a warning."""
+    """Return the evaluation graph to compile; None if it is not needed or not possible, the latter with the reason,
+    which is also logged.
+    """
     try:
         return _trace_evaluation(model, inputs, traced, watched), ""
     except RdukitError as why:
@@ -104,11 +106,12 @@ def find_evaluation(
 
 
 def _trace_evaluation(model: nn.Module, inputs: Any, traced: TracedModel, watched: Watched) -> ModelGraph | None:
-    """Return the evaluation graph to compile with a training graph; None if that one's forward does the same.
+    """Return the evaluation graph to compile with a training graph; None if the training graph's forward computes the
+    same.
 
     Raises:
-        RdukitError: the model cannot be traced in evaluation mode, or what that gives cannot stand for the training
-            graph; the message says why.
+        RdukitError: the model cannot be traced in evaluation mode, or the trace cannot replace the training graph; the
+            message has the reason.
     """
     if not any(mode for _, mode in watched):
         return None
@@ -125,10 +128,10 @@ def _trace_evaluation(model: nn.Module, inputs: Any, traced: TracedModel, watche
 def _trace_again(
     model: nn.Module, inputs: Any, traced: TracedModel, changes_constants: bool = False
 ) -> TracedModel:  # fmt: skip
-    """Trace ``model`` in its mode, under the evaluation graph's name; what is equal is called alike.
+    """Trace ``model`` in its mode, under the evaluation graph's name; equal tensors get equal names.
 
     Args:
-        changes_constants: whether a tensor outside of parameters and buffers may have another value by its name.
+        changes_constants: whether tensors other than parameters and buffers may have new values under their names.
     """
     made = trace_model(model, inputs, evaluation_name(traced.graph.name), apart=traced.apart)
     own = {name: tensor for name, tensor in traced.state.items() if name not in made.state}
@@ -149,10 +152,10 @@ def _trace_again(
 
 
 def trained_groups(traced: TracedModel, optimizers: Any) -> tuple[OptimizerGroup, ...]:
-    """Return the groups of a program's optimizers, as the compiler takes them.
+    """Return the groups of a program's optimizers, in the compiler's form.
 
     Raises:
-        TraceError: the memory of a parameter in them has another name in what was traced.
+        TraceError: the memory of a trained parameter has another name in the trace.
     """
     groups = compiler_groups(optimizers)
     check_apart(traced.state, {name for group in groups for name in group.parameters})
@@ -162,10 +165,10 @@ def trained_groups(traced: TracedModel, optimizers: Any) -> tuple[OptimizerGroup
 def check_traced(
     pef: Pef, path: str, model: nn.Module, traced: TracedModel, optimizers: Any, watched: Watched
 ) -> None:  # fmt: skip
-    """Check that ``pef`` was compiled from what was traced of ``model``.
+    """Check that ``pef`` was compiled from the trace of ``model``.
 
     Raises:
-        PefMismatch: it was compiled from something else. TraceError: see ``trained_groups``.
+        PefMismatch: it was compiled from another trace. TraceError: see ``trained_groups``.
     """
     from rdukit_compiler import check_signature, graph_signature
 
@@ -191,7 +194,7 @@ def check_traced(
 class Modes:
     """The graphs of a loaded PEF by the mode of the model that a session has traced.
 
-    ``watched``: see ``watching_modes``. ``upload`` gets the host's tensors that only an evaluation graph reads.
+    ``watched``: see ``watching_modes``. ``upload`` receives the host's tensors that only an evaluation graph reads.
     """
 
     def __init__(
@@ -207,21 +210,21 @@ class Modes:
         self._upload = upload
         #: Modes of the model's modules, in their order → the evaluation graph, or None for the graph as traced.
         self._known: dict[tuple[bool, ...], Graph | None] = {}
-        #: Attributes that changed and led to another trace, each with how often.
+        #: Changed attribute → number of new traces that it caused.
         self._traced_for: collections.Counter[str] = collections.Counter()
         self._changes = self._watch(model)
         #: Rates of dropouts that the program set after tracing, by the names of the scalars.
         self.rates: dict[str, float] = {}
         #: Whether the model itself was in training mode when it was traced.
         self._was_training = model.training
-        #: Whether an evaluation has overwritten inputs, which the next backward would read, since the last forward.
+        #: Whether, since the last forward, an evaluation has overwritten inputs that the next backward would read.
         self._is_interrupted = False
 
     def graph_now(self, graph: Graph) -> Graph:
         """Return the graph to run instead of ``graph``: itself, or its evaluation graph.
 
         Raises:
-            PefMismatch: the PEF has no graph for the mode that the model is in.
+            PefMismatch: the PEF has no graph for the model's mode.
         """
         if graph.name != self._traced.graph.name and graph.evaluates != self._traced.graph.name:
             return graph
@@ -233,12 +236,12 @@ class Modes:
         return found
 
     def check_changes(self) -> bool:
-        """Refuse what the program changed in the model since it was traced, if it computes something else now.
+        """Refuse changes of the model since its trace, if it computes something else now.
 
         Rates of dropouts are the exception: the device takes them at each run. Returns whether ``rates`` changed.
 
         Raises:
-            PefMismatch: it does, or a hook, a parameter or a module was added or replaced.
+            PefMismatch: the graph differs now, or a hook, a parameter or a module was added or replaced.
         """
         found = self._changes.find()
         if not found:
@@ -281,10 +284,10 @@ class Modes:
         return True
 
     def evaluation_now(self) -> Graph | None:
-        """Return the evaluation graph if the model's mode asks for it; None if the model computes what was traced.
+        """Return the evaluation graph if the model's mode needs it; None if the model computes the traced graph.
 
         Raises:
-            PefMismatch: it computes something else, for which there is no graph.
+            PefMismatch: the model computes another graph, which the PEF lacks.
         """
         if all(module.training is mode for module, mode in self._watched):
             return None
@@ -294,9 +297,9 @@ class Modes:
         return self._known[modes]
 
     def follow(self, model: nn.Module) -> None:
-        """Look at the modes of ``model`` from now on, which was converted after tracing and takes the traced place.
+        """Use the modes of ``model`` from now on: it was converted after tracing and replaces the traced model.
 
-        Another model, which does not have the modules that are watched, is passed over.
+        A model without the watched modules is ignored.
         """
         places = {id(module): path for path, module in self._model.named_modules()}
         new = dict(model.named_modules())
@@ -307,7 +310,7 @@ class Modes:
             self._changes = self._watch(model)
 
     def _watch(self, model: nn.Module) -> ModuleChanges:
-        """Watch the model, but for parameters and buffers that each run takes to the device, whatever forward does."""
+        """Watch the model, except parameters and buffers that each run uploads anyway."""
         fixed = {id(b) for b in temporary_numbers(model)}
         taken = [b for b in (*model.parameters(), *model.buffers()) if id(b) not in fixed]
         return ModuleChanges(model, [*taken, *(self._traced.state[name] for name in self._traced.graph.updates)])
@@ -353,21 +356,21 @@ class Modes:
         return any(mode for _, mode in self._watched)
 
     def check_whole_step(self, graph: Graph) -> None:
-        """Refuse a whole step of a model that was traced in training mode, and is in evaluation mode now.
+        """Refuse a complete training step of a model that was traced in training mode and is in evaluation mode now.
 
-        Also if forward computes the same in both: a validation loop must not train.
+        This also holds if forward computes the same in both modes: a validation loop must not train.
 
         Raises:
-            InvalidArgument: it is.
+            InvalidArgument: the model is in evaluation mode.
         """
         if self._was_training and not self._model.training:
             raise InvalidArgument(_refuse_training(graph.evaluates or graph.name, "a whole step"))
 
     def check_sections(self, graph: Graph, types: tuple[str, ...] | None, ids: tuple[int, ...] | None) -> None:
-        """Refuse what the evaluation graph has no sections for.
+        """Refuse sections that the evaluation graph lacks.
 
         Raises:
-            InvalidArgument: a whole step, or other sections than forward ones.
+            InvalidArgument: a complete step, or sections other than forward ones.
         """
         if not graph.evaluates or ids is not None:
             return
@@ -376,10 +379,10 @@ class Modes:
             raise InvalidArgument(_refuse_training(graph.evaluates, asked))
 
     def note(self, graph: Graph, has_forward: bool, has_backward: bool) -> None:
-        """Keep account of what runs next.
+        """Record the sections that run next.
 
         Raises:
-            InvalidArgument: a backward whose forward an evaluation has come after.
+            InvalidArgument: an evaluation has run between a backward and its forward.
         """
         if graph.evaluates:
             self._is_interrupted = True

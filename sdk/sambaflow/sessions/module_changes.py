@@ -1,6 +1,6 @@
-"""Changes of a traced model: what a program sets, adds or replaces after tracing, wherever forward may read it.
+"""Finds changes of a traced model: values that a program sets, adds or replaces, wherever forward may read them.
 
-Each run looks, so it compares identities only: microseconds for a small model. Where one differs, values are compared.
+Each run checks, so only identities are compared: microseconds for a small model. If one differs, values are compared.
 """
 
 import itertools
@@ -17,23 +17,23 @@ from sambaflow.tracing.program_state import Cell, Names
 from sambaflow.tracing.torch_private import DisableTorchFunctionSubclass, FakeTensor
 
 _HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-#: Attributes of modules that tell nothing about what forward computes, or that the mode's own check covers.
+#: Attributes of modules that do not affect forward, or that the check of the mode covers.
 _OTHERS: Final = frozenset(
     {"training", "name", "sn_prefix", "call_super_init", "dump_patches", "output_tensors", "run", "_buffers"}
 )
-#: Of a parameter: what a graph cannot follow.
+#: Properties of a parameter whose changes a graph cannot follow.
 _LOOK: Final = attrgetter("requires_grad", "dtype", "__class__", "_backward_hooks", "_post_accumulate_grad_hooks")
 _FORWARD: Final = attrgetter("forward")
-#: A dict's values, also where a class of ours watches its reading.
+#: A dict's values, read past our classes that watch reads.
 _VALUES: Final[Callable[[dict[str, Any]], Iterable[Any]]] = dict.values
 
 
 class ModuleChanges:
-    """Parts of a traced model and of its code, and what a program changes of them later.
+    """Parts of a traced model and of its code, for finding a program's later changes.
 
     Args:
-        followed: tensors whose changes in place need no look: each run takes them to the device, and forward is not
-            traced by their values.
+        followed: tensors whose in-place changes need no check: each run uploads them, and the trace does not depend on
+            their values.
     """
 
     def __init__(self, model: nn.Module, followed: Iterable[torch.Tensor] = ()) -> None:
@@ -42,14 +42,14 @@ class ModuleChanges:
         self.accept()
 
     def accept(self) -> None:
-        """Compare with the present model from now on."""
+        """Take the present model as the reference."""
         paths = {id(m): path for path, m in self._model.named_modules()}
         modules = list(self._model.modules())
         self._state = ModuleState(self._model)
         self._identities = _Identities(self._state.containers(), modules)
-        #: Buffers with their paths and forms. Held, so that nothing else gets their identities.
+        #: Buffers with their paths and forms. References keep their identities from being reused.
         self._buffers = self._look_at_buffers()
-        #: Classes of the modules, and what each computes by.
+        #: Classes of the modules, with their functions.
         self._modules, self._kinds = modules, list(map(type, modules))
         self._classes = list(dict.fromkeys(self._kinds))
         self._forwards = list(map(_FORWARD, self._classes))
@@ -62,7 +62,7 @@ class ModuleChanges:
         with DisableTorchFunctionSubclass():
             self._followed = self._look_at_parameters()
         followed_ids = set(map(id, self._followed_tensors)) | set(map(id, self._parameters))
-        #: Tensors that no run takes to the device: forward may have looked at their values.
+        #: Tensors that runs do not upload: forward may have read their values.
         self._read = [t for t in self._identities.tensors() if id(t) not in followed_ids]
         self._versions = [(t._version, t.data_ptr()) for t in self._read]
 
@@ -80,7 +80,7 @@ class ModuleChanges:
         }
 
     def find(self) -> str:
-        """Return what changed, for people; empty if nothing did."""
+        """Describe the change for people; empty if there is none."""
         with DisableTorchFunctionSubclass():
             is_same = self._identities.are_same() and self._look_at_parameters() == self._followed
             is_same = is_same and [(t._version, t.data_ptr()) for t in self._read] == self._versions
@@ -116,7 +116,7 @@ class ModuleChanges:
         return held or ["a tensor"] * bool(changed)
 
     def refusal(self) -> str | None:
-        """Say which change no graph can follow; None without one."""
+        """Describe a change that no graph can follow; None if there is none."""
         for (path, hooks), before in zip(self._hooks, self._hook_counts, strict=True):
             if len(hooks) > before:
                 return f"a hook was registered after tracing ({path})"
@@ -138,13 +138,13 @@ class ModuleChanges:
 
 
 class _Identities:
-    """The values in containers by identity: a look costs some ten nanoseconds a value."""
+    """The values in containers, compared by identity: some ten nanoseconds for each value."""
 
     def __init__(self, containers: Sequence[Any], modules: Sequence[nn.Module]) -> None:
-        #: Iterables that give the values as they are now.
+        #: Iterables of the current values.
         self._views: list[Iterable[Any]] = [dict.values(m._buffers) for m in modules]
         self._views += [vars(m)[key].values() for m in modules for key in _HOOKS]
-        #: Owners and names to ask for, where no view is cheap.
+        #: Owners and attribute names, if there is no cheap view.
         self._owners: list[Any] = []
         self._keys: list[str] = []
         self._arrays = [array for array in containers if isinstance(array, np.ndarray)]
@@ -179,8 +179,8 @@ class _Identities:
         return values
 
     def accept(self) -> None:
-        """Compare with the present values from now on."""
-        #: Held, so that nothing else gets their identities.
+        """Take the present values as the reference."""
+        #: References keep their identities from being reused.
         self._held = self._look()
         self._contents = [array.tobytes() for array in self._arrays]
 
@@ -193,7 +193,7 @@ class _Identities:
         return _are_same(now, self._held) and [array.tobytes() for array in self._arrays] == self._contents
 
     def tensors(self) -> list[torch.Tensor]:
-        """Return the torch tensors among the values that have numbers; those that a trace left behind have none."""
+        """Return the torch tensors among the values, except those without numbers that a trace left behind."""
         found = {id(v): v for v in self._held if isinstance(v, torch.Tensor) and not isinstance(v, FakeTensor)}
         return [v for v in found.values() if v.layout is torch.strided and not v.is_meta]
 

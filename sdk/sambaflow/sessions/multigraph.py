@@ -1,7 +1,8 @@
 """Multigraph: several traces joined into one dataflow graph, and the named graphs that are cut out of it.
 
-Values are joined by name: what one trace makes and another takes is one value. Graphs may share device memory by
-regions, and a program may rewire a graph through ``tensor.dsts``. Source: SDK reference 5 and 12.
+Values are joined by name: a result of one trace and an input of another with the same name are one value. Graphs may
+share device memory by regions, and a program may rewire a graph through ``tensor.dsts``. Source: SDK reference 5 and
+12.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +21,8 @@ from sambaflow.samba.sambatensor import SambaTensor
 from sambaflow.sessions.modes import Modes, Watched, watching_modes
 from sambaflow.tracing.tracer import TracedModel, trace_model
 
-#: Integer dtypes of an output and its region: type promotion makes int64 of int32, and a wider one holds every value.
+#: Integer dtypes of an output and its region: type promotion turns int32 into int64, and a wider dtype holds every
+#: value.
 _CONVERTED: Final = frozenset(
     {("int64", "int32"), ("uint8", "int16"), ("int8", "int16")}
     | {(narrow, wide) for narrow in ("int8", "uint8", "int16") for wide in ("int32", "int64")}
@@ -34,8 +36,8 @@ _FLOATS: Final = frozenset({"bfloat16", "float32"})
 class Consumer:
     """An operator that reads traced tensors.
 
-    ``inputs`` may be changed in place, to other traced tensors of the same shape and dtype: graphs that are cut
-    afterwards follow.
+    Programs may change ``inputs`` in place to other traced tensors of the same shape and dtype; graphs that are cut
+    later use them.
     """
 
     name: str
@@ -48,7 +50,7 @@ class Consumer:
 class MultiGraph:
     """Traces of a program for multigraph, and the graphs that it has registered.
 
-    Everything is decided by the order of calls, so that a run that repeats them gets the compile's names.
+    All names depend only on the order of calls, so a run with the same calls gets the compile's names.
     """
 
     def __init__(self) -> None:
@@ -64,19 +66,19 @@ class MultiGraph:
         self._updates: list[Mapping[str, str]] = []
         #: Buffer → dropout rate, of all traces.
         self._rates: dict[str, float] = {}
-        #: Operators that the program has looked at through ``tensor.dsts``, by name.
+        #: Name → operator that the program has read through ``tensor.dsts``.
         self._consumers: dict[str, Consumer] = {}
         #: Tensor → the consumers that the program has assigned to its ``dsts``.
         self._declared: dict[str, list[Consumer]] = {}
         self._models: dict[str, nn.Module] = {}
         self._traces: set[str] = set()
-        #: Each trace, with what is needed to tell whether its model's mode is still the same.
+        #: Traces, with the data to check whether their models' modes have changed.
         self.traced: list[tuple[nn.Module, Any, TracedModel, Watched]] = []
 
     # -- tracing -----------------------------------------------------------------------------------------------------
 
     def trace(self, model: nn.Module, inputs: Any, trace_prefix: str = "") -> TracedModel:
-        """Trace ``model`` and join it with what was traced before.
+        """Trace ``model`` and join it with earlier traces.
 
         Raises:
             TraceError: a name stands for two different tensors; and what ``trace_model`` raises.
@@ -106,7 +108,7 @@ class MultiGraph:
         return traced
 
     def _name_model(self, model: nn.Module) -> None:
-        """Make the names of a second model of one class its own: ``linear``, ``linear_1``; tied parameters keep theirs.
+        """Give a second model of one class distinct names: ``linear``, ``linear_1``; tied parameters keep theirs.
 
         Source: ours; the vendor asks for ``parent_module_prefix``.
         """
@@ -147,9 +149,9 @@ class MultiGraph:
                 )
 
     def consumers(self, name: str) -> list[Consumer]:
-        """Return the operators that read a traced tensor, in the order of the trace; empty for what was not traced.
+        """Return the operators that read a traced tensor, in the order of the trace; empty for an untraced tensor.
 
-        What the program assigned is returned as it was assigned.
+        A list that the program assigned is returned unchanged.
         """
         if name in self._declared:
             return list(self._declared[name])
@@ -160,12 +162,12 @@ class MultiGraph:
         ]
 
     def declare_consumers(self, name: str, consumers: Iterable[Any]) -> None:
-        """Take the list that a program assigns to a tensor's ``dsts``; graphs that are cut check it.
+        """Store the list that a program assigns to a tensor's ``dsts``; cutting a graph checks it.
 
-        An assignment alone moves no edge: the program changes ``inputs`` of the consumers, too.
+        An assignment alone does not change an edge: the program must also change ``inputs`` of the consumers.
 
         Raises:
-            InvalidArgument: an item comes from no ``dsts``.
+            InvalidArgument: an item is not from another tensor's ``dsts``.
         """
         declared = list(consumers)
         for consumer in declared:
@@ -179,7 +181,7 @@ class MultiGraph:
         """Check that assigned ``dsts`` are the operators that read the tensor, in any order.
 
         Raises:
-            CompileError: one is missing, or is there and does not read it.
+            CompileError: a reader is missing, or an operator does not read the tensor.
         """
         for name, declared in self._declared.items():
             readers = {operator.name for operator in self._order if name in operator.inputs}
@@ -203,7 +205,7 @@ class MultiGraph:
         return SambaTensor(shape=value.shape, dtype=getattr(torch, value.dtype), name=name)
 
     def _follow_consumers(self) -> None:
-        """Take over what the program changed in the inputs of ``tensor.dsts``."""
+        """Apply the program's changes of the inputs of ``tensor.dsts``."""
         self._order = rewired(self._order, self._consumers.values(), self._values)
         self._producers.update({output: o for o in self._order for output in o.outputs})
         for consumer in self._consumers.values():
@@ -216,7 +218,7 @@ class MultiGraph:
         """Register a graph.
 
         Raises:
-            InvalidArgument: it is no graph, or its name is taken.
+            InvalidArgument: it is not a graph, or its name is taken.
         """
         if not isinstance(graph, FwdGraph):
             raise InvalidArgument(f"add_graph takes a FwdGraph, not {type(graph).__name__}")
@@ -225,7 +227,7 @@ class MultiGraph:
         self.graphs[graph.name] = graph
 
     def cut_all(self) -> list[ModelGraph]:
-        """Return every registered graph as the compiler's, regions checked.
+        """Return every registered graph in the compiler's form, with checked regions.
 
         Raises:
             InvalidArgument: no graph was added. CompileError: a graph cannot be cut, or regions clash.
@@ -279,7 +281,7 @@ class MultiGraph:
         return Value(name, ValueKind.INPUT, value.dtype, value.shape)
 
     def _needed(self, stop: Iterable[str], start: set[str]) -> tuple[list[Operator], list[tuple[str, str]]]:
-        """Return operators that make ``stop`` from ``start``, and (input, stop) pairs where an input is missing."""
+        """Return operators that compute ``stop`` from ``start``, and (input, stop) pairs of missing inputs."""
         found: dict[str, Operator] = {}
         missing: list[tuple[str, str]] = []
         seen = set(start)
@@ -301,8 +303,8 @@ class MultiGraph:
     def _updates_within(self, needed: list[Operator], start: set[str]) -> dict[str, str]:
         """Return the buffers that a graph changes, each with its new value.
 
-        They are buffers of the traces of which the graph runs a part, if their new values can be made from ``start``.
-        The operators that make the new values are added to ``needed``.
+        They are buffers of the traces to which the graph's operators belong, if ``start`` suffices to compute the new
+        values. The operators that compute these are added to ``needed``.
         """
         kept: dict[str, str] = {}
         buffers = {name for operator in needed for name in operator.inputs}
@@ -317,7 +319,7 @@ class MultiGraph:
     # -- regions -----------------------------------------------------------------------------------------------------
 
     def regions(self) -> dict[str, str]:
-        """Return the device memory region by tensor name, where the program set one.
+        """Return tensor name → device memory region that the program set.
 
         Raises:
             CompileError: the program gave one tensor two regions.
@@ -336,7 +338,7 @@ class MultiGraph:
         """Check that ``pef`` was compiled from the graphs in ``cut`` and from the program's regions.
 
         Raises:
-            PefMismatch: it was not.
+            PefMismatch: it was compiled from others.
         """
         from rdukit_compiler import check_signature, graph_signature
 
@@ -361,7 +363,7 @@ class MultiGraph:
         return found
 
     def _check_regions(self, pef: Pef, path: str) -> None:
-        """Check that the program joins the tensors which the PEF joins."""
+        """Check that the program's regions join the same tensors as the PEF's."""
         regions = self.regions()
         for name, symbol in pef.symbols.items():
             if name in self._values and symbol.region != regions.get(name, name):
@@ -392,13 +394,13 @@ def _some(names: Iterable[str]) -> str:
 def fit_to_regions(graphs: Iterable[ModelGraph], regions: Mapping[str, str]) -> list[ModelGraph]:
     """Return the graphs, with integer outputs converted to the integer dtype of the region that they are written to.
 
-    torch's type promotion makes int64 of an int32 and a default constant; a region has one dtype, that of the first
-    input in it. One graph may call a region bfloat16 on the host and another float32: the device holds it once, and
-    each tensor is converted to its own dtype where the host reads it.
+    torch's type promotion turns an int32 and a default constant into int64; a region has one dtype, that of the first
+    input in it. A region may be bfloat16 on the host in one graph and float32 in another: the device holds it once, and
+    each tensor is converted to its own dtype when the host reads it.
 
     Raises:
-        CompileError: two inputs, or two outputs, of a graph share a region, or tensors of one region differ in dtype
-        otherwise.
+        CompileError: two inputs, or two outputs, of a graph share a region, or tensors of one region have other
+            different dtypes.
     """
     cut = list(graphs)
     for graph in cut:
@@ -449,7 +451,7 @@ def consumer_of(operator: Operator, tensor_of: Callable[[str], SambaTensor]) -> 
 def rewired(
     operators: Iterable[Operator], consumers: Iterable[Consumer], values: Mapping[str, Value]
 ) -> list[Operator]:
-    """Return ``operators`` with the inputs that the program has given their consumers since.
+    """Return ``operators`` with the inputs that the program has since set in their consumers.
 
     Raises:
         CompileError: an input was added or removed, was not traced, or has another shape or dtype.

@@ -21,7 +21,7 @@ def read_options(args: Any) -> dict[str, Any]:
     """Return the options in ``argconf`` arguments, a mapping or a namespace.
 
     Raises:
-        InvalidArgument: something else was given.
+        InvalidArgument: the argument is of another type.
     """
     if hasattr(args, "model_dump"):
         values = args.model_dump()
@@ -38,7 +38,7 @@ def read_dynamic_dims(path: Path) -> dict[str, int]:
     """Read a YAML file of dynamic dimensions: a mapping from name to largest size, or to ``{max: size}``.
 
     Raises:
-        InvalidArgument: the file is no such mapping.
+        InvalidArgument: the file is not such a mapping.
     """
     import yaml
 
@@ -74,7 +74,7 @@ def accumulation_steps(config: Mapping[str, Any]) -> int:
     """Return the number of backwards before one optimizer step, under either spelling of the option.
 
     Raises:
-        InvalidArgument: it is no positive number.
+        InvalidArgument: it is not a positive number.
     """
     given = [config[key] for key in ("grad_accumulation_steps", "gradient_accumulation_steps") if config.get(key)]
     try:
@@ -87,10 +87,10 @@ def accumulation_steps(config: Mapping[str, Any]) -> int:
 def model_parallel(config: Mapping[str, Any]) -> tuple[int, str]:
     """Return the number of chips, and how the model is divided among them: ``batch``, ``weight`` or ``pipeline``.
 
-    Several chips without ``--tensor-parallel`` are a pipeline over sections; on one chip nothing is divided.
+    Several chips without ``--tensor-parallel`` are a pipeline over sections; on one chip, the model is not divided.
 
     Raises:
-        InvalidArgument: the number of chips is none.
+        InvalidArgument: the number of chips is invalid.
     """
     given, how = config.get("n_chips"), config.get("tensor_parallel")
     try:
@@ -109,7 +109,7 @@ def check_batches(config: Mapping[str, Any]) -> None:
     Their size has no effect on results. Source: compiler reference 4.1.
 
     Raises:
-        InvalidArgument: they do not.
+        InvalidArgument: the microbatch size does not divide the batch size.
     """
     batch, microbatch = config.get("batch_size"), config.get("microbatch_size")
     if isinstance(batch, int) and isinstance(microbatch, int) and (microbatch < 1 or batch % microbatch):
@@ -119,7 +119,7 @@ def check_batches(config: Mapping[str, Any]) -> None:
 
 
 def read_expert_knobs(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what ``--compiler-configs-file`` holds, to be recorded; the knobs have no effect here.
+    """Return the contents of ``--compiler-configs-file``, to be recorded; the knobs have no effect here.
 
     Raises:
         InvalidArgument: the file does not exist, or is not a JSON object.
@@ -143,7 +143,7 @@ def default_pef_name(name: str) -> str:
 
 
 def words(option: Any) -> tuple[str, ...]:
-    """Return an option that is a list, or a text of words, as words."""
+    """Return the words of an option that is a list or a text."""
     if isinstance(option, str):
         return tuple(option.replace(",", " ").split())
     return tuple(str(word) for word in option) if isinstance(option, list | tuple | set) else ()
@@ -153,7 +153,7 @@ def paths(config: Mapping[str, Any], option: str) -> tuple[Path, ...]:
     """Return an option that is one file, or a list of files.
 
     Raises:
-        InvalidArgument: it is something else.
+        InvalidArgument: it is of another type.
     """
     given = config.get(option) or ()
     listed = [given] if isinstance(given, str | Path) else given

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 def profile_runs(loaded: Any) -> None:
-    """Time the parts of a ``LoadedPef``'s runs, if a profile was asked for; else do nothing."""
-    from sambaflow.sessions.run_parts import time_parts  # needed with a PEF: importing sambaflow stays light
+    """Time the parts of a ``LoadedPef``'s runs, if a profile was requested; otherwise do nothing."""
+    from sambaflow.sessions.run_parts import time_parts  # only needed with a PEF
 
     time_parts(loaded)
 
@@ -55,7 +55,7 @@ class HostProfile:
         self._running: cProfile.Profile | None = None
 
     def start(self) -> None:
-        """Start anew."""
+        """Start, or restart, the profile."""
         import cProfile
 
         if self._running is not None:

@@ -17,7 +17,7 @@ _PROGRAM = {
 
 
 def time_parts(loaded: Any) -> None:
-    """Time the parts of a ``LoadedPef``'s runs, if a profile was asked for; else do nothing."""
+    """Time the parts of a ``LoadedPef``'s runs, if a profile was requested; otherwise do nothing."""
     recorder = find_recorder()
     if recorder is None:
         return
@@ -43,7 +43,7 @@ def _wrap(recorder: Recorder, owner: Any, methods: dict[str, BreakdownRow]) -> N
 
 
 def _time_transfers(recorder: Recorder, program: Any) -> None:
-    """Convert first and copy then, so that each has its own time; unprofiled runs do both in one step."""
+    """Convert and copy in two steps, so that each has its own time; unprofiled runs do both in one step."""
     write = recorder.timed(BreakdownRow.XFER, program.write_all)
     convert = recorder.timed(BreakdownRow.CONV_FUNC, torch.Tensor.to)
 

@@ -1,4 +1,4 @@
-"""Run-time scalars of a loaded PEF: what a run's update computes with.
+"""Run-time scalars of a loaded PEF, which a run's update uses.
 
 Precedence, highest first: ``hyperparam_dict`` of the run, ``clip_grad_norm_`` since the last update, ``param_groups``
 of the optimizers that were passed to ``trace_graph``, and the values that were compiled in.
@@ -21,9 +21,9 @@ logger = logging.getLogger(__name__)
 WORDS: Final = frozenset(
     {"lr", "momentum", "weight_decay", "beta1", "beta2", "eps", "lr_decay", "nesterov", "max_grad_norm", "p"}
 )
-#: Internal scalars of the vendor's, which the emulation does not have. Source: SDK reference 6.2.
+#: Internal scalars of the vendor, which the emulation lacks. Source: SDK reference 6.2.
 _INTERNAL: Final = ("strnd_seed", "dp_scale_factor")
-#: Words of other libraries → the scalar that they mean. Source: a public LSTM program passes its ``opt_params`` with
+#: Names in other libraries → the corresponding scalar. Source: a public LSTM program passes its ``opt_params`` with
 #: ``learning_rate``, equal to the ``lr`` of its optimizer, which has no effect.
 _MEANT: Final = {
     "learning_rate": "lr", "learning-rate": "lr", "lrate": "lr", "wd": "weight_decay", "decay": "weight_decay",
@@ -32,12 +32,12 @@ _MEANT: Final = {
 
 
 class RunScalars:
-    """The scalars that a run takes, by name.
+    """The scalars of a run, by name.
 
     Args:
         rates: names of dropout rates, which ``p`` sets.
     Raises:
-        PefMismatch: an optimizer differs from the compiled one in what a run cannot change.
+        PefMismatch: an optimizer differs from the compiled one in values that a run cannot change.
     """
 
     def __init__(self, pef: Pef, optimizers: Sequence[DeviceOptimizer], rates: Sequence[str]) -> None:
@@ -47,12 +47,12 @@ class RunScalars:
         self._maximized = frozenset(label for graph in pef.signature.values() for label in graph.get("maximize", ()))
         #: Parameters that are clipped together → their scalar.
         self._clipped = clipped_together(pef)
-        #: Scalar of ``max_grad_norm`` → the norm that ``clip_grad_norm_`` has asked for, until the next update.
+        #: Scalar of ``max_grad_norm`` → the norm that ``clip_grad_norm_`` has set for the next update.
         self._asked: dict[str, float] = {}
-        #: What decides the groups' updates → the scalars that follow from it.
+        #: Values of the groups that determine their updates → the resulting scalars.
         self._values: tuple[Any, ...] = ()
         self._followed: Mapping[str, float] = self._compiled
-        #: The last dict of a run and what it resolved to: programs pass the same dict every step.
+        #: The last dict of a run and its resolved scalars: programs pass the same dict every step.
         self._cache: tuple[dict[str, Any], Mapping[str, float], Mapping[str, float]] | None = None
         self._told: set[str] = set()
         #: The parameters of each group when it was traced.
@@ -66,8 +66,8 @@ class RunScalars:
         """Return the scalars of a run; the same object while nothing changes.
 
         Raises:
-            InvalidArgument: ``given`` has an unknown key or a value that is no number, or a group has changed in what a
-            run cannot change.
+            InvalidArgument: ``given`` has an unknown key or a value that is no number, or a group has changed in a
+                value that a run cannot change.
         """
         base = self.follow() if has_update else self._followed
         if has_update and self._asked:
@@ -81,7 +81,7 @@ class RunScalars:
         return resolved
 
     def follow(self) -> Mapping[str, float]:
-        """Return the scalars of the optimizers' groups as they are now."""
+        """Return the current scalars of the optimizers' groups."""
         values = tuple(
             (optimizer.max_grad_norm, *map(optimizer.values_of, optimizer.param_groups))
             for optimizer in self._optimizers
@@ -92,19 +92,19 @@ class RunScalars:
         return self._followed
 
     def set_rates(self, rates: Mapping[str, float]) -> None:
-        """Take dropout rates that the program has set in its modules, by the names of their scalars."""
+        """Set dropout rates from the program's modules, by the names of their scalars."""
         self._compiled.update(rates)
         self._followed = self._scalars_now()
 
     def clip_next(self, names: frozenset[str], max_norm: float, is_pending: bool) -> None:
-        """Clip to ``max_norm`` in the next update, as ``clip_grad_norm_`` of the parameters ``names`` asks for.
+        """Clip to ``max_norm`` in the next update, as ``clip_grad_norm_`` of the parameters ``names`` requests.
 
         Raises:
             InvalidArgument: the PEF does not clip these together, or the update has run already.
         """
         scalar = self._clipped.get(names)
         if scalar is None and math.isinf(max_norm):
-            return  # a program that asks for the norm only
+            return  # a program that only computes the norm
         if scalar is None:
             compiled = " or ".join(f"{len(group)} parameters" for group in self._clipped) or "none"
             raise InvalidArgument(
@@ -164,7 +164,7 @@ class RunScalars:
             found[f"{label}.nesterov"] = 0.0
 
     def _set_norms(self, found: dict[str, float], norms: Mapping[str, float | None]) -> None:
-        """Set ``max_grad_norm``; groups that were compiled with one norm are clipped together."""
+        """Set ``max_grad_norm``; groups that were compiled with the same norm are clipped together."""
         together: dict[float, set[float | None]] = {}
         for label, norm in norms.items():
             compiled = self._compiled.get(f"{label}.max_grad_norm")
@@ -200,7 +200,7 @@ class RunScalars:
         return resolved
 
     def _check_unused(self, key: str, value: Any, base: Mapping[str, float], has_update: bool) -> None:
-        """Pass over a key that nothing of the PEF takes, with a warning once; refuse unknown words."""
+        """Ignore a key without a scalar in the PEF, with a single warning; refuse unknown words."""
         if key.startswith(_INTERNAL):
             return
         if key in WORDS:

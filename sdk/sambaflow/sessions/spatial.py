@@ -1,8 +1,8 @@
 """Spatial mapping: one call streams several batches through a graph that was compiled for one.
 
-Each batch is a whole step, optimizer included, on the parameters that the step before left: what a loop over the
-batches on the host does. Source: SDK reference 7.1. How outputs are joined is ours: along their first axis, and
-outputs without axes, such as a mean loss, as a vector with an element a batch.
+Each batch is a complete step, including the optimizer, on the parameters of the step before, as in a loop on the host.
+Source: SDK reference 7.1. How outputs are joined is ours: along their first axis, and outputs without axes, such as a
+mean loss, as a vector with an element a batch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,17 +19,17 @@ from sambaflow.tracing.tracer import flatten_tensors
 
 @dataclass(slots=True)
 class SpatialBatches:
-    """``count`` batches a call. ``axes``: input → the axis along which the batches lie."""
+    """``count`` batches in a call. ``axes``: input → the axis along which the batches are joined."""
 
     count: int
     axes: Mapping[str, int]
-    #: Whether they are those of virtual ranks, and make one step.
+    #: Whether they belong to virtual ranks, and make one step.
     are_replicas: bool = False
     #: Output → incoming gradient of all batches, joined; until set again.
     seeds: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def part(self, name: str, tensor: torch.Tensor, number: int) -> torch.Tensor:
-        """Return batch ``number`` of an input; inputs that hold one batch only are the same for all."""
+        """Return batch ``number`` of an input; an input with a single batch is the same for all."""
         return _part(tensor, self.axes[name], number, self.count) if name in self.axes else tensor
 
     def seed_part(self, name: str, number: int) -> torch.Tensor:
@@ -45,7 +45,7 @@ class SpatialBatches:
 def divide(
     inputs: Any, path: str, mapping: str, options: Mapping[str, Any]
 ) -> tuple[Any, SpatialBatches | None]:  # fmt: skip
-    """Return the first batch of a program's inputs, for a trace, and how all of them divide into batches.
+    """Return the first batch of a program's inputs, for a trace, and their division into batches.
 
     Args:
         inputs: SambaTensors in any nesting; several batches with ``mapping`` spatial, or of virtual ranks. path: the
@@ -72,19 +72,19 @@ def refuse_replicas(options: Mapping[str, Any]) -> None:
     """Refuse virtual ranks of a program with several graphs.
 
     Raises:
-        InvalidArgument: the options ask for them.
+        InvalidArgument: the options request virtual ranks.
     """
     if int(options.get("virtual_ranks") or 1) > 1:
         raise InvalidArgument("--virtual-ranks runs PEFs of one graph; start one process for each rank")
 
 
 def find_batches(inputs: Any, path: str) -> SpatialBatches | None:
-    """Count how many of the compiled batches the program's inputs hold; None if it is one.
+    """Count the compiled batches in the program's inputs; None for a single one.
 
     Args:
         inputs: SambaTensors in any nesting. path: the PEF's.
     Raises:
-        PefMismatch: inputs disagree, or a size is no multiple of the compiled one.
+        PefMismatch: inputs disagree, or a size is not a multiple of the compiled one.
     """
     named = {t.sn_name: t for t in flatten_tensors(inputs) if isinstance(t, SambaTensor)}
     compiled = {name: symbol.shape for name, symbol in read_pef(path).pef.symbols.items()}
@@ -126,7 +126,7 @@ def first_batch(inputs: Any, batches: SpatialBatches) -> Any:
 
 
 def join_parts(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return an output of all batches from those of each."""
+    """Join the outputs of the batches into one."""
     return torch.cat(list(parts)) if parts[0].dim() else torch.stack(list(parts))
 
 

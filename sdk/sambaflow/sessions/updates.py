@@ -1,4 +1,4 @@
-"""Gradients and updates of a loaded PEF, as a plain PyTorch loop sees them: what is pending, and what a run asks for.
+"""Gradients and updates of a loaded PEF, checked against the meaning of a plain PyTorch loop.
 
 In torch ``backward`` adds to gradients until ``zero_grad``, and an update reads them. On the device a backward replaces
 the gradients of the one before, unless the PEF was compiled to accumulate. Runs in which the two differ are refused.
@@ -22,40 +22,41 @@ READS_GRADIENTS: Final = frozenset({SectionType.GRADNORM, SectionType.OPT})
 class Updates:
     """A PEF's backwards and updates since it was loaded.
 
-    States: no gradients → backward → gradients → update; ``zero_grad`` forgets gradients until the next backward.
+    States: no gradients → backward → gradients → update; ``zero_grad`` drops gradients until the next backward.
     """
 
     def __init__(self, pef: Pef, program: "LoadedProgram") -> None:
         self._pef = pef
         self._program = program
-        #: Flags of graphs that accumulate: 0 where the next backward begins a new sum.
+        #: Flags of graphs that accumulate: 0 if the next backward begins a new sum.
         self._flags = [f"{name}__accumulating" for name in pef.graphs if f"{name}__accumulating" in pef.symbols]
         #: Clipped parameter → symbols of its gradient before it is clipped.
         self._unclipped = _find_unclipped(pef)
-        #: Whether a backward has run since the gradients were forgotten.
+        #: Whether a backward has run since the gradients were dropped.
         self.has_gradients = False
-        #: Whether gradients were forgotten since the last backward.
+        #: Whether gradients were dropped since the last backward.
         self._is_forgotten = False
-        #: Parameters that have a gradient, and those of them whose gradient was forgotten while others' were not.
+        #: Parameters with a gradient, and those of them whose gradient was dropped while others' were not.
         self._with_gradient = {
             name for graph in pef.graphs.values() for name in graph.gradients
             if pef.symbols[name].kind is SymbolKind.PARAMETER
         }  # fmt: skip
         self._forgotten: set[str] = set()
-        #: Backwards since the last update, or since gradients were forgotten.
+        #: Backwards since the last update, or since gradients were dropped.
         self.backwards = 0
-        #: Sections of the last of them that have run: a backward may come section by section.
+        #: Sections of the last backward that have run: a backward may run section by section.
         self._ran: frozenset[int] = frozenset()
         #: Updates since the PEF was loaded.
         self.count = 0
 
     def check(self, backward: frozenset[int], has_update: bool, is_whole_step: bool) -> None:
-        """Refuse a run whose update would not read what torch's would.
+        """Refuse a run whose update would read other gradients than torch's.
 
         Args:
             backward: the backward sections that run.
         Raises:
-            InvalidArgument: several backwards before one update without accumulation, or none since ``zero_grad``.
+            InvalidArgument: several backwards precede one update without accumulation, or none has run since
+                ``zero_grad``.
         """
         if self._forgotten and backward and self._flags and not is_whole_step:
             raise InvalidArgument(
@@ -83,7 +84,7 @@ class Updates:
             )
 
     def note(self, backward: frozenset[int], has_update: bool) -> None:
-        """Remember what ran."""
+        """Record the backward sections of a run, and whether it updates."""
         if backward:
             self.has_gradients, self._is_forgotten = True, False
             self._forgotten.clear()
@@ -95,13 +96,13 @@ class Updates:
             self.count += 1
 
     def _begins(self, backward: frozenset[int]) -> bool:
-        """Return whether these sections are those of another backward than the last, and not more of it."""
+        """Return whether these sections start a new backward instead of continuing the last one."""
         return bool(backward) and (not self.backwards or bool(backward & self._ran))
 
     def forget_gradients(self, names: Iterable[str]) -> None:
-        """Forget gradients of parameters, as ``zero_grad`` does: ``parameter.grad`` is None.
+        """Drop gradients of parameters, as ``zero_grad`` does: ``parameter.grad`` becomes None.
 
-        Sums begin anew once those of all parameters are forgotten.
+        New sums begin once the gradients of all parameters are dropped.
         """
         if not self.has_gradients:
             return
@@ -122,7 +123,8 @@ class Updates:
             return None
 
     def gradient_of(self, name: str) -> torch.Tensor | None:
-        """Return the gradient of the last backward, clipped if an update has clipped it; None where none flows.
+        """Return the gradient of the last backward, clipped if an update has clipped it; None if the parameter gets
+        none.
 
         Raises:
             UnknownTensor: backward has not run, or the PEF has no such gradient.
@@ -135,7 +137,7 @@ class Updates:
         return total.to(dtype)
 
     def replace_gradient(self, name: str, value: Any) -> None:
-        """Take ``parameter.grad = value`` of a parameter without a gradient of the host.
+        """Handle ``parameter.grad = value`` for a parameter without a gradient on the host.
 
         Raises:
             InvalidArgument: the device has a gradient, which ``value`` would not replace.
@@ -165,7 +167,7 @@ def clipped_together(pef: Pef) -> dict[frozenset[str], str]:
 
 
 def section_kinds(pef: Pef, sections: Iterable[int]) -> tuple[bool, frozenset[int], bool]:
-    """Return whether ``sections`` have forward ones, the backward ones, and whether they have updating ones."""
+    """Return whether ``sections`` include forward ones, their backward ones, and whether they include updating ones."""
     types = {number: pef.sections[number].type for number in sections}
     found = set(types.values())
     backward = frozenset(number for number, type_ in types.items() if type_ is SectionType.BCKWD)

@@ -1,8 +1,8 @@
 """Virtual ranks: several replicas in one process, with the bits that as many ranks would give.
 
-The replicas run one after the other, with one set of parameters. Each takes its part of the joint batch, starts from
-the same random state (as ranks that seed alike do), and has buffers of its own, such as running statistics. Gradients
-are added in rank order, in f32, and rounded once; then the optimizer runs once. Source: ours.
+The replicas run one after the other, with one set of parameters. Each uses its part of the joint batch, starts from the
+same random state (like ranks with equal seeds), and has its own buffers, such as running statistics. Gradients are
+added in rank order, in f32, and rounded once; then the optimizer runs once. Source: ours.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,12 +22,12 @@ _COMPUTES: Final = frozenset({SectionType.FWD, SectionType.BCKWD})
 
 
 def check_virtual_ranks(count: int, data_parallel: bool, ranks: int) -> None:
-    """Refuse options that cannot go with each other (pure).
+    """Refuse options that cannot be combined (pure).
 
     Args:
-        count: of ``--virtual-ranks``. ranks: processes that were launched together.
+        count: value of ``--virtual-ranks``. ranks: number of processes that were launched together.
     Raises:
-        InvalidArgument: which, and what to do.
+        InvalidArgument: the message names them, and the next step.
     """
     if count < 1:
         raise InvalidArgument(f"--virtual-ranks {count} is not valid; expected 1 or more")
@@ -47,10 +47,10 @@ class VirtualRanks:
         self._program = application.program
         self._types = {section.id: section.type for section in application.pef.sections}
         _check_pef(application.pef)
-        #: Buffers that sections write, and each replica's values since its last run.
+        #: Buffers that sections write → each replica's values after its last run.
         self._buffers = _written_buffers(application.pef)
         self._kept: list[dict[str, torch.Tensor]] = []
-        #: Outputs of the last forward, those of all replicas joined.
+        #: Outputs of the last forward, joined over all replicas.
         self.outputs: dict[str, torch.Tensor] = {}
 
     def run(
@@ -62,7 +62,7 @@ class VirtualRanks:
         Args:
             given: inputs of all replicas. names: outputs to keep in ``outputs``.
         Raises:
-            InvalidArgument: what is asked for needs all replicas' activations at one time, or makes replicas differ.
+            InvalidArgument: the run needs all replicas' activations at one time, or would make replicas differ.
         """
         each = tuple(number for number in sections if self._types[number] in _COMPUTES)
         rest = tuple(number for number in sections if self._types[number] in {SectionType.GRADNORM, SectionType.OPT})
@@ -118,7 +118,7 @@ class VirtualRanks:
     # -- buffers -----------------------------------------------------------------------------------------------------
 
     def _follow_program(self) -> None:
-        """Give all replicas what the program has written into buffers since the last run: all ranks would do so."""
+        """Copy the program's changes of buffers since the last run to all replicas, as all ranks would change them."""
         if not self._kept:
             values = {name: self._program.device_tensor(name).clone() for name in self._buffers}
             self._kept = [values] * self._batches.count
@@ -137,10 +137,11 @@ class VirtualRanks:
 
 
 def _check_pef(pef: Pef) -> None:
-    """Refuse a PEF whose replicas one process cannot keep apart.
+    """Refuse a PEF whose replicas cannot be separated in one process.
 
     Raises:
-        PefMismatch: it averages no gradients. InvalidArgument: values besides parameters go from step to step.
+        PefMismatch: it does not average gradients. InvalidArgument: it carries values other than parameters from
+            step to step.
     """
     types = {section.type for section in pef.sections}
     if SectionType.OPT in types and SectionType.REDUCE not in types:
@@ -162,7 +163,7 @@ def _written_buffers(pef: Pef) -> tuple[str, ...]:
 
 
 def _written(pef: Pef) -> set[str]:
-    """Return what forward and backward write and keep."""
+    """Return the symbols that forward and backward write and keep."""
     kept = {SymbolKind.BUFFER, SymbolKind.STATE, SymbolKind.PARAMETER}
     made = {name for section in pef.sections if section.type in _COMPUTES for name in section.outputs}
     return {name for name in made if pef.symbols[name].kind in kept}

@@ -1,1 +1,1 @@
-"""Tracing: a model's forward runs once on tensors without data, and the graph of it is recorded."""
+"""Tracing: run a model's forward once on tensors without data, and record its graph."""

@@ -1,8 +1,8 @@
 """Tensors that a program keeps from one trace and uses in the next.
 
-Programs cache what does not depend on a graph's inputs, such as the tables of rotary embeddings, and several graphs
-share it. While tracing, such a tensor holds no data, only the memory of how it was made: from parameters, buffers and
-constants. A later trace makes it in the same way again.
+Programs cache tensors that do not depend on a graph's inputs, such as the tables of rotary embeddings, and several
+graphs share it. In a trace such a tensor has no data, only its record: the operators that compute it from parameters,
+buffers and constants. A later trace repeats these operators.
 """
 
 from collections.abc import Collection, Mapping, MutableMapping
@@ -21,7 +21,7 @@ from sambaflow.tracing.torch_private import FakeTensor
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A graph input of a trace: its value, and the program's tensor behind it (``None`` for inputs)."""
+    """A graph input of a trace: its value, and the program's tensor for it (``None`` for inputs)."""
 
     value: Value
     tensor: torch.Tensor | None
@@ -34,12 +34,12 @@ class _Origin:
     sources: Mapping[fx.Node, Source]
 
 
-#: Tensor of an earlier trace that the program still holds → how it was made. Weak: forgotten with the tensor.
+#: Tensor of an earlier trace that the program still holds → its record. Weak: removed with the tensor.
 _origins: MutableMapping[Any, _Origin] = WeakIdKeyDictionary()
 
 
 def tracker_of_trace() -> Mapping[Any, Any]:
-    """Return the tensors of the trace that is going on, weakly, and their proxies."""
+    """Return the current trace's tensors, weakly, with their proxies."""
     mode = get_proxy_mode()
     if mode is None:
         raise TraceError("no trace is going on")
@@ -48,9 +48,9 @@ def tracker_of_trace() -> Mapping[Any, Any]:
 
 
 def remember_traced(graph: str, tracker: Mapping[Any, Any], sources: Mapping[fx.Node, Source]) -> None:
-    """Remember what is left of a trace: ``tracker`` maps its tensors to their proxies, weakly.
+    """Store the remaining tensors of a trace: ``tracker`` maps them to their proxies, weakly.
 
-    The program's own tensors are among them where an operator returned one as it was; they have values.
+    The program's own tensors, which have values, are among them if an operator returned one unchanged.
     """
     for tensor, made in list(tracker.items()):
         if isinstance(tensor, FakeTensor):
@@ -58,16 +58,15 @@ def remember_traced(graph: str, tracker: Mapping[Any, Any], sources: Mapping[fx.
 
 
 def origin_of(tensor: torch.Tensor) -> fx.Node | None:
-    """Return the node of an earlier trace that made ``tensor``, if the program kept it from there."""
+    """Return the node of an earlier trace that computed ``tensor``, if the program kept it."""
     origin = _origins.get(tensor)
     return None if origin is None else origin.node
 
 
 def graft_earlier(recorded: fx.GraphModule, sources: dict[fx.Node, Source]) -> None:
-    """Make tensors of earlier traces again, where the graph first uses them: as forward does without its cache.
+    """Insert the operators of tensors from earlier traces before their first use, as forward would without its cache.
 
-    Parameters and buffers that they are made of join ``sources``, in the order of the graph's placeholders; those that
-    the graph has already are shared.
+    Their parameters and buffers join ``sources``, in the order of the graph's placeholders; existing ones are shared.
 
     Raises:
         TraceError: such a tensor depends on an input of its graph.
@@ -112,7 +111,7 @@ def graft_earlier(recorded: fx.GraphModule, sources: dict[fx.Node, Source]) -> N
 
 
 def _ancestors(node: fx.Node, sources: Collection[fx.Node]) -> list[fx.Node]:
-    """Return ``node`` and all that it is made of, down to ``sources``, each after its own ancestors."""
+    """Return ``node`` and its ancestors down to ``sources``, each after its own ancestors."""
     found: dict[fx.Node, None] = {}
     pending = [node]
     while pending:

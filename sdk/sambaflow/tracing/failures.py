@@ -1,6 +1,6 @@
-"""Failures of a trace: other ways to record a forward, and the error to raise when none is left.
+"""Failures of a trace: alternative ways to record a forward, and the error if all fail.
 
-An error says what failed, in which module, and at which line of the program.
+The error names the failure, the module, and the program's line.
 """
 
 import importlib
@@ -21,13 +21,13 @@ from rdukit.errors import RdukitError, TraceError, UnsupportedOperator
 from rdukit_compiler import DATA_DEPENDENT
 from sambaflow.tracing.torch_private import DYNAMO
 
-#: How torch words it when a trace needs a tensor's value.
+#: Parts of torch's messages when a trace needs a tensor's value.
 _DATA_DEPENDENT: Final = (
     "DataDependent", "DynamicOutputShape", "_local_scalar_dense", "data-dependent", "Data-dependent",
     ".numpy() is not supported", ".tolist() is not supported", "FakeTensor.__format__",
 )  # fmt: skip
 
-#: Operators whose number of results depends on data; the group is the operator's name.
+#: torch's message for operators whose number of results depends on data; the group is the operator's name.
 _DYNAMIC_SHAPE: Final = re.compile(r"DynamicOutputShape\w*: (?:aten\.)?(\w+)")
 #: Such an operator → what to write instead.
 _INSTEAD: Final = {
@@ -46,21 +46,21 @@ _INSTEAD: Final = {
     ),
 }
 
-#: How torch words it when an operator cannot say the shape of what it makes; the group is the operator.
+#: torch's messages for operators that do not define their result's shape; the group is the operator.
 _SHAPELESS: Final = (
     re.compile(r"no fake impl registered for <CustomOpDef\((\S+)\)>"),
     re.compile(r"^UnsupportedOperatorException: (\S+)"),
     re.compile(r"[Oo]perator (\S+) .*(?:does not have|no) (?:a )?(?:fake|meta)"),
 )
 
-#: Folders whose frames are not the program's.
+#: Folders of code that is not the program's.
 _LIBRARIES: Final = (
     str(Path(__file__).parents[1]), *(str(Path(str(m.__file__)).parent) for m in (torch, rdukit, rdukit_compiler)),
 )  # fmt: skip
 
 
 def explain_failure(cause: Exception, model: str, running: Sequence[str]) -> RdukitError:
-    """Return the error to raise for what forward of ``model`` raised.
+    """Return the error to raise for an exception from forward of ``model``.
 
     Args:
         running: paths of the modules that ran, outermost first.
@@ -113,7 +113,7 @@ def explain_failure(cause: Exception, model: str, running: Sequence[str]) -> Rdu
 
 
 def _control_flow_of(trace: TracebackType | None) -> str | None:
-    """Return ``cond``, ``while_loop``, ``scan`` or ``map``, if that is what failed."""
+    """Return ``cond``, ``while_loop``, ``scan`` or ``map``, if one of them failed."""
     while trace is not None:
         file = Path(trace.tb_frame.f_code.co_filename)
         if file.parent.name == "_higher_order_ops" and file.stem in {"cond", "while_loop", "scan", "map"}:
@@ -123,7 +123,7 @@ def _control_flow_of(trace: TracebackType | None) -> str | None:
 
 
 def _line_of(trace: TracebackType | None) -> str:
-    """Return `` (model.py:12: …)`` of the innermost frame that is the program's."""
+    """Return `` (model.py:12: …)`` of the program's innermost frame."""
     found = ""
     while trace is not None:
         code = trace.tb_frame.f_code
@@ -137,10 +137,10 @@ def _line_of(trace: TracebackType | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way to record.
+    """A way to record a forward.
 
-    ``imports_all``: with all of torch's compilers imported. ``follows_gradients``: autograd follows forward, which
-    asks it for a gradient.
+    ``imports_all``: with all of torch's compilers imported. ``follows_gradients``: with autograd on, for a forward that
+    computes a gradient.
     """
 
     imports_all: bool = False
@@ -148,10 +148,10 @@ class Way:
 
 
 def record_some_way(record: Callable[[Way], fx.GraphModule]) -> fx.GraphModule:
-    """Record, by another way for as long as a failure asks for one.
+    """Record; after a failure, try other ways while there are any.
 
     Raises:
-        Whatever the first failure was that no other way mends.
+        The first failure that no other way avoids.
     """
     way = Way()
     while True:
@@ -170,7 +170,7 @@ def find_other_way(way: Way, cause: Exception) -> Way:
     """Return the way to try after ``cause``; the same one if there is none."""
     text = str(cause)
     if isinstance(cause, AttributeError) and text.startswith("module 'torch."):
-        return replace(way, imports_all=True)  # a rare operator takes for granted that somebody has imported it
+        return replace(way, imports_all=True)  # a rare operator assumes that it is imported
     if "does not require grad" in text:
         return replace(way, follows_gradients=True)
     return way

@@ -1,4 +1,4 @@
-"""Inputs of a traced graph: placeholders and constants of the record, and the program's tensors behind them."""
+"""Inputs of a traced graph: placeholders and constants of the record, and the program's tensors for them."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from sambaflow.tracing.earlier_traces import Source, graft_earlier
 from sambaflow.tracing.module_state import Grown
 from sambaflow.tracing.torch_private import FakeTensor
 
-#: How often buffers may grow until forward leaves them as they are.
+#: Maximum number of traces in which buffers grow.
 _GROWTHS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """The program's tensors that a trace has stand-ins for: inputs by name, parameters and buffers by path."""
+    """The program's tensors with stand-ins in a trace: inputs by name, parameters and buffers by path."""
 
     inputs: dict[str, SambaTensor]
     parameters: dict[str, nn.Parameter]
@@ -34,14 +34,14 @@ class Tensors:
         return len(self.inputs) + len(self.parameters)
 
     def in_order(self) -> list[SambaTensor | torch.Tensor]:
-        """Return all of them as the record's placeholders have them: inputs, parameters, buffers."""
+        """Return all tensors in the order of the record's placeholders: inputs, parameters, buffers."""
         return [*self.inputs.values(), *self.parameters.values(), *self.buffers.values()]
 
     def refuse_sparse(self) -> None:
         """Refuse tensors that are not dense.
 
         Raises:
-            TraceError: there is one.
+            TraceError: there is such a tensor or buffer.
         """
         named: dict[str, SambaTensor | torch.Tensor] = {**self.inputs, **self.parameters, **self.buffers}
         for name, tensor in named.items():
@@ -55,11 +55,11 @@ class Tensors:
 def find_sources(recorded: fx.GraphModule, name: str, model: nn.Module, tensors: Tensors) -> dict[fx.Node, Source]:
     """Return placeholders and constants of ``recorded``, in order, with their values in graph ``name`` and tensors.
 
-    Tensors that the program kept from earlier traces are made again in ``recorded``.
+    The operators of tensors that the program kept from earlier traces are inserted into ``recorded``.
 
     Raises:
         CompileError: two tensors have one symbol, or a parameter has none. TraceError: forward uses a tensor that
-            another graph's input or a function transformation made.
+            depends on another graph's input, or that a function transformation left behind.
     """
     from rdukit_compiler import is_of_transformation
 
@@ -70,7 +70,7 @@ def find_sources(recorded: fx.GraphModule, name: str, model: nn.Module, tensors:
     for node in recorded.graph.nodes:
         if node.op == "get_attr" and str(node.target) not in constants:
             tensor = getattr(recorded, str(node.target))
-            if isinstance(tensor, FakeTensor):  # a stand-in that was reached through .data: the compiler knows it
+            if isinstance(tensor, FakeTensor):  # a stand-in that was reached through .data: the compiler handles it
                 continue
             if is_of_transformation(tensor):
                 raise TraceError(f"forward of {name!r} uses a tensor that a torch.func transformation left behind")
@@ -83,13 +83,13 @@ def find_sources(recorded: fx.GraphModule, name: str, model: nn.Module, tensors:
 def grow_buffers(
     grown: Sequence[Grown], recorded: fx.GraphModule, sources: Mapping[fx.Node, Source], times: int
 ) -> dict[fx.Node, Source]:
-    """Let buffers grow as they did in a trace; returns them by the nodes that made their new values.
+    """Let buffers grow as in a trace; return the nodes that compute their new values → buffers.
 
     Args:
-        times: how often buffers grew before.
+        times: number of earlier traces in which buffers grew.
 
     Raises:
-        TraceError: a new value depends on inputs or parameters, or buffers grow with every call.
+        TraceError: a new value depends on inputs or parameters, or buffers grow at every call.
     """
     if times >= _GROWTHS:
         raise TraceError(
@@ -119,7 +119,7 @@ def check_grown(graph: ModelGraph, growths: Sequence[Collection[str]]) -> None:
     """Refuse a buffer that grew in an earlier call, by its symbol in ``growths``, and that the graph updates.
 
     Raises:
-        TraceError: there is one.
+        TraceError: there is such a tensor or buffer.
     """
     if counting := sorted(graph.updates.keys() & {symbol for grew in growths for symbol in grew}):
         raise TraceError(
@@ -167,5 +167,5 @@ def _list_values(
 
 
 def _dtype(tensor: "torch.Tensor | SambaTensor") -> Dtype:
-    # A graph that is captured refuses the dtypes that ``Dtype`` lacks.
+    # The capture of a graph refuses dtypes that ``Dtype`` lacks.
     return cast(Dtype, str(tensor.dtype).removeprefix("torch."))

@@ -1,7 +1,7 @@
 """Hooks in a traced model: hooks on gradients are recorded, hooks that cannot be recorded are refused.
 
-Forward hooks and forward pre-hooks run in the trace as on the host, and need nothing. Of ``saved_tensors_hooks`` only
-those that change nothing are accepted: the compiler decides what backward reads. Source: ours.
+Forward hooks and forward pre-hooks run in the trace as on the host. Of ``saved_tensors_hooks`` only those without
+effect are accepted: the compiler decides which tensors backward reads. Source: ours.
 """
 
 import contextlib
@@ -32,12 +32,13 @@ _register_post_accumulate = torch.Tensor.register_post_accumulate_grad_hook
 def recorded_hooks(
     model: nn.Module, parameters: Mapping[str, nn.Parameter], stand_ins: Mapping[int, torch.Tensor]
 ) -> Iterator[None]:
-    """Record hooks that forward registers, and those that the model has.
+    """Record hooks that forward registers, and hooks of the model.
 
     Args:
-        parameters: the model's own, by path. stand_ins: id of a parameter → the tensor that stands for it in the trace.
+        parameters: the model's own parameters, by path. stand_ins: id of a parameter → the tensor that stands for it in
+            the trace.
     Raises:
-        UnsupportedOperator: a hook of a kind that no static graph has.
+        UnsupportedOperator: a static graph cannot have this kind of hook.
     """
     _check(model, parameters)
     with replaced(
@@ -53,7 +54,7 @@ def recorded_hooks(
             for hook in (parameter._backward_hooks or {}).values():
                 hook_tensor(stand_ins[id(parameter)], _plain(hook))
         with warnings.catch_warnings():
-            # Said of results that are no torch tensors; those of a trace are hooked all the same.
+            # torch warns of results that are not torch tensors; values of a trace are hooked nevertheless.
             warnings.filterwarnings("ignore", message="For backward hooks to be called")
             yield
 
@@ -79,7 +80,7 @@ class _ModuleHooks(ModuleHooks):
 
 
 def _plain(hook: Any) -> Any:
-    """Return ``hook``, with torch tensors for the SambaTensors that it may return."""
+    """Wrap ``hook``: convert returned SambaTensors to torch tensors."""
 
     @functools.wraps(hook)
     def call(*args: Any) -> Any:
@@ -128,13 +129,13 @@ def _refuse(text: str) -> NoReturn:
 
 
 def enter_hooks(hooks: Any) -> None:
-    """Stand in for ``saved_tensors_hooks.__enter__`` during a trace: hooks that change nothing do nothing.
+    """Stand in for ``saved_tensors_hooks.__enter__`` during a trace: ignore hooks that change nothing.
 
     Raises:
-        UnsupportedOperator: they may change what backward reads.
+        UnsupportedOperator: they may change tensors that backward reads.
     """
     is_torchs = type(hooks) is not saved_tensors_hooks and type(hooks).__module__.startswith("torch.")
-    # torch's own give back what they got: save_on_cpu, activation checkpointing.
+    # torch's own hooks return equal tensors: save_on_cpu, activation checkpointing.
     if is_torchs or all(map(_is_identity, (hooks.pack_hook, hooks.unpack_hook))):
         return
     names = " and ".join(repr(getattr(h, "__qualname__", str(h))) for h in (hooks.pack_hook, hooks.unpack_hook))
@@ -149,7 +150,7 @@ def leave_hooks(hooks: Any, *raised: Any) -> None:
 
 
 def _is_identity(hook: Callable[[Any], Any]) -> bool:
-    """Return whether a function takes one way only, and that gives its argument back."""
+    """Return whether a function has no branches and returns its argument."""
     if not isinstance(hook, FunctionType) or any(i.opcode in {*dis.hasjrel, *dis.hasjabs} for i in dis.Bytecode(hook)):
         return False
     with unset_fake_temporarily(), disable_proxy_modes_tracing():

@@ -1,15 +1,15 @@
-"""State that forward changes in a module: buffers by assignment are carried, other state must not change the graph.
+"""State that forward changes in a module: assigned buffers become part of the graph, other state must not change it.
 
-A graph is traced once and run many times, so what one call of forward leaves for the next has to be in the graph. A
-buffer that forward assigns becomes a buffer that the graph updates. One that gets another shape, such as a table that
-grows with the first long input, grows before the trace, as it does in a program's first call. Anything else that
-changes, such as a Python number, is found by comparing the module before and after: then forward is traced a second
-time, and must give the same graph.
+A graph is traced once and run many times, so state that one call of forward leaves for the next must be in the graph. A
+buffer that forward assigns becomes a buffer that the graph updates. A buffer that gets another shape, such as a table
+that grows with the first long input, grows before the trace, as in a program's first call. Anything else that changes,
+such as a Python number, is found by comparing the module before and after. Then forward is traced a second time, and
+must give the same graph.
 
-Forward may look at the values of buffers that it never changes, if they are integers or masks. Audio codecs keep the
+Forward may read the values of buffers that it never changes, if they are integers or masks. Audio codecs keep the
 padding of a convolution in such buffers. Those that are not part of a checkpoint (``persistent=False``) are computed
-from a module's settings, so the device has the values that the trace has seen. A checkpoint may change the others, such
-as the mask of a pruned layer: each run checks them.
+from a module's settings, so the device has the trace's values. A checkpoint may change the others, such as the mask of
+a pruned layer: each run checks them.
 """
 
 import functools
@@ -33,12 +33,12 @@ from sambaflow.tracing.earlier_traces import Source
 from sambaflow.tracing.program_state import Cell, Names, is_library, reachable_places
 from sambaflow.tracing.torch_private import FakeTensor
 
-#: Attributes of a module that are torch's bookkeeping, and change while it is traced.
+#: Attributes of a module that torch uses internally, and that change during a trace.
 _TORCHS: Final = ("_forward_", "_backward_", "_state_dict_", "_load_state_dict_", "_is_full_backward_hook")
 _PLAIN: Final = (type(None), bool, int, float, complex, str, bytes, np.generic)
-#: Objects that are no state, or that are looked at elsewhere.
+#: Types of objects that are not state, or that are checked elsewhere.
 _OPAQUE: Final = (nn.Module, torch.Tensor, SambaTensor, type, ModuleType, logging.Logger, FunctionType, MethodType)
-#: How far lists, dicts and objects are followed.
+#: Maximum depth to which lists, dicts and objects are followed.
 _DEPTH: Final = 4
 #: Containers of more items are not followed: tables, not state.
 _MAX_ITEMS: Final = 4096
@@ -49,19 +49,20 @@ _MAX_CONSTANT_BYTES: Final = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """A parameter's or buffer's place in a module while stand-ins are there."""
+    """A parameter's or buffer's place in a module while a stand-in replaces it."""
 
     table: MutableMapping[str, torch.Tensor | None]
     key: str
     original: torch.Tensor
     stand_in: torch.Tensor
-    #: Of the stand-in's memory, before forward runs.
+    #: Version of the stand-in's memory before forward runs.
     memory: int
     path: str
 
 
 def assigned_buffers(places: Sequence[Replaced]) -> tuple[list[tuple[torch.Tensor, torch.Tensor]], list["Grown"]]:
-    """Return buffers that forward assigned, as (the program's buffer, its new value in the trace), and those that grew.
+    """Return buffers that forward assigned, as (the program's buffer, its new value in the trace), and the buffers that
+    grew.
 
     Raises:
         TraceError: forward assigned a parameter, removed a buffer, or assigned only one of two names.
@@ -107,13 +108,13 @@ class Grown:
     value: torch.Tensor
 
     def keep(self, node: fx.Node, known: Mapping[fx.Node, torch.Tensor]) -> torch.Tensor:
-        """Give the module the value that ``node`` computes of ``known``: the buffers, whose values the host has.
+        """Set the buffer to the value that ``node`` computes from ``known``, buffers whose values the host has.
 
         Returns:
             The value.
 
         Raises:
-            TraceError: it depends on inputs or parameters.
+            TraceError: the value depends on inputs or parameters.
         """
         now = f"{self.value.dtype} {list(self.value.shape)}"
         if self.place.original.is_meta:
@@ -130,11 +131,11 @@ class Grown:
 
 
 class _UnknownValue(Exception):
-    """A value depends on what the host does not know while it traces."""
+    """A value depends on tensors that the host does not know during a trace."""
 
 
 def _computed(node: fx.Node, known: Mapping[fx.Node, torch.Tensor]) -> torch.Tensor:
-    """Compute a node of a recorded graph, and what it needs, on the host."""
+    """Compute a node of a recorded graph, and its ancestors, on the host."""
     needed: dict[fx.Node, None] = {}
     todo = [node]
     while todo:
@@ -169,7 +170,7 @@ def _changed_form(place: Replaced, now: str) -> str:
 
 
 def memory_of(tensor: torch.Tensor) -> int:
-    """Return what tells a tensor's memory from others'."""
+    """Return a key that identifies a tensor's memory."""
     return int(tensor.untyped_storage()._cdata)
 
 
@@ -177,7 +178,7 @@ class ModuleState:
     """State of modules and their code at one moment: attributes, globals, and the contents of their containers."""
 
     def __init__(self, model: nn.Module) -> None:
-        #: Path, container, and a shallow copy of what was in it.
+        #: Path, container, and a shallow copy of its contents.
         self._kept: list[tuple[str, Any, Any]] = []
         seen: set[int] = set()
         for path, module in model.named_modules():
@@ -186,7 +187,7 @@ class ModuleState:
             self._keep(path, place, seen, _DEPTH)
 
     def changed(self, ignored: Collection[str] = ()) -> list[str]:
-        """Return the paths of what is another value now, in the order of the modules.
+        """Return the paths of changed values, in the order of the modules.
 
         Args:
             ignored: attributes of modules that do not count, such as ``training``.
@@ -200,11 +201,13 @@ class ModuleState:
         return found
 
     def containers(self) -> list[Any]:
-        """Return what holds the values: modules, lists, dicts, objects, arrays, ``Names`` and ``Cell``; no tables."""
+        """Return the containers of the values: modules, lists, dicts, objects, arrays, ``Names`` and ``Cell``, but not
+        tables.
+        """
         return [container for _, container, former in self._kept if len(former) <= _MAX_ITEMS]
 
     def restore(self) -> None:
-        """Put everything back."""
+        """Restore all contents."""
         for _, container, former in self._kept:
             if not _differences(_contents(container), former):
                 continue
@@ -250,7 +253,7 @@ def check_repeats(first: "Traced", second: "Traced", changed: Sequence[str]) -> 
     """Check that forward gives the same graph when it is called again.
 
     Raises:
-        TraceError: it does not; names what forward changed.
+        TraceError: the graphs differ; the message names the state that forward changed.
     """
     if _describe(*first) != _describe(*second):
         raise TraceError(state_refusal(changed, "the graph changes with it"))
@@ -265,7 +268,7 @@ def state_refusal(changed: Sequence[str], why: str) -> str:
     )
 
 
-#: A graph, and the program's tensors behind its parameters, buffers and constants.
+#: A graph, and the program's tensors for its parameters, buffers and constants.
 Traced = tuple[ModelGraph, Mapping[str, torch.Tensor]]
 
 
@@ -280,7 +283,9 @@ def _contents(container: Any) -> Any:
 
 
 def _is_collection(value: Any) -> bool:
-    """Return whether it is a list, set, deque or dict that is read as such: some of libraries make what is asked."""
+    """Return whether the value is a plain list, set, deque or dict: some classes of libraries create items on
+    access.
+    """
     if isinstance(value, dict):
         kind = type(value)
         return kind.__getitem__ is dict.__getitem__ and kind.__iter__ in {dict.__iter__, OrderedDict.__iter__}
@@ -294,7 +299,7 @@ def slots_of(value: Any) -> list[str]:
 
 
 def _containers_in(value: Any) -> list[Any]:
-    """Return ``value`` if it is a container, or else those in a tuple, and those that a method or partial has."""
+    """Return ``value`` if it is a container, otherwise the containers in a tuple, a method or a partial."""
     match value:
         case tuple():
             return [inner for item in value for inner in _containers_in(item)]
@@ -342,7 +347,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def _describe(graph: ModelGraph, state: Mapping[str, torch.Tensor]) -> object:
-    """Return what a graph computes, whatever its values are called and in which order they are made."""
+    """Describe a graph's computation, independently of its values' names and order."""
     digests: dict[str, str] = {}
     for value in graph.values.values():
         if value.kind is not ValueKind.OPERATOR:
@@ -366,7 +371,7 @@ def _digest_of_input(name: str, graph: ModelGraph, state: Mapping[str, torch.Ten
 
 
 def fixed_buffers(model: nn.Module, buffers: Mapping[str, torch.Tensor], first: int) -> dict[int, torch.Tensor]:
-    """Return those of ``buffers`` that no checkpoint changes, by their position among a trace's values.
+    """Return the ``buffers`` that checkpoints do not change, by their position among a trace's values.
 
     Args:
         first: the position of the first buffer.
@@ -376,13 +381,13 @@ def fixed_buffers(model: nn.Module, buffers: Mapping[str, torch.Tensor], first: 
 
 
 def temporary_numbers(model: nn.Module) -> list[torch.Tensor]:
-    """Return the buffers of whole numbers that no checkpoint changes, whose values a trace may have looked at."""
+    """Return the integer buffers that checkpoints do not change, whose values a trace may have read."""
     temporary = _temporary(model)
     return [b for path, b in model.named_buffers() if path in temporary and _is_whole(b)]
 
 
 def checked_buffers(model: nn.Module, buffers: Mapping[str, torch.Tensor], first: int) -> dict[int, torch.Tensor]:
-    """Return those that a checkpoint may change: what forward does by their values holds for these values."""
+    """Return the integer buffers that a checkpoint may change: the trace is only valid for their present values."""
     temporary = _temporary(model)
     return {
         place: b for place, (path, b) in enumerate(buffers.items(), first) if path not in temporary and _is_whole(b)
@@ -392,10 +397,10 @@ def checked_buffers(model: nn.Module, buffers: Mapping[str, torch.Tensor], first
 def unsaved_state(
     model: nn.Module, state: Mapping[str, torch.Tensor], constants: Mapping[str, str]
 ) -> dict[str, str]:  # fmt: skip
-    """Return the symbols whose values are in no checkpoint and not zero, with what the module calls them.
+    """Return the symbols with nonzero values that checkpoints lack, with their names in the module.
 
     Args:
-        constants: symbols of tensors that forward used and that are neither parameters nor buffers, by attribute.
+        constants: attribute → symbol of a tensor that forward used, other than parameters and buffers.
     """
     buffers = dict(model.named_buffers())
     temporary = {id(buffers[path]): path for path in _temporary(model) if path in buffers}
@@ -411,7 +416,7 @@ def unsaved_state(
 
 
 def _temporary(model: nn.Module) -> set[str]:
-    """Return the paths of buffers that are no part of a checkpoint."""
+    """Return the paths of buffers that are not part of a checkpoint."""
     return {
         f"{path}.{name}" if path else name
         for path, module in model.named_modules()
@@ -420,15 +425,15 @@ def _temporary(model: nn.Module) -> set[str]:
 
 
 def _is_whole(buffer: torch.Tensor) -> bool:
-    """Return whether it has whole numbers, or is a mask, and has its values."""
+    """Return whether the tensor holds integers or a mask, and has values."""
     return not (buffer.is_floating_point() or buffer.is_complex() or buffer.is_meta)
 
 
 def check_fixed(recorded: fx.Graph, sources: Mapping[fx.Node, Source], graph: ModelGraph) -> None:
-    """Check that no buffer whose value forward looked at is one that the graph changes.
+    """Check that the graph does not change a buffer whose value forward has read.
 
     Raises:
-        TraceError: one is.
+        TraceError: it changes one.
     """
     for node, source in sources.items():
         if READ_META in node.meta and source.value.name in graph.updates:
@@ -439,10 +444,10 @@ def check_fixed(recorded: fx.Graph, sources: Mapping[fx.Node, Source], graph: Mo
 
 
 def check_overwritten(graph: ModelGraph, state: Mapping[str, torch.Tensor]) -> None:
-    """Check that no tensor outside of parameters and buffers is overwritten in part.
+    """Check that forward does not partly overwrite a tensor other than a parameter or buffer.
 
     Raises:
-        TraceError: one is: what forward wrote and what it reads are different tensors of the trace.
+        TraceError: it does: in the trace, the written and the read tensor would differ.
     """
     changed = [name for name in graph.updates if "__constant__" in name]
     if not changed:

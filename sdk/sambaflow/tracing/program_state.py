@@ -16,23 +16,23 @@ from torch import nn
 #: Packages whose functions keep no state of a program's.
 _LIBRARIES: Final = frozenset({"torch", "sambaflow", "numpy", "torchvision"}) | sys.stdlib_module_names
 _OURS: Final = "rdukit"
-#: Instructions that read or write a global.
+#: Bytecode instructions that read or write a global.
 _OF_GLOBALS: Final = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
 
 
 class Place(Protocol):
-    """Named values that code outside of a model's instances reads and writes."""
+    """Named values outside of a model's instances, which code reads and writes."""
 
     def read(self) -> dict[str, Any]:
-        """Return name → value, without those that are not there."""
+        """Return name → value for the existing names."""
 
     def write(self, values: dict[str, Any]) -> None:
-        """Give each name its value; those without one go."""
+        """Set each name to its value; delete names without a value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Names in a Python module, a class or a function: those that code looks up, or all but what Python puts there."""
+    """Names in a Python module, a class or a function: those that code looks up, or all except Python's own."""
 
     owner: ModuleType | type | FunctionType
     names: set[str] | None = None
@@ -68,7 +68,7 @@ class Cell:
 
 
 def reachable_places(model: nn.Module) -> list[tuple[str, Place]]:
-    """Return places outside of ``model`` where the code of its modules may keep something, each with its name."""
+    """Return places outside of ``model`` where the code of its modules may keep state, each with its name."""
     walk = _Walk()
     for module in model.modules():
         walk.follow(type(module))
@@ -84,17 +84,17 @@ class _Walk:
     def __init__(self) -> None:
         self.places: list[tuple[str, Place]] = []
         self._seen: set[int] = set()
-        #: Python module → the names in it that code looks up.
+        #: Python module → its names that code looks up.
         self._globals: dict[str, set[str]] = {}
         self._classes: set[int] = set()
-        #: Names that code uses, and members of classes that none has used so far.
+        #: Names that code uses, and members of classes that have not been used so far.
         self._used = {"forward"}
         self._unused: dict[str, list[Any]] = {}
-        #: Kept, so that ids stay theirs.
+        #: References, so that ids are not reused.
         self._held: list[Any] = []
 
     def follow(self, value: Any) -> None:
-        """Look for places that ``value`` leads to: a class, function or method, or an object of a class."""
+        """Find places that are reachable from ``value``: a class, function or method, or an object of a class."""
         pending = [value]
         while pending:
             current = pending.pop()
@@ -136,7 +136,7 @@ class _Walk:
             for name, value in vars(base).items():
                 if not _is_code(value):
                     continue
-                if name in self._used or name.startswith("__"):  # those Python calls without a name
+                if name in self._used or name.startswith("__"):  # methods that Python calls implicitly
                     found.append(value)
                 else:
                     self._unused.setdefault(name, []).append(value)
@@ -144,7 +144,7 @@ class _Walk:
 
     def _of_function(self, function: FunctionType) -> list[Any]:
         if is_library(function.__module__ or ""):
-            # What decorates a program's function, such as torch.no_grad().
+            # A decorator of a program's function, such as torch.no_grad().
             return [cell.cell_contents for cell in function.__closure__ or () if _has_function(cell)]
         found: list[Any] = []
         used = _names_in(function.__code__)
@@ -183,7 +183,7 @@ class _Walk:
 
 
 def is_library(module: str) -> bool:
-    """Return whether a Python module of this name is no part of a program."""
+    """Return whether a Python module of this name belongs to a library, not to the program."""
     package = module.partition(".")[0]
     return package in _LIBRARIES or package.startswith(_OURS)
 
@@ -206,7 +206,7 @@ def _has_function(cell: CellType) -> bool:
 
 @functools.cache
 def _globals_in(code: CodeType) -> tuple[str, ...]:
-    """Return the globals that the code, and code inside of it, reads or writes; attributes are none."""
+    """Return the globals that the code and nested code read or write, without attributes."""
     found = dict.fromkeys(str(each.argval) for each in dis.get_instructions(code) if each.opname in _OF_GLOBALS)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -215,7 +215,7 @@ def _globals_in(code: CodeType) -> tuple[str, ...]:
 
 
 def _names_in(code: CodeType) -> tuple[str, ...]:
-    """Return names that the code, and code inside of it, looks up: globals and attributes, also by ``getattr``."""
+    """Return names that the code and nested code look up: globals and attributes, also by ``getattr``."""
     found = dict.fromkeys(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

@@ -1,7 +1,7 @@
-"""torch's ``associative_scan`` inside forward: while a model is traced it takes SambaTensors.
+"""torch's ``associative_scan`` inside forward: during a trace it accepts SambaTensors.
 
-It is a Python function, not an operator, that insists on torch's own tensors. Here it is taken apart into calls of the
-program's function: as many as the logarithm of the length where the function treats positions alike, else one a step.
+It is a Python function, not an operator, and accepts only torch's own tensors. Here it becomes calls of the program's
+function: logarithmically many in the length if the function treats positions alike, otherwise one for each step.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from rdukit.errors import TraceError
 from sambaflow.samba.sambatensor import SambaTensor, unwrap
 from sambaflow.tracing.torch_private import ASSOCIATIVE_SCAN, unset_fake_temporarily
 
-#: Positions on which a function is tried.
+#: Number of positions in the test of a function.
 _TRIED: Final = 3
 
 #: (leaves of the earlier part, leaves of the later part) → leaves.
@@ -25,7 +25,7 @@ Combine = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], list[torch.
 
 @contextlib.contextmanager
 def traced_scans() -> Iterator[None]:
-    """Let programs find this module's scan under torch's name."""
+    """Replace torch's scan by this module's."""
     module: Any = importlib.import_module(ASSOCIATIVE_SCAN)
     package: Any = importlib.import_module(ASSOCIATIVE_SCAN.rpartition(".")[0])
     scan = module.associative_scan
@@ -45,7 +45,7 @@ def associative_scan(
     """Scan as torch does, which promises only that ``combine_fn`` is associative: the order of calls may differ.
 
     Args:
-        combine_mode: a promise about ``combine_fn`` for GPUs; without meaning here.
+        combine_mode: a property of ``combine_fn`` for GPUs, without meaning here.
     Raises:
         TraceError: ``xs`` holds no tensors with a dimension ``dim`` of one length.
     """
@@ -72,9 +72,9 @@ def _flat(combine_fn: Callable[[Any, Any], Any], spec: TreeSpec) -> Combine:
 
 
 def _treats_positions_alike(combine: Combine, leaves: Sequence[torch.Tensor]) -> bool:
-    """Return whether the function of several positions at once is the function of each: tried on real numbers.
+    """Test on real numbers whether the function of several positions equals the function of each.
 
-    A function that uses the program's tensors cannot be tried.
+    The test is not possible for a function that uses the program's tensors.
     """
     from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
@@ -96,7 +96,7 @@ def _treats_positions_alike(combine: Combine, leaves: Sequence[torch.Tensor]) ->
 
 
 def _in_halves(combine: Combine, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Combine pairs of neighbours first, then scan these, then combine what lies between."""
+    """Combine pairs of neighbours, scan the pairs, then combine the positions between them."""
     length = leaves[0].shape[0]
     if length < 2:
         return list(leaves)

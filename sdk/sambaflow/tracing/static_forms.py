@@ -1,10 +1,10 @@
-"""Forms of torch's own modules and functions that a static graph can have, in place while a model is traced.
+"""Forms of torch's own modules and functions for static graphs, active while a model is traced.
 
-Some forwards of torch look at values, write where a graph cannot, seed a generator, or need matrix decompositions,
-which the device does not have. The forms here compute the same. On the host nothing changes.
+Some forwards of torch read values, make writes that a graph cannot have, seed a generator, or need matrix
+decompositions, which the device lacks. The forms here compute the same. The host's functions do not change.
 
-Maps onto orthogonal matrices take as many steps as any value needs and switch off the surplus, where torch chooses its
-steps by the values. What would need more is NaN, never a wrong number. Source: ours.
+Maps onto orthogonal matrices run the maximum number of steps and disable surplus ones, where torch chooses the number
+by the values. Values that would need more steps give NaN, never a wrong number. Source: ours.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ _deepcopy = torch.Tensor.__deepcopy__
 
 @contextlib.contextmanager
 def static_forms(model: nn.Module) -> Iterator[None]:
-    """Put the forms of this file in place, and leave the weights that hooks of ``model`` compute as they were."""
+    """Activate the forms of this file; at the end, restore the weights that hooks of ``model`` computed."""
     computed = [
         (module.__dict__, hook.name, module.__dict__[hook.name])
         for module in model.modules()
@@ -63,10 +63,10 @@ def static_forms(model: nn.Module) -> Iterator[None]:
             (_Orthogonal, "forward", _forward_of_orthogonal),
             (torch.Tensor, "__deepcopy__", _deepcopied),
             *((torch, name, _of_torch_tensors(getattr(torch, name))) for name in ("as_tensor", "asarray", "tensor")),
-            (Distribution, "_validate_args", False),  # looks at values; torch.compile leaves it out as well
+            (Distribution, "_validate_args", False),  # it reads values; torch.compile also omits it
         ),
     ):
-        if _is_imported(DYNAMO):  # what torch.compile has wrapped is traced as it was written
+        if _is_imported(DYNAMO):  # functions wrapped by torch.compile are traced unwrapped
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         for attributes, name, value in computed:
             stack.callback(attributes.__setitem__, name, value)
@@ -74,12 +74,12 @@ def static_forms(model: nn.Module) -> Iterator[None]:
 
 
 def _is_imported(name: str) -> bool:
-    """Return whether the module itself is, and not only something in its place."""
+    """Return whether the module itself is imported, and not only a stand-in."""
     return getattr(sys.modules.get(name), "__file__", None) is not None
 
 
 def _deepcopied(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
-    """Return a copy that autograd does not follow back, as torch's; of a traced tensor, by an operator."""
+    """Return a detached copy, as torch does; for a traced tensor, by an operator."""
     if not isinstance(tensor, FakeTensor):
         copied: torch.Tensor = _deepcopy(tensor, memo)  # type: ignore[no-untyped-call]
         return copied
@@ -90,7 +90,7 @@ def _deepcopied(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
 
 
 def _of_torch_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a form of ``torch.as_tensor`` and its like, which would take a SambaTensor by its empty memory."""
+    """Return a form of ``torch.as_tensor`` and similar functions, which would read a SambaTensor's empty memory."""
 
     def form(data: Any, *args: Any, **kwargs: Any) -> Any:
         return function(unwrap(data), *args, **kwargs)
@@ -128,7 +128,7 @@ def _normalized(
 
 
 def _forward_of_orthogonal(module: Any, x: torch.Tensor) -> Any:
-    """Run it with torch's decompositions as products."""
+    """Run the parametrization with products in place of torch's decompositions."""
     with replaced(
         (torch, "matrix_exp", matrix_exp),
         (torch.linalg, "solve", solve_near_identity),
@@ -156,7 +156,7 @@ def matrix_exp(a: torch.Tensor) -> torch.Tensor:
 def solve_near_identity(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Compute ``torch.linalg.solve(a, b)`` by Newton's iteration for the inverse of a well conditioned [..., N, N].
 
-    The last step alone is differentiated: its gradient is the inverse's own.
+    Only the last step is differentiated: its gradient is that of the inverse.
     """
     x = _wide(a)
     identity = torch.eye(x.shape[-1], dtype=x.dtype)
@@ -189,16 +189,16 @@ def _square(x: torch.Tensor) -> torch.Tensor:
 
 
 def _wide(x: torch.Tensor) -> torch.Tensor:
-    """Convert to float32 whatever the device computes in, unless it is wider: rounding would add up over the steps."""
+    """Convert to float32, unless the dtype is wider: rounding errors would add up over the steps."""
     return x if x.dtype == torch.float64 else x.to(torch.float32)
 
 
 @contextlib.contextmanager
 def device_randomness(model: str) -> Iterator[None]:
-    """Refuse that forward of ``model`` seeds torch, and warn where it draws from a generator of the host.
+    """Refuse a forward of ``model`` that seeds torch, and warn if it draws from a generator of the host.
 
     Raises:
-        UnsupportedOperator: forward seeds: a run would not, and go on with other numbers than eager torch.
+        UnsupportedOperator: forward seeds: a run would not, and would use other random numbers than eager torch.
     """
     before = _host_states()
     with replaced(*((owner, name, _refusing(name)) for owner in (torch, torch.random) for name in _SEEDS)):
@@ -221,7 +221,7 @@ def _host_states() -> dict[str, Any]:
 
 
 def _as_imported(state: Any) -> Any:
-    """Return numpy's ``state`` with the position of a generator that has drawn nothing: its import chose the seed."""
+    """Return numpy's ``state`` with the position of an unused generator: its import chose the seed."""
     return *state[:2], *sys.modules["numpy.random"].RandomState().get_state()[2:]
 
 

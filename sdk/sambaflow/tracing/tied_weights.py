@@ -1,7 +1,7 @@
-"""Tied weights: one parameter in several places, which a compile without values and a run with them see alike.
+"""Tied weights: one parameter in several places, treated alike by a compile without values and a run with them.
 
 A tie is one ``nn.Parameter`` in several places: ``head.weight = embedding.weight``. Two parameters over one memory are
-no tie for a device, which holds each of them apart.
+not tied on a device, which holds each separately.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from sambaflow.samba.nn.parameter import convert_parameter_
 
 
 def tied_places(model: nn.Module) -> dict[str, str]:
-    """Return a converted model's places that hold another place's parameter: path → the symbol of its own."""
+    """Return a converted model's places with another place's parameter: path → the place's own symbol."""
     symbols = symbols_of(model)
     first: dict[int, str] = {}
     places: dict[str, str] = {}
@@ -30,12 +30,12 @@ def tied_places(model: nn.Module) -> dict[str, str]:
 
 
 def compiled_apart(model: nn.Module, path: str) -> dict[str, str]:
-    """Return the places that ``model`` ties and the inference PEF at ``path`` has parameters of their own for.
+    """Return the places that ``model`` ties, but that have separate parameters in the inference PEF at ``path``.
 
-    Both may then get the one value. A PEF that trains would change each of them by its own gradient only.
+    Both parameters may then get the same value. A training PEF would change each only by its own gradient.
 
     Returns:
-        Paths of modules' parameters → symbols of the PEF; none of a PEF that cannot be read, which loading reports.
+        Paths of modules' parameters → symbols of the PEF; empty for an unreadable PEF, which loading reports.
     """
     places = tied_places(model)
     if not places:
@@ -49,7 +49,7 @@ def compiled_apart(model: nn.Module, path: str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def untied(model: nn.Module, places: Mapping[str, str]) -> Iterator[dict[str, nn.Parameter]]:
-    """Let ``places`` have parameters of their own inside, over the tied ones' memory.
+    """Give ``places`` separate parameters inside the block, over the tied ones' memory.
 
     Args:
         places: path of a parameter → the symbol that it gets.
@@ -70,7 +70,7 @@ def untied(model: nn.Module, places: Mapping[str, str]) -> Iterator[dict[str, nn
 
 
 def tied_elsewhere(model: nn.Module, compiled: Collection[str]) -> str:
-    """Return the hint for a PEF that has a parameter of its own for what ``model`` ties; empty if it has none.
+    """Return the hint for a PEF with a separate parameter for a place that ``model`` ties; empty without one.
 
     Args:
         compiled: symbols of the PEF's parameters.
@@ -88,13 +88,13 @@ def tied_elsewhere(model: nn.Module, compiled: Collection[str]) -> str:
 
 
 def check_apart(state: Mapping[str, torch.Tensor], trained: Collection[str]) -> None:
-    """Check that no memory of a trained parameter has another name: the device would keep two values of it.
+    """Check that trained parameters do not share memory with other names, for which the device would keep two values.
 
     Args:
         state: parameters, buffers and constants by symbol.
-        trained: symbols of those that an optimizer changes.
+        trained: symbols of the parameters that an optimizer changes.
     Raises:
-        TraceError: a part of a trained parameter's memory belongs to something else, too.
+        TraceError: another tensor uses a part of a trained parameter's memory.
     """
     for sharing in _by_memory(state):
         for name in sharing:
@@ -106,7 +106,7 @@ def check_apart(state: Mapping[str, torch.Tensor], trained: Collection[str]) -> 
 
 
 def _by_memory(state: Mapping[str, torch.Tensor]) -> Iterator[dict[str, torch.Tensor]]:
-    """Yield tensors over one memory, where there are several."""
+    """Yield groups of several tensors over one memory."""
     found: dict[int, dict[str, torch.Tensor]] = {}
     for name, tensor in state.items():
         if tensor.layout is torch.strided and tensor.numel():
@@ -115,7 +115,7 @@ def _by_memory(state: Mapping[str, torch.Tensor]) -> Iterator[dict[str, torch.Te
 
 
 def _find_overlap(name: str, sharing: Mapping[str, torch.Tensor]) -> str | None:
-    """Return another tensor that has an element of ``name``'s memory."""
+    """Return another tensor that shares an element with ``name``."""
     tensor = sharing[name]
     memory = torch.zeros(tensor.untyped_storage().nbytes(), dtype=torch.bool)
     _bytes_of(tensor, memory).fill_(True)
@@ -123,7 +123,7 @@ def _find_overlap(name: str, sharing: Mapping[str, torch.Tensor]) -> str | None:
 
 
 def _bytes_of(tensor: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
-    """Return the part of ``memory``, one element for each byte, that is the tensor's; repeats are there once."""
+    """Return the tensor's part of ``memory``, which has an element for each byte; repeated bytes appear once."""
     size = tensor.element_size()
     shape = [n if stride else 1 for n, stride in zip(tensor.shape, tensor.stride(), strict=True)]
     return memory.as_strided(

@@ -1,7 +1,7 @@
 """Tracing: run a model's forward once on tensors without data, and record the graph.
 
-Forward gets torch tensors, so that it takes the way that it takes on the host; parameters are replaced by stand-ins of
-the same shape and dtype, so tracing touches no weight.
+Forward gets torch tensors, so it takes the same branches as on the host. Stand-ins of the same shape and dtype replace
+parameters, so tracing does not change weights.
 """
 
 import contextlib
@@ -50,16 +50,16 @@ _QUANTIZED: Final = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")
 
 @dataclass(slots=True)
 class TracedModel:
-    """A traced model: its graph, and the program's objects that its names stand for."""
+    """A traced model: its graph, and the program's objects for its names."""
 
     graph: ModelGraph
     outputs: tuple[SambaTensor, ...]
     inputs: dict[str, SambaTensor]
     #: Parameters and buffers of the model, and constants that forward used, by symbol name.
     state: dict[str, torch.Tensor] = field(default_factory=dict)
-    #: Those that are in no checkpoint and not zero, by symbol name, with their names in the module.
+    #: Symbols with nonzero values that checkpoints lack → their names in the module.
     unsaved: dict[str, str] = field(default_factory=dict)
-    #: Places that the model ties and the graph has parameters of their own for: path → symbol.
+    #: Places that the model ties, but that have separate parameters in the graph: path → symbol.
     apart: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -70,8 +70,8 @@ def trace_model(
     """Trace ``model`` on named ``inputs``: one SambaTensor, or tuples, lists and dicts of them.
 
     Args:
-        exposed: auxiliary tensors that an earlier trace exposes; the program kept them, and they are not exposed again.
-        apart: places that the model ties and that get parameters of their own in the graph, by path → symbol.
+        exposed: auxiliary tensors of an earlier trace that the program kept; they are not exposed again.
+        apart: places that the model ties, and that get separate parameters in the graph: path → symbol.
     Raises:
         TraceError: an input has no name or two share one, or forward does what a static graph cannot.
         UnsupportedOperator: forward uses something that cannot be compiled.
@@ -96,14 +96,16 @@ def _trace_again_if_changed(model: nn.Module, inputs: Any, name: str, exposed: C
         finally:
             after.restore()
         check_repeats((traced.graph, traced.state), (again.graph, again.state), changed)
-        return again  # what later traces give: the first may make what forward keeps, such as tables
+        return again  # the graph of later traces: the first may create tensors that forward keeps, such as tables
     return traced
 
 
 def _trace(
     model: nn.Module, inputs: Any, name: str, exposed: Collection[str], growths: Sequence[Collection[str]] = ()
 ) -> TracedModel:  # fmt: skip
-    """Trace one call of forward, again where buffers grow in it; ``growths``: symbols of those that grew, each time."""
+    """Trace one call of forward, and repeat it if buffers grow; ``growths``: symbols of grown buffers, for each
+    repetition.
+    """
     from rdukit_compiler import DTYPE_READERS_META, model_graph_from_fx
     from sambaflow.tracing.graph_inputs import Tensors, check_grown, find_sources, grow_buffers
 
@@ -114,7 +116,7 @@ def _trace(
     recorded = call.record()
     sources = find_sources(recorded, name, model, tensors)
     if call.grown:
-        # What the program keeps of this trace reads the tables as they are now.
+        # Tensors that the program keeps from this trace use the present tables.
         tables = grow_buffers(call.grown, recorded, sources, len(growths))
         remember_traced(name, call.tracker, {**sources, **tables})
         return _trace(model, inputs, name, exposed, [*growths, {table.value.name for table in tables.values()}])
@@ -137,14 +139,14 @@ def _trace(
 
 
 class _Call:
-    """Call of a model's forward on stand-ins, and what it left: buffers, tensors and the modules that ran."""
+    """Call of a model's forward on stand-ins, and its results: buffers, tensors and the modules that ran."""
 
     #: Tensors of the trace, weakly, and their proxies.
     tracker: Mapping[Any, Any]
 
     def __init__(self, model: nn.Module, inputs: Any, name: str, tensors: "Tensors", exposed: Collection[str]) -> None:
         self.model, self.inputs, self.name, self.tensors, self.exposed = model, inputs, name, tensors, exposed
-        #: Paths of the modules that run, outermost first; after a failure, of those that ran then.
+        #: Paths of the running modules, outermost first; after a failure, of those that ran then.
         self.running: list[str] = []
         #: Buffers that forward assigned, and their new values.
         self.assigned: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -154,7 +156,7 @@ class _Call:
         """Record the call.
 
         Raises:
-            RdukitError: whatever forward raises, explained.
+            RdukitError: explains an exception of forward.
         """
         fixed = fixed_buffers(self.model, self.tensors.buffers, self.tensors.first_buffer)
         checked = checked_buffers(self.model, self.tensors.buffers, self.tensors.first_buffer)
@@ -163,7 +165,7 @@ class _Call:
             return record_some_way(lambda way: self._record(way, fixed, examples))
         except RdukitError:
             raise
-        # Whatever the program's forward raises is the trace's failure.
+        # Any exception of the program's forward is a failure of the trace.
         except Exception as cause:
             raise explain_failure(cause, self.name, self.running) from cause
 
@@ -185,7 +187,7 @@ class _Call:
             return record_forward(forward, values, origin_of, followed, where, fixed, examples)
 
     def _forward(self, flat: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Call forward on the stand-ins ``flat`` of all tensors; returns its outputs, then buffers' new values."""
+        """Call forward on the stand-ins ``flat`` of all tensors; return its outputs, then buffers' new values."""
         from rdukit_compiler import check_frozen
 
         self.tracker = tracker_of_trace()
@@ -211,7 +213,9 @@ class _Call:
 def _torch_while_traced(
     model: nn.Module, name: str, parameters: Mapping[str, nn.Parameter], stand_ins: Mapping[int, torch.Tensor]
 ) -> Iterator[None]:
-    """Change what torch does while a forward is traced; ``stand_ins``: id of a parameter or buffer → its stand-in."""
+    """Replace functions of torch while a forward is traced; ``stand_ins``: id of a parameter or buffer → its
+    stand-in.
+    """
     from sambaflow.tracing.hooks import recorded_hooks
     from sambaflow.tracing.static_forms import device_randomness, static_forms
 
@@ -221,7 +225,7 @@ def _torch_while_traced(
         recorded_hooks(model, parameters, stand_ins),
         device_randomness(name),
         traced_values(),
-        # Libraries ask torch whether somebody compiles (transformers: before it looks at a mask's values).
+        # Libraries ask torch whether a compile is active (transformers: before it reads a mask's values).
         torch.compiler._compile_session_context(),
     ):
         yield
@@ -255,12 +259,12 @@ def _named_inputs(inputs: Any) -> dict[str, SambaTensor]:
 
 
 def _examples(named: Mapping[str, SambaTensor]) -> dict[int, torch.Tensor]:
-    """Return the values of inputs by position, of those that have any."""
+    """Return position → value of the inputs that have values."""
     return {place: t.torch_tensor().detach() for place, t in enumerate(named.values()) if t.has_data}
 
 
 def _check_modules(model: nn.Module) -> None:
-    """Refuse modules whose parameters nothing can stand for."""
+    """Refuse modules whose parameters cannot be replaced by stand-ins."""
     for path, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule) and any(True for _ in module.parameters()):
             raise UnsupportedOperator(
@@ -277,7 +281,7 @@ def _check_modules(model: nn.Module) -> None:
 
 @contextlib.contextmanager
 def _stand_ins(model: nn.Module, replaced: Mapping[int, torch.Tensor]) -> Iterator[list[Replaced]]:
-    """Put stand-ins in the places of parameters and buffers, wherever they are used: weights may be shared.
+    """Replace parameters and buffers by stand-ins in all places: weights may be shared.
 
     ``torch.func.functional_call`` does not restore a module that is reachable by two paths.
     """
@@ -300,10 +304,10 @@ def _stand_ins(model: nn.Module, replaced: Mapping[int, torch.Tensor]) -> Iterat
 
 @contextlib.contextmanager
 def _unwrapped(model: nn.Module) -> Iterator[None]:
-    """Make what wraps a computation without changing it do nothing, while tracing.
+    """Disable wrappers that do not change a computation while tracing.
 
-    ``nn.DataParallel`` calls its module, as without GPUs: the device has one copy of it. ``record_function`` marks
-    nothing: torch's profiler would import half of torch. ``save_on_cpu`` moves nothing.
+    ``nn.DataParallel`` calls its module, as without GPUs: the device has one copy of it. ``record_function`` has no
+    effect: torch's profiler would import half of torch. ``save_on_cpu`` does not move tensors.
 
     Raises:
         TraceError: a module is wrapped in ``DistributedDataParallel``, which averages outside of forward.
@@ -337,14 +341,14 @@ _resize = torch.UntypedStorage.resize_
 
 
 def _refuse_resizing(storage: Any, size: Any) -> Any:
-    """Refuse as ``_refuse_memory`` does; torch itself may, which resizes where it stands in for an empty tensor."""
+    """Refuse as ``_refuse_memory`` does; torch itself may resize, where it stands in for an empty tensor."""
     if str(sys._getframe(1).f_globals.get("__name__")).startswith(FAKE_TENSORS):
         return _resize(storage, size)
     return _refuse_memory()
 
 
 def _refuse_memory(*_: Any) -> NoReturn:
-    """Refuse to reach into memory that a tensor of a trace does not have, which would end the process."""
+    """Refuse an access to memory, which a tensor of a trace lacks: it would crash the process."""
     raise UnsupportedOperator(
         "forward hands on a tensor's memory (to_dlpack) or resizes it (untyped_storage().resize_), which it does not "
         "have while it is traced; use the tensor itself, or do so outside of forward"
@@ -375,9 +379,9 @@ def _call_arguments(inputs: Any, replace: Any) -> tuple[tuple[Any, ...], dict[st
 
 @contextlib.contextmanager
 def _module_paths(model: nn.Module, running: list[str]) -> Iterator[None]:
-    """Tag each recorded operator with the path of the innermost module that was running.
+    """Tag each recorded operator with the path of the innermost running module.
 
-    ``running`` holds the paths of the modules that run at the moment, outermost first; those of a failure stay.
+    ``running`` holds the paths of the running modules, outermost first; after a failure they stay.
     """
     from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
@@ -400,7 +404,7 @@ def _module_paths(model: nn.Module, running: list[str]) -> Iterator[None]:
 
     def tagger(path: str) -> Any:
         def after(module: nn.Module, args: Any, output: Any) -> None:
-            while running.pop() != path:  # a module that raised, which the program caught
+            while running.pop() != path:  # a module whose exception the program caught
                 begun.pop()
             start, labels = begun.pop()
             count = len(graph.nodes) - start

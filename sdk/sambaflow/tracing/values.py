@@ -1,7 +1,7 @@
-"""Values of a trace: torch tensors, as forward would get on the host, that also have SambaTensor's members.
+"""Values of a trace: torch tensors, as on the host, that also have SambaTensor's members.
 
-Forward may ask whether a value is a ``torch.Tensor`` or a ``SambaTensor``: both are answered with yes, as by the
-SambaTensor that a program passes in and by the torch tensor that its CPU script does. Source: ours.
+Forward may check whether a value is a ``torch.Tensor`` or a ``SambaTensor``: both are true, because a program passes
+SambaTensors and its CPU script torch tensors. Source: ours.
 
 Intermediate values that a program exposes by ``add_aux_tensor`` become outputs of the graph (SDK reference 6.3).
 """
@@ -24,7 +24,7 @@ _set_data = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 @contextlib.contextmanager
 def traced_values() -> Iterator[None]:
-    """Give tensors of the trace a SambaTensor's members."""
+    """Give tensors of the trace SambaTensor's members while the block lasts."""
     try:
         for name, member in _MEMBERS.items():
             setattr(FakeTensor, name, member)
@@ -44,7 +44,7 @@ def as_input(value: torch.Tensor, original: SambaTensor) -> torch.Tensor:
 
 
 def as_parameter(value: torch.Tensor, original: torch.Tensor) -> None:
-    """Let ``value`` stand for the parameter ``original``: ``isinstance(value, nn.Parameter)`` holds from now on."""
+    """Make ``value`` stand for the parameter ``original``: ``isinstance(value, nn.Parameter)`` is then true."""
     value._is_param = True
     value._samba = SambaTensor(  # type: ignore[attr-defined]
         shape=original.shape, dtype=original.dtype, name=getattr(original, "sn_name", None)
@@ -52,7 +52,7 @@ def as_parameter(value: torch.Tensor, original: torch.Tensor) -> None:
 
 
 def _description(value: Any) -> SambaTensor:
-    """Return the empty SambaTensor that has name and dims of ``value``."""
+    """Return an empty SambaTensor with name and dims of ``value``."""
     found = value.__dict__.get("_samba")
     if found is None:
         with DisableTorchFunction():  # the program looks up no dtype here
@@ -68,7 +68,7 @@ def _described(name: str) -> property:
 
 
 def _assign_data(self: torch.Tensor, value: torch.Tensor) -> None:
-    if getattr(self, "_is_state", False):  # parameters and buffers: refused by name, when forward has run
+    if getattr(self, "_is_state", False):  # parameters and buffers are refused by name after forward
         _set_data(self, value)
         return
     raise data_refusal(self.shape)
@@ -90,9 +90,9 @@ _MEMBERS: Final[dict[str, Any]] = {
 
 
 def auxiliary_outputs(exposed: Collection[str] = ()) -> list[torch.Tensor]:
-    """Return what the trace that just ran exposed, detached: no gradient flows in, and each is a value of its own.
+    """Return the last trace's exposed tensors, detached: they get no gradient, and each is a separate value.
 
-    Names in ``exposed`` are left out, here and by ``name_auxiliary``: an earlier trace exposes that tensor.
+    Names in ``exposed`` are left out, here and by ``name_auxiliary``: an earlier trace exposes these tensors.
     """
     for name in set(exposed) & recording.auxiliary.keys():
         del recording.auxiliary[name]
@@ -100,10 +100,10 @@ def auxiliary_outputs(exposed: Collection[str] = ()) -> list[torch.Tensor]:
 
 
 def name_auxiliary(graph: ModelGraph) -> ModelGraph:
-    """Give the last outputs of ``graph``, which ``auxiliary_outputs`` made, the names that the program gave them.
+    """Give the last outputs of ``graph``, from ``auxiliary_outputs``, the program's names.
 
     Raises:
-        TraceError: a name is taken, or forward returns nothing else.
+        TraceError: a name is taken, or forward returns no other tensor.
     """
     names: Sequence[str] = tuple(recording.auxiliary)
     if not names:

@@ -1,1 +1,1 @@
-"""Checkpoints as Hugging Face folders hold them, read into models of the zoo and written from them."""
+"""Checkpoints in Hugging Face folders: read into models of the zoo, and written from them."""

@@ -1,4 +1,4 @@
-"""``rdukit checkpoint``: what checkpoints hold, how two differ, and Hugging Face folders in both directions."""
+"""``rdukit checkpoint``: show and compare checkpoints, and convert Hugging Face folders in both directions."""
 
 import json
 import shutil
@@ -49,7 +49,7 @@ def checkpoint() -> None:
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
 def show(path: Path, as_json: bool) -> None:
-    """Show a checkpoint's model, if it says so, and its tensors with shapes and dtypes.
+    """Show a checkpoint's model, if it is named there, and its tensors with shapes and dtypes.
 
     Example: rdukit checkpoint show model.safetensors
 
@@ -170,9 +170,9 @@ def stamp(
     path: Path, model_name: str, variant: str | None, sizes: tuple[str, ...], classes: tuple[str, ...],
     tokenizer: Path | None,
 ) -> None:  # fmt: skip
-    """Write into a checkpoint of an earlier version, or of a program of your own, what model it is of.
+    """Write a model's identity into a checkpoint of an earlier version, or of your own program.
 
-    Sizes that are not named are those that a box wrote down when it trained, else the model's defaults.
+    Missing sizes are those that a training box recorded, or otherwise the model's defaults.
 
     Example: rdukit checkpoint stamp model.safetensors --model gpt2 --variant small
 
@@ -189,10 +189,10 @@ def stamp(
 
 
 def _tokenizer_beside(source: Path, identity: ModelIdentity) -> Path | None:
-    """Return the tokenizer beside a checkpoint, which must be the one that it says; None without one.
+    """Return the tokenizer next to a checkpoint, which must be the one of its identity; None without one.
 
     Raises:
-        InvalidArgument: the tokenizer is another one, or damaged.
+        InvalidArgument: the tokenizer differs or is damaged.
     """
     file = (source if source.is_dir() else source.parent) / TOKENIZER
     if not file.is_file() or (source.is_file() and not identity.tokenizer):
@@ -216,7 +216,7 @@ def open_tensors(path: Path) -> Iterator[Readers]:
     """Open a checkpoint: name → a function that reads the tensor, of a box's folder, a file or a Hugging Face folder.
 
     Raises:
-        NotFound: there is none. InvalidArgument: it is damaged.
+        NotFound: the checkpoint is missing. InvalidArgument: it is damaged.
     """
     if (path / LATEST).is_file():
         path = checkpoint_file(path, verify=False)
@@ -275,7 +275,7 @@ def _size(word: str, known: Mapping[str, SizeValue]) -> tuple[str, SizeValue]:
     """Return name and value of ``name=value``, of the type that the size has.
 
     Raises:
-        InvalidArgument: it has another form.
+        InvalidArgument: the text has another form.
     """
     name, _, text = word.partition("=")
     kind = type(known.get(name, 0))

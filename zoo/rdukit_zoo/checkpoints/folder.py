@@ -1,4 +1,4 @@
-"""Hugging Face folders: ``config.json`` and weights, whole or in shards, as safetensors or as old pickles.
+"""Hugging Face folders: ``config.json`` and weights, in one file or in shards, as safetensors or as old pickles.
 
 Tensors are read one after another and mapped from the file, so loading needs no more memory than the checkpoint's size.
 Pickles are read with ``weights_only``, which runs no code in them.
@@ -32,15 +32,15 @@ CONFIG: Final = "config.json"
 TOKENIZER: Final = "tokenizer.json"
 #: File names of weights, tried in this order; ``{}.index.json`` names the shards.
 WEIGHTS: Final = ("model.safetensors", "pytorch_model.bin")
-#: Numbers of weights; others need scales, which only ``quantized`` reads.
+#: Dtypes of weights; other dtypes need scales, which only ``quantized`` reads.
 DTYPES: Final = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-#: Bytes of a shard, as ``save_pretrained`` has it by default.
+#: Bytes of a shard: the default of ``save_pretrained``.
 SHARD_BYTES: Final = 50_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class HubFolder:
-    """A folder whose ``config.json`` is of a model of the zoo."""
+    """A folder whose ``config.json`` describes a model of the zoo."""
 
     path: Path
     entry: ModelEntry
@@ -50,10 +50,10 @@ class HubFolder:
 
 
 def open_hub_folder(path: Path | str) -> HubFolder:
-    """Read a folder's ``config.json`` and find the model of the zoo that it is of.
+    """Read a folder's ``config.json`` and find its model in the zoo.
 
     Raises:
-        NotFound: there is no such file. InvalidArgument: it is damaged, or no model of the zoo has its architecture or
+        NotFound: the file is missing. InvalidArgument: it is damaged, or the zoo has no model with its architecture or
             values.
     """
     path = Path(path)
@@ -89,7 +89,7 @@ def _bodies(architectures: Sequence[str]) -> list[str]:
 def _choose_model(
     config: Mapping[str, Any], source: Path
 ) -> tuple[ModelEntry, HubFormat, dict[str, SizeValue]]:  # fmt: skip
-    """Return the first model that computes a configuration, the format of its folders, and the sizes."""
+    """Return the first model that supports a configuration, the format of its folders, and the sizes."""
     *others, (last, last_hub) = models_of(config.get("architectures") or [], source)
     for entry, hub in others:
         with suppress(InvalidArgument, KeyError, TypeError, ValueError):
@@ -114,10 +114,10 @@ def _odd_sizes(config: Mapping[str, Any]) -> str:
 
 
 def models_of(architectures: Sequence[str], source: Path) -> list[tuple[ModelEntry, HubFormat]]:
-    """Return the models of the zoo that have one of the architectures and their formats, the most special one first.
+    """Return the models of the zoo with one of the architectures, and their formats, the most special one first.
 
     Raises:
-        InvalidArgument: there is none; names the nearest architecture that one has.
+        InvalidArgument: there is none; the message names the nearest architecture.
     """
     known: dict[str, list[tuple[ModelEntry, HubFormat]]] = {}
     for entry in map(get_model, model_names()):
@@ -138,10 +138,11 @@ def models_of(architectures: Sequence[str], source: Path) -> list[tuple[ModelEnt
 
 
 def _has_another_head(path: Path, hub: HubFormat, sizes: Mapping[str, SizeValue]) -> bool:
-    """Return whether a tensor that the sizes tie is in the files with values of its own: as in transformers, it counts.
+    """Return whether the files have separate values for a tensor that the sizes tie; as in transformers, these are
+    used.
 
     Raises:
-        InvalidArgument: it is, and the model has no head of its own.
+        InvalidArgument: they have, but the model cannot have a separate head.
     """
     if not hub.tied or not sizes.get("is_tied", True):
         return False
@@ -163,7 +164,7 @@ def _has_another_head(path: Path, hub: HubFormat, sizes: Mapping[str, SizeValue]
 
 
 def identity_of(folder: HubFolder) -> ModelIdentity:
-    """Return the identity that a folder's ``config.json`` and ``tokenizer.json`` give: names such as LABEL_0 are none.
+    """Return the identity in a folder's ``config.json`` and ``tokenizer.json``; names such as LABEL_0 do not count.
 
     Raises:
         InvalidArgument: the tokenizer is damaged.
@@ -177,12 +178,13 @@ def identity_of(folder: HubFolder) -> ModelIdentity:
 
 
 def check_stored_identity(folder: HubFolder) -> None:
-    """Refuse weights that say they are of another model than ``config.json`` or another tokenizer than is there.
+    """Refuse weights whose identity differs from ``config.json`` or from the folder's tokenizer.
 
-    Files of ours say it, those of ``save_pretrained`` do not.
+    Our files have an identity; those of ``save_pretrained`` do not.
 
     Raises:
-        NotFound: there are no weights. InvalidArgument: names each value that differs; or as ``identity_of``.
+        NotFound: there are no weights. InvalidArgument: the message names each differing value; or as in
+            ``identity_of``.
     """
     known = identity_of(folder)
     for file in weight_files(folder.path):
@@ -199,12 +201,12 @@ def load_hub_folder(
 ) -> torch.nn.Module:
     """Return the folder's model with its weights, which stay mapped from the file until they are written.
 
-    Parameters have the widest dtype of the weights and of ``dtype`` in ``config.json``, and so have tables, such as
-    those of angles, unless ``rounds_tables`` is false: then they are float32, as checkpoints have them.
-    ``build(**sizes)`` makes another module with the same parameters, such as one that serves.
+    Parameters have the widest dtype among the weights and ``dtype`` in ``config.json``. So do tables, such as those of
+    angles, unless ``rounds_tables`` is false: then they are float32, as in checkpoints. ``build(**sizes)`` creates
+    another module with the same parameters, such as one for serving.
 
     Raises:
-        NotFound, InvalidArgument: as ``open_hub_folder`` and ``read_tensors``.
+        NotFound, InvalidArgument: as in ``open_hub_folder`` and ``read_tensors``.
     """
     folder = open_hub_folder(path)
     with drawing_nothing():
@@ -219,10 +221,10 @@ def load_hub_folder(
 
 
 def _dtype_of(folder: HubFolder, model: torch.nn.Module) -> torch.dtype:
-    """Return the dtype in which a folder's model computes.
+    """Return the compute dtype of a folder's model.
 
     Raises:
-        InvalidArgument: ``config.json`` names another than those of weights.
+        InvalidArgument: ``config.json`` names a dtype that weights cannot have.
     """
     found = {parameter.dtype for parameter in model.parameters()}
     named = folder.config.get("dtype") or folder.config.get("torch_dtype")
@@ -243,8 +245,8 @@ def read_tensors(folder: HubFolder, model: torch.nn.Module) -> Iterator[tuple[st
     """Yield name and tensor of each parameter and persistent buffer of ``model``, in the order of the files.
 
     Raises:
-        NotFound: there are no weights. InvalidArgument: a file is damaged, a shape is wrong, a name is missing or left
-            over, all of them are named; or as ``check_stored_identity``.
+        NotFound: there are no weights. InvalidArgument: a file is damaged, a shape is wrong, or names are missing or
+            superfluous (the message lists them); or as in ``check_stored_identity``.
     """
     check_stored_identity(folder)
     state = model.state_dict()
@@ -268,7 +270,7 @@ def read_tensors(folder: HubFolder, model: torch.nn.Module) -> Iterator[tuple[st
                 )
             missing.discard(name)
             yield name, tensor
-    # One of the names that share a tensor is enough.
+    # A single name of a shared tensor is enough.
     missing = {name for name in missing if name not in shared or shared[name] in missing}
     if missing or left_over:
         raise InvalidArgument(
@@ -346,7 +348,7 @@ def save_hub_folder(
 ) -> None:  # fmt: skip
     """Write ``config.json`` and ``model.safetensors`` as ``save_pretrained`` does, tied tensors once, and the identity.
 
-    ``classes`` are the names of a classifier's, in order; ``tokenizer`` is as ``tokenizer_digest`` has it.
+    ``classes``: names of a classifier's classes, in order. ``tokenizer``: result of ``tokenizer_digest``.
 
     Raises:
         InvalidArgument: the model has no such format.
@@ -382,9 +384,10 @@ _DRAWS: Final = {torch.Tensor.normal_, torch.Tensor.uniform_} | {
 
 
 class drawing_nothing(TorchFunctionMode):
-    """Leaves new weights unwritten, so that what a checkpoint replaces takes neither time nor memory.
+    """Leaves new weights uninitialized, so that weights that a checkpoint replaces take neither time nor memory.
 
-    Only parameters are left: ``trunc_normal_`` draws again, elsewhere, until what it finds is within its bounds.
+    This applies only to parameters: elsewhere, ``trunc_normal_`` would draw again until its memory is within the
+    bounds.
     """
 
     def __torch_function__(
@@ -397,13 +400,13 @@ class drawing_nothing(TorchFunctionMode):
 
 
 def shared_names(model: torch.nn.Module, hub: HubFormat) -> dict[str, str]:
-    """Return which names of the model share another's tensor; none where the sizes do not tie them."""
+    """Return the names of the model that share another's tensor; empty if the sizes do not tie them."""
     state = model.state_dict(keep_vars=True)
     return {name: other for name, other in hub.tied.items() if name in state and state[name] is state.get(other)}
 
 
 def tie_again(model: torch.nn.Module, folder: HubFolder) -> None:
-    """Let tied names share one parameter again, after each got a tensor of its own."""
+    """Tie names to one parameter again, after each got a separate tensor."""
     with torch.device("meta"):
         fresh = shared_names(folder.entry.build(**folder.sizes), folder.hub) if folder.hub.tied else {}
     for name, other in fresh.items():

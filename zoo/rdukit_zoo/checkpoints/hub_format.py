@@ -1,4 +1,4 @@
-"""How a model's parameters are named and laid out in a Hugging Face folder. Deciding only; ``folder`` reads and writes.
+"""Names and layouts of a model's parameters in a Hugging Face folder. Pure; ``folder`` reads and writes.
 
 Modules of the zoo use the parameter names that ``save_pretrained`` writes. A format therefore lists the differences
 only: a prefix that some files lack, transposed weights, tied weights, old spellings, buffers.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class HubFormat:
     """The format of one architecture's folders.
 
-    ``sizes_of_config`` reads a ``config.json`` and refuses, with ``InvalidArgument``, what the model does not have;
+    ``sizes_of_config`` reads a ``config.json`` and refuses unsupported values with ``InvalidArgument``;
     ``config_of_sizes`` writes one. Patterns are searched in names on disk.
     """
 
@@ -32,21 +32,21 @@ class HubFormat:
     config_of_sizes: "Callable[[Mapping[str, SizeValue]], dict[str, Any]]"
     #: Prefix of the body's names; files that were saved without a head lack it.
     prefix: str = ""
-    #: Whether the prefix is written: false for a body without a head.
+    #: Whether the prefix is written; false for a body without a head.
     writes_prefix: bool = True
-    #: Name → the name whose tensor it shares if the sizes tie them; it may be absent on disk, or there twice.
+    #: Name → the name whose tensor it shares if the sizes tie them; it may be absent on disk, or present twice.
     tied: Mapping[str, str] = field(default_factory=dict)
-    #: Names that hold no parameter, such as masks and tables of old files.
+    #: Names of other tensors than parameters, such as masks and tables of old files.
     ignored: tuple[str, ...] = ()
     #: Buffers of ours that folders do not have, such as tables of rotary angles.
     tables: tuple[str, ...] = ()
     #: Names of weights that are stored [in, out], where ``nn.Linear`` has [out, in].
     transposed: tuple[str, ...] = ()
-    #: Old spelling → today's, applied in order.
+    #: Old name → present name, applied in order.
     renamed: tuple[tuple[str, str], ...] = ()
     #: Parts of our names ↔ of those on disk, between dots, applied in this order when a name is read.
     spelled: tuple[tuple[str, str], ...] = ()
-    #: The format of a model of these sizes, where it depends on them.
+    #: Returns the format for a model's sizes, if it depends on them.
     by_sizes: "Callable[[Mapping[str, SizeValue]], HubFormat] | None" = None
     #: Further sizes, which other files of the folder state.
     sizes_of_folder: "Callable[[Path], dict[str, SizeValue]] | None" = None
@@ -87,7 +87,7 @@ class HubFormat:
         return any(re.search(pattern, name) for pattern in self.transposed)
 
     def convert(self, name: str, tensor: "torch.Tensor") -> "torch.Tensor":
-        """Return a tensor in the other layout, disk to model or model to disk: the same step both ways.
+        """Return a tensor in the other layout, disk to model or model to disk, which is the same operation.
 
         The result is a view: a tensor that is mapped from a file stays mapped.
         """
@@ -95,15 +95,15 @@ class HubFormat:
 
 
 def _replace_parts(name: str, old: str, new: str) -> str:
-    """Return the dotted name with ``old``, one part or more, replaced where it stands between dots or ends."""
+    """Return the dotted name with ``old``, one part or more, replaced between dots or at the ends."""
     return re.sub(rf"(?<![^.]){re.escape(old)}(?![^.])", new, name)
 
 
 def require_value(config: Mapping[str, Any], key: str, wanted: object) -> None:
-    """Refuse a ``config.json`` that asks for what the model does not compute; an absent key is as wanted.
+    """Refuse a ``config.json`` with an unsupported value; an absent key is accepted.
 
     Raises:
-        InvalidArgument: the value is another one.
+        InvalidArgument: the value is not supported.
     """
     found = config.get(key, wanted)
     if found != wanted:

@@ -25,7 +25,7 @@ def checkpoint_files(path: Path) -> list[Path]:
     """Return a file itself, or the files that a box's folder names, the newest first.
 
     Raises:
-        NotFound: there is none. InvalidArgument: what names them is damaged.
+        NotFound: there is none. InvalidArgument: a pointer is damaged.
     """
     if path.is_file():
         return [path]
@@ -37,10 +37,10 @@ def checkpoint_files(path: Path) -> list[Path]:
 
 
 def find_identity(path: Path) -> ModelIdentity | None:
-    """Return the model that a checkpoint says it is of; None where it does not, or is no such file.
+    """Return the identity in a checkpoint; None if it has none, or is not such a file.
 
     Raises:
-        InvalidArgument: what it says is damaged.
+        InvalidArgument: the identity is damaged.
     """
     if path.is_dir() and not (path / LATEST).is_file():
         return None
@@ -48,25 +48,25 @@ def find_identity(path: Path) -> ModelIdentity | None:
 
 
 def identity_said(header: CheckpointHeader, entry: ModelEntry) -> ModelIdentity | None:
-    """Return the model that a header says: its identity, or that of the sizes that an earlier version wrote down.
+    """Return the identity in a header, or that of the sizes that an earlier version recorded.
 
     Raises:
-        InvalidArgument: these are not sizes of the model that ``entry`` is.
+        InvalidArgument: these are not sizes of the model ``entry``.
     """
     return header.identity or (entry.identity(header.trained_sizes) if header.trained_sizes else None)
 
 
 def trained_sizes(path: Path) -> Sizes:
-    """Return the sizes that a box of an earlier version wrote beside the position of its training; empty: none."""
+    """Return the sizes that a box of an earlier version recorded with the position of its training; empty: none."""
     return dict(read_header(checkpoint_files(path)[0]).trained_sizes)
 
 
 def stamp_checkpoint(path: Path, entry: ModelEntry, sizes: Sizes, identity: ModelIdentity) -> list[Path]:
-    """Write ``identity`` into each file of a checkpoint, and return them; tensors stay as they are.
+    """Write ``identity`` into each file of a checkpoint, and return the files; tensors do not change.
 
     Raises:
         NotFound: there is no checkpoint.
-        InvalidArgument: names or shapes are not those of the model of these sizes, or a file says another identity.
+        InvalidArgument: names or shapes are not those of the model of these sizes, or a file has another identity.
     """
     with torch.device("meta"):
         wanted = {name: tuple(tensor.shape) for name, tensor in entry.build(**sizes).state_dict().items()}

@@ -21,7 +21,7 @@ GENES: Final = 2000
 
 
 def read_corpus(name: str) -> dict[str, str]:
-    """Return the texts of a corpus by name of the file that each would be.
+    """Return a corpus as file name → text.
 
     - ``documentation``: the topics of Python's documentation (``pydoc_data.topics``).
     - ``sources``: modules of Python's standard library.

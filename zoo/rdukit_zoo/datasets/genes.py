@@ -17,7 +17,7 @@ from rdukit.errors import InvalidArgument
 from rdukit.files.atomic import write_atomic
 
 SPECIAL_TOKENS: Final = ("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]")
-#: All 64 codons; a codon's token is its place here, behind the special tokens.
+#: All 64 codons; a codon's token is its position here, after the special tokens.
 CODONS: Final = tuple(
     "GGC GCC ATC GAC GAA ATG GTG CTG GTC GCG GAT AAA GGT AAG GAG ACC AAC GTT ATT GCA CTC CGC GCT CAG CCG TTC GTA TCG "
     "GGA AAT TAC CTT TTG ACG TCC GGG AGC CCC ACA ACT TCT TTA CGT TAT CAA CGG TTT CAC CCT CCA TGG ATA TCA TGC AGT AGA "

@@ -1,7 +1,7 @@
 """Passages of the text that ships with Python's documentation, as bytes, for models that read in both directions.
 
 A passage is [CLS], bytes, [SEP]; a token is a byte's value, or one of the specials above them. Passages do not overlap.
-How many there are depends on the version of Python, some thousands.
+Their number, some thousands, depends on the version of Python.
 
 Axes: N passages, T tokens of a passage.
 """
@@ -17,7 +17,7 @@ from rdukit_zoo.registry import IGNORED, SizeValue
 
 PADDING, CLASSIFY, SEPARATE, MASK = 256, 257, 258, 259
 TOKENS: Final = 260
-#: BERT's: the share of tokens that are predicted, and of these the shares that are masked, or some other token.
+#: BERT's shares: predicted tokens, and, among these, tokens that are masked or replaced by others.
 PREDICTED, MASKED, EXCHANGED = 0.15, 0.8, 0.1
 
 Ids = NDArray[np.int64]
@@ -26,7 +26,7 @@ Ids = NDArray[np.int64]
 def draw_masked(count: int, seed: int, **sizes: SizeValue) -> dict[str, NDArray[Any]]:
     """Return passages ``tokens`` with masked ones among them, ``types``, ``mask`` and ``labels``, each [N, T] int64.
 
-    Labels are -100 where nothing is predicted; [CLS] and [SEP] never are.
+    Labels are -100 for tokens that are not predicted; [CLS] and [SEP] never are.
 
     Raises:
         InvalidArgument: the text has fewer passages of this length, or the vocabulary has no room for bytes.
@@ -43,11 +43,11 @@ def draw_masked(count: int, seed: int, **sizes: SizeValue) -> dict[str, NDArray[
 def mask_tokens(
     tokens_NT: Ids, may_be: NDArray[np.bool_], mask: int, words: int, chance: np.random.Generator
 ) -> tuple[Ids, Ids]:
-    """Return what a model reads, and what it shall predict, -100 elsewhere: both [N, T].
+    """Return a model's input, and its labels (-100 for other tokens), both [N, T].
 
     Args:
-        may_be: which tokens [N, T] may be predicted; the first of a text is if chance takes none.
-        mask: the token that stands for a hidden one. words: tokens from 0 that may stand in for another.
+        may_be: mask [N, T] of tokens that may be predicted; the first of a passage is predicted if none is drawn.
+        mask: the token for hidden ones. words: number of tokens, from 0, that may replace another.
     """
     predicted = may_be & (chance.random(tokens_NT.shape) < PREDICTED)
     first = may_be.argmax(1)

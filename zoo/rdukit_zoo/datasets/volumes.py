@@ -44,7 +44,7 @@ def make_crystals(count: int, seed: int, size: int = 32) -> dict[str, NDArray[An
 
     Returns:
         ``pattern`` [N, 1, S, S, S] float32: magnitudes of the Fourier transform, the middle frequency in the middle,
-        scaled to at most 1. What it comes from is not told: training sees patterns only.
+        scaled to at most 1. The crystals are not returned: training sees only patterns.
     """
     draw = np.random.default_rng([seed, 18])
     inner = size // 2

@@ -1,1 +1,1 @@
-"""Program by which snfadm diag tries a node's tiles: python -m rdukit_zoo.diagnostic."""
+"""Program with which snfadm diag tests a node's tiles: python -m rdukit_zoo.diagnostic."""

@@ -1,6 +1,6 @@
 """Diagnostic program of a node: the same training and the same patterns in memory on each tile, compared.
 
-``snfadm diag`` starts it. On each tile by itself it trains a small network that has the common sections (convolution,
+``snfadm diag`` starts it. On each single tile it trains a small network with the common sections (convolution,
 matrix product, layer norm, softmax, cross entropy, their gradients, an optimizer), and compares losses and parameters
 with eager torch and, bit by bit, with the tile before. Then it fills device memory with patterns and reads them back.
 At level 3 it trains longer, also in bf16, on more memory, and on whole RDUs. Prints one JSON object a line: ``check``,
@@ -34,7 +34,7 @@ STEPS: Final = {2: 3, 3: 60}
 MEMORY: Final = {2: 2 << 20, 3: 32 << 20}
 #: Largest difference from eager torch, over the largest value there. Source: the SDK reference's tolerances.
 TOLERANCES: Final = {"f32": 1e-4, "bf16": 5e-2}
-#: Bytes that memory is filled with; after them come random ones, so that an address that leads elsewhere shows.
+#: Bytes with which memory is filled; then random bytes follow, which reveal wrong addresses.
 PATTERNS: Final = (0x00, 0xFF, 0x55, 0xAA)
 
 
@@ -67,7 +67,7 @@ class Training:
 
 
 class TrainingCheck:
-    """The training of ``Probe`` in one precision, compiled for so many tiles."""
+    """The training of ``Probe`` in one precision, compiled for a number of tiles."""
 
     def __init__(self, folder: Path, arch: str, precision: str, tiles: int, steps: int) -> None:
         self.precision, self.steps = precision, steps
@@ -77,15 +77,15 @@ class TrainingCheck:
         }  # fmt: skip
         model, inputs, optimizer = self._start()
         self._pef = samba.session.compile(model, inputs, optimizer, config_dict=self._config)
-        #: What the first tiles gave; all others must give the same bits.
+        #: Result of the first tiles, whose bits all others must equal.
         self._first: Training | None = None
         self._reference = self._train_in_torch()
 
     def run(self) -> str:
-        """Train on the tiles that the environment leaves, and compare. Returns what was compared.
+        """Train on the available tiles and compare; return a description of the comparison.
 
         Raises:
-            AssertionError: another result. RdukitError: the node or the hardware failed.
+            AssertionError: the result differs. RdukitError: the node or the hardware failed.
         """
         found = self._train()
         for name, ours, theirs in (
@@ -143,10 +143,10 @@ class TrainingCheck:
 
 
 def check_memory(arch: str, memory_bytes: int) -> str:
-    """Fill device memory of the tiles that the environment leaves, and read it back. Returns what was done.
+    """Fill device memory of the available tiles, and read it back; return a description.
 
     Raises:
-        AssertionError: another byte came back. RdukitError: the node or the hardware failed.
+        AssertionError: a byte differs. RdukitError: the node or the hardware failed.
     """
     with open_lease(APPLICATION, arch=arch, tiles=1, memory_bytes=memory_bytes) as lease:
         region = lease.allocate("diagnostic", memory_bytes)
@@ -178,7 +178,7 @@ def run_check(check: str, tiles: Sequence[int], run: Callable[[], str]) -> dict[
     """Run one check on tiles and return its line."""
     began = time.perf_counter()
     try:
-        # Programs print; the lines are for whoever reads ours.
+        # Programs print, but stdout is only for our JSON lines.
         with only_tiles(tiles), redirect_stdout(sys.stderr):
             verdict, said = "pass", run()
     except AssertionError as wrong:

@@ -1,1 +1,1 @@
-"""Starter kits: short programs on the public clients, to run as they are and to begin one's own from."""
+"""Starter kits: short programs on the public clients, to run unchanged or to adapt."""

@@ -1,6 +1,6 @@
-"""Chat with a text model: answers come as they are made, each with its speed.
+"""Chat with a text model: answers are streamed, each with its speed.
 
-``python -m rdukit_zoo.kits.chat --system "You are brief."`` reads a line, answers it, and remembers both.
+``python -m rdukit_zoo.kits.chat --system "You are brief."`` reads a line, answers it, and keeps both as context.
 """
 
 import sys
@@ -29,7 +29,7 @@ def main(model: KitModel, system: str, temperature: float, most: int) -> None:
         try:
             said = _answer(model, messages, temperature=temperature, max_tokens=most)
         except openai.BadRequestError as error:
-            # Most often the chat has become longer than the context: it goes on without its oldest turn.
+            # Usually the chat has become longer than the context: continue without its oldest turn.
             click.echo(f"{error.message}; forgetting the first turn", err=True)
             del messages[-1], messages[bool(system) : bool(system) + 2]
             continue
@@ -43,7 +43,7 @@ def _read_line() -> str:
 
 
 def _answer(model: KitModel, messages: list[Any], **options: Any) -> str:
-    """Print the answer as it comes, then its figures, which are the server's own; returns it."""
+    """Stream the answer to stdout, then print the server's figures; return the answer."""
     stream = model.client.chat.completions.create(
         model=model.name, messages=messages, stream=True, stream_options={"include_usage": True}, **options
     )

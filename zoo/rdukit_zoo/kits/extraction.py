@@ -1,7 +1,7 @@
-"""Take facts out of texts as JSON that keeps a schema of yours, a line of JSON for each file.
+"""Extract facts from texts as JSON of your own schema, a line of JSON for each file.
 
-The server lets the model write nothing else, so that every answer can be read by a program; whether it is true, depends
-on the model. Texts are asked for at once, as many as ``--together``.
+The server restricts the model to the schema, so programs can read every answer; its truth depends on the model.
+``--together`` sets the number of simultaneous requests.
 """
 
 import json
@@ -16,7 +16,7 @@ import openai
 
 from rdukit_zoo.kits.model import KitModel, given, with_model
 
-#: What is taken out where no schema is given.
+#: Default schema.
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {

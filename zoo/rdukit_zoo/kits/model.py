@@ -1,4 +1,4 @@
-"""What every kit has in common: where its model answers, and the client that asks it."""
+"""Shared by all kits: the address of the model, and its client."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,17 +21,17 @@ class KitModel:
     name: str
 
     def ask(self, messages: Any, **more: Any) -> str:
-        """Return what the model says next in a chat."""
+        """Return the model's next message in a chat."""
         answer = self.client.chat.completions.create(model=self.name, messages=messages, **more)
         return answer.choices[0].message.content or ""
 
 
 @contextmanager
 def connect(url: str, token: str, name: str = "") -> Iterator[KitModel]:
-    """Connect to a server; without a name it is the first model that the server lists.
+    """Connect to a server; the default model is the first that the server lists.
 
     Raises:
-        ClickException: the server refuses something, in its words, or does not answer.
+        ClickException: the server does not answer, or refuses, with its message.
     """
     http = openai.DefaultHttpxClient(trust_env=False)
     try:

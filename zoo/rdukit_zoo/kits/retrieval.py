@@ -1,8 +1,8 @@
 """Answer questions from your own documents, and say where each answer comes from.
 
 ``index`` cuts text files into passages and keeps a vector of each in one file; ``ask`` finds the passages that are
-nearest to a question, and lets a model answer from them. The answer is JSON of a schema, so that its sources are always
-passages that the model was shown; whether they say what it says, is up to the model.
+nearest to a question, and lets a model answer from them. The answer is JSON of a schema, so its sources are always
+passages that the model was shown; whether they support the answer depends on the model.
 """
 
 import json
@@ -106,9 +106,9 @@ def cut(text: str, size: int) -> Iterator[tuple[int, str]]:
 
 
 def embed(model: KitModel, passages: Sequence[tuple[str, str]]) -> list[tuple[str, str, NDArray[np.float32]]]:
-    """Return place, text and vector of each passage; one that the model finds too long becomes two.
+    """Return place, text and vector of each passage; one that is too long for the model is divided in two.
 
-    Vectors have the length 1, so that a product says how near they are.
+    Vectors have length 1, so that their product is the similarity.
     """
     try:
         texts = [text for _, text in passages]

@@ -1,8 +1,8 @@
-"""Let a model call real tools: arithmetic, a question to an SQLite database, a look at the clock.
+"""Let a model call real tools: arithmetic, queries of an SQLite database, and the clock.
 
-The model says which tool it wants, with arguments; this program runs it and tells the result, until the model answers.
-What a model asks for is checked as a stranger's: sums are parsed and never evaluated as a program, the database is
-opened for reading only. The vendor's client ``sambanova`` asks; that of ``openai`` does the same.
+The model requests a tool with arguments; this program runs it and returns the result, until the model answers. Requests
+of a model are untrusted: sums are parsed and never evaluated as code, and the database is opened read-only. The program
+uses the vendor's client ``sambanova``; that of ``openai`` works alike.
 """
 
 import ast
@@ -22,9 +22,9 @@ from sambanova import APIError, SambaNova
 
 from rdukit_zoo.kits.model import KitModel, with_model
 
-#: Seconds that a question to the database may take.
+#: Time limit in seconds of a database query.
 QUERY_S: Final = 5.0
-#: What it may do. A connection for reading still writes files by VACUUM INTO, and opens others by ATTACH.
+#: Allowed actions. A read-only connection could still write files by VACUUM INTO, and open others by ATTACH.
 _READING: Final = frozenset(
     {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 )
@@ -107,7 +107,7 @@ def converse(
     client: Any, model: str, question: str, tools: dict[str, Callable[..., Any]], must_call: bool, rounds: int,
     most: int,
 ) -> None:  # fmt: skip
-    """Ask until an answer has no call, and print it."""
+    """Send requests until an answer has no call, and print it."""
     messages: list[Any] = [{"role": "user", "content": question}]
     for turn in range(rounds):
         choice = "none" if turn == rounds - 1 else "required" if must_call and turn == 0 else "auto"

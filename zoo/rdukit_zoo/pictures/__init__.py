@@ -16,9 +16,9 @@ class ModelPicture:
     """An SVG that follows the viewer's light or dark scheme, of one box."""
 
     model: str
-    #: What is to be seen, for those who cannot see it.
+    #: Description for readers who do not see the picture.
     alt: str
-    #: The same with figures, what was run, and where the data are from.
+    #: The same with figures, the run, and the source of the data.
     caption: str
     #: Seconds of the training, and figures on held-out data.
     seconds: float

@@ -1,1 +1,1 @@
-"""Compiles of sizes that no machine at hand holds: parameters have no values, the PEF is a plan."""
+"""Compiles of sizes that exceed the machine's memory: parameters have no values, and the PEF is a plan."""

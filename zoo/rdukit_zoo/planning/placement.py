@@ -12,7 +12,7 @@ from rdukit.units import format_bytes
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Content of an RDU: forward's sections from the first to the last, by name; bytes of parameters and of all."""
+    """Content of an RDU: names of forward's first and last section, bytes of parameters, and all bytes."""
 
     rdu: int
     first: str
@@ -27,11 +27,11 @@ class Stage:
 def place_over_rdus(pef: Pef, graph: Graph, chip: ChipSpec) -> tuple[Stage, ...]:
     """Return the fewest RDUs that hold a graph: each takes forward's sections in order until its memory is full.
 
-    A section brings the gradients and optimizer state of the parameters that it reads first. Activations are spread
+    The first section that reads a parameter also needs its gradient and optimizer state. Activations are spread
     evenly. Pure.
 
     Raises:
-        OutOfDeviceMemory: one section alone takes more than an RDU has.
+        OutOfDeviceMemory: a single section needs more memory than an RDU has.
     """
     plan = plan_memory(pef, graph)
     left = {n: s.bytes for n, s in pef.symbols.items() if s.kind is SymbolKind.PARAMETER}

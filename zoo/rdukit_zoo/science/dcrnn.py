@@ -1,7 +1,7 @@
 """DCRNN: forecasts of traffic by gated recurrent units whose products are diffusion on the graph of sensors.
 
 Source: Li et al., Diffusion Convolutional Recurrent Neural Network, arXiv 1707.01926. Sparse products are dense here,
-and the decoder reads its own forecasts in training as in use, without scheduled sampling: a graph has no choices.
+and the decoder also reads its own forecasts in training, without scheduled sampling: a graph has no branches.
 
 Axes: B batch, T steps of time, V sensors, U units, M matrices of the diffusion, F features.
 """
@@ -80,7 +80,7 @@ class Dcrnn(nn.Module):
         self.decoder = nn.ModuleList(DiffusionGru(units if i else 1, units, matrices) for i in range(layers))
         self.projection = nn.Linear(units, 1)
         self.matrices_MVV: torch.Tensor
-        # A graph has values also where the model's parameters have none, on the meta device.
+        # The sensors' graph has values even if the model is on the meta device.
         with torch.device("cpu"):
             matrices_MVV = diffusion_matrices(torch.from_numpy(road_graph(nodes)), diffusion)
         self.register_buffer("matrices_MVV", matrices_MVV)

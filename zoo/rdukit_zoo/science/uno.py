@@ -66,7 +66,7 @@ class Uno(nn.Module):
         return found if len(given) == features else (F.mse_loss(found, given[features]), found)
 
     def _read(self, given: tuple[torch.Tensor, ...]) -> Iterable[torch.Tensor]:
-        """Return what the towers make of each kind of features, and the doses as they are."""
+        """Return the towers' outputs for each kind of features, and the unchanged doses."""
         if not self.has_two_drugs:
             return self.cell(given[0]), self.descriptors(given[1])
         cell, descriptors_1, fingerprints_1, descriptors_2, fingerprints_2, doses = given

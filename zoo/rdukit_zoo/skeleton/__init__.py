@@ -1,1 +1,1 @@
-"""What a new model of the zoo begins as."""
+"""Templates of a new model of the zoo."""

@@ -1,4 +1,5 @@
-"""CosmicTagger: one U-ResNet tells cosmic rays from the neutrino in three wire planes, which meet at its deepest layer.
+"""CosmicTagger: one U-ResNet separates cosmic rays from the neutrino in three wire planes, which meet at its deepest
+layer.
 
 Source: Acciarri et al., Cosmic Ray Background Removal With Deep Neural Networks in SBND (2021),
 10.3389/frai.2021.649917: one U-ResNet for all planes, which meet at its deepest layer. In 2D each plane is an image; in
@@ -30,7 +31,7 @@ class CosmicSizes:
     """Sizes of a CosmicTagger; the defaults train within minutes on a processor.
 
     Raises:
-        InvalidArgument: they do not fit together.
+        InvalidArgument: the sizes do not fit together.
     """
 
     height: int = 64
@@ -44,7 +45,7 @@ class CosmicSizes:
     deepest_kernel: int = 5
     deepest_filters: int = 16
     is_residual: bool = True
-    #: Whether shortcuts are concatenated and projected; else added.
+    #: Whether shortcuts are concatenated and projected, or otherwise added.
     concatenates: bool = True
 
     def __post_init__(self) -> None:
@@ -77,7 +78,7 @@ class ConvolutionBlock(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """Two convolutions added to what came in."""
+    """Two convolutions added to their input."""
 
     def __init__(self, width: int, kernel: int, is_3d: bool) -> None:
         super().__init__()
@@ -165,10 +166,10 @@ def _each(layer: Callable[[torch.Tensor], torch.Tensor], planes: list[torch.Tens
 
 
 def focal_loss(logits_BKPYX: torch.Tensor, label_BPYX: torch.Tensor) -> torch.Tensor:
-    """Return cross entropy [], each pixel weighted by the square of what its class lacks to certainty.
+    """Return cross entropy [], with each pixel weighted by the square of one minus its class's probability.
 
-    Classes count the same, however few pixels they have: with a plain mean a small network calls all background. The
-    published program has this as its scheme "even", beside fixed weights.
+    Classes have equal weight, regardless of their number of pixels: with a plain mean, a small network predicts only
+    background. The published program has this as its scheme "even", beside fixed weights.
     """
     loss_BPYX = F.cross_entropy(logits_BKPYX, label_BPYX, reduction="none")
     focal_BPYX = (1 - torch.exp(-loss_BPYX)) ** 2 * loss_BPYX

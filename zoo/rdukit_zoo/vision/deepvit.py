@@ -25,7 +25,7 @@ class DeepVitSizes:
     """Sizes of a DeepViT; the defaults train on digits within minutes on a processor.
 
     Raises:
-        InvalidArgument: they do not fit together.
+        InvalidArgument: the sizes do not fit together.
     """
 
     image_size: int = 28
@@ -74,7 +74,7 @@ class ReAttention(nn.Module):
 
 
 class DeepVitLayer(nn.Module):
-    """Attention and feed-forward, each after a norm and added to what came in."""
+    """Attention and feed-forward, each after a norm and added to its input."""
 
     def __init__(self, sizes: DeepVitSizes) -> None:
         super().__init__()

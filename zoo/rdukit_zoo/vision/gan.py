@@ -1,8 +1,8 @@
-"""A generative adversarial network for digits: one network draws them, another tells drawn ones from real ones.
+"""A generative adversarial network for digits: one network draws them, another distinguishes drawn from real ones.
 
-Both train in one step, each with an optimizer of its own: the discriminator sees drawn images without their history,
-the generator is judged by a discriminator whose parameters stand still. `python -m rdukit_zoo.vision.gan` trains it and
-leaves a picture of samples for each epoch.
+Both train in one step, each with its own optimizer. The discriminator sees detached images, and the generator is judged
+by a discriminator with frozen parameters. `python -m rdukit_zoo.vision.gan` trains it and leaves a picture of samples
+for each epoch.
 
 Source: Goodfellow et al., Generative Adversarial Networks (2014); transposed convolutions as in Radford et al., DCGAN
 (2016), without batch norms, which would let one step's two passes disturb each other's statistics.
@@ -43,7 +43,7 @@ class Generator(nn.Module):
 
 
 class Discriminator(nn.Module):
-    """image [B, 1, 28, 28] → logit [B, 1], positive for what looks real."""
+    """image [B, 1, 28, 28] → logit [B, 1], positive for images that look real."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""ReScaleNet: a residual network without normalisation; what a norm would do is in fixed scales and learned biases.
+"""ReScaleNet: a residual network without normalisation; fixed scales and learned biases replace norms.
 
-Source: Shao et al., Is normalization indispensable for training deep neural networks? (NeurIPS 2020). The mean that a
-bias takes off is estimated over the first batches before training, by ``calibrate``: a graph has no choices.
+Source: Shao et al., Is normalization indispensable for training deep neural networks? (NeurIPS 2020). ``calibrate``
+estimates the mean that a bias subtracts over the first batches, before training: a graph has no branches.
 
 Axes: B batch, C channels, K classes.
 """
@@ -24,7 +24,7 @@ EXPANSION = 4
 
 
 class CentredBias(nn.Module):
-    """Adds a learned bias and takes off the mean that calibration found: [B, C, ...] → same."""
+    """Adds a learned bias and subtracts the calibrated mean: [B, C, ...] → same."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class ReScaleBlock(nn.Module):
         self.conv_2 = nn.Conv2d(width, width, 3, stride, 1, bias=False)
         self.conv_3 = nn.Conv2d(width, outputs, 1, bias=False)
         self.scale = nn.Parameter(torch.ones(1))
-        # Blocks count from the depth on, so that no block's shortcut is scaled away.
+        # Blocks count from the depth on, so that every block's shortcut keeps a positive scale.
         self.residual, self.identity = blocks**-0.5, (number / (number + 1)) ** 0.5
         gain = (number + 1) ** (-1 / 6) * blocks ** (1 / 6)
         for conv in (self.conv_1, self.conv_2, self.conv_3):
@@ -102,9 +102,9 @@ class ReScaleNet(nn.Module):
 
     @torch.no_grad()
     def calibrate(self, images: Iterable[torch.Tensor]) -> None:
-        """Estimate the mean that each bias takes off, over batches of images [B, C, Y, X]; before training.
+        """Estimate the mean that each bias subtracts, over batches of images [B, C, Y, X]; before training.
 
-        The layers are estimated one batch after another, each on what those before it make at that time.
+        The layers are estimated batch by batch, each on the present output of the layers before it.
         """
         for number, image in enumerate(images, 1):
             hooks = [

@@ -28,7 +28,7 @@ class VitSizes:
     """Sizes of a vision transformer; the defaults train on digits within minutes on a processor.
 
     Raises:
-        InvalidArgument: they do not fit together.
+        InvalidArgument: the sizes do not fit together.
     """
 
     image_size: int = 28
@@ -91,7 +91,7 @@ class VitAttention(nn.Module):
 
 
 class VitLayer(nn.Module):
-    """Attention and feed-forward, each after a norm and added to what came in."""
+    """Attention and feed-forward, each after a norm and added to its input."""
 
     def __init__(self, sizes: VitSizes) -> None:
         super().__init__()

@@ -5,7 +5,7 @@ from torch import nn
 
 
 class QuantizedLinear(nn.Module):
-    """A linear layer for inference, [.., in] → [.., out]: symmetric int8 weights, activations as they come."""
+    """A linear layer for inference, [.., in] → [.., out]: symmetric int8 weights; activations keep their dtype."""
 
     weight: torch.Tensor
     scale: torch.Tensor

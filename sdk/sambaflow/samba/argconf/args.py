@@ -1,6 +1,6 @@
 """Compile and run options as Pydantic models, for programs that configure themselves from YAML.
 
-Source: SDK reference 15. Fields that are not listed are kept and reach the compiler as options too.
+Source: SDK reference 15. Unlisted fields are kept, and also reach the compiler as options.
 """
 
 from typing import Any

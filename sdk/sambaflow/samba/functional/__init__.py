@@ -1,7 +1,7 @@
 """Operators as functions: torch's, applied to SambaTensors.
 
-Source: SDK reference 3 and 4.3. The vendor's modules, such as ``functional.arithmetic``, group torch's functions; which
-one has which is not public, so each has all of them.
+Source: SDK reference 3 and 4.3. The vendor's modules, such as ``functional.arithmetic``, group torch's functions. The
+groups are not public, so each module has all functions.
 """
 
 import sys
@@ -17,7 +17,7 @@ from sambaflow.tracing.torch_private import DisableTorchFunctionSubclass
 
 
 def torch_function(name: str) -> Callable[..., Any]:
-    """Return ``torch.<name>`` or ``torch.nn.functional.<name>``, taking and giving SambaTensors.
+    """Return ``torch.<name>`` or ``torch.nn.functional.<name>``, on SambaTensors.
 
     Raises:
         AttributeError: torch has no such function.

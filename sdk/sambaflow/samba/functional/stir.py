@@ -1,6 +1,6 @@
 """Elementwise programs over whole tensors. Source: SDK reference 10.
 
-The vendor's compiler makes a loop over elements of them; here a function is called once, on the broadcast tensors, and
+The vendor's compiler generates a loop over elements. Here a function is called once, on the broadcast tensors, and
 ``sn_iteridx`` is a range along a dimension that broadcasts against them. The results are the same.
 """
 
@@ -35,7 +35,7 @@ def sn_iteridx(attrs: dict[str, Any] | None = None, dim: int = 0, dtype: Any = N
     """Return each element's index along ``dim``: a range that broadcasts against the inputs.
 
     Raises:
-        InvalidArgument: ``attrs`` is not what the function got, or has no such dimension.
+        InvalidArgument: ``attrs`` is not the first argument of the function, or lacks the dimension.
     """
     shape = (attrs or {}).get("shape")
     if shape is None:
@@ -68,9 +68,10 @@ def sn_zipmapreduce(
     func: Callable[..., Any], inputs: Sequence[Any], reduce_func: str | None = None,
     reduce_dim: int | Sequence[int] | None = None, stoc_accum: bool | None = False,
 ) -> Any:  # fmt: skip
-    """Broadcast ``inputs``, call ``func(attrs, *elements)``, and reduce if asked; reduced dimensions are kept as 1.
+    """Broadcast ``inputs``, call ``func(attrs, *elements)``, and optionally reduce; reduced dimensions are kept as 1.
 
-    Gives a SambaTensor if an input is one, else a torch tensor. ``stoc_accum`` is accepted: accumulation is exact.
+    The result is a SambaTensor if an input is one, otherwise a torch tensor. ``stoc_accum`` is accepted: accumulation
+    is exact.
 
     Raises:
         InvalidArgument: no inputs, shapes that do not broadcast, or an unknown ``reduce_func``.

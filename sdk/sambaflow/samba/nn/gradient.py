@@ -1,7 +1,7 @@
-"""A parameter's gradient as plain PyTorch programs look at it: ``parameter.grad``.
+"""A parameter's gradient for plain PyTorch programs: ``parameter.grad``.
 
-A host's backward leaves the host's gradient there. Where there is none, ``grad`` is a copy of what the device computed
-in its last backward; the device does not see changes of the copy, so they are refused.
+A backward on the host sets the host's gradient. Without one, ``grad`` is a copy of the gradient of the device's last
+backward. The device does not see changes of the copy, so they are refused.
 """
 
 import contextlib
@@ -13,19 +13,19 @@ import torch
 from rdukit.errors import InvalidArgument
 from sambaflow.tracing.torch_private import DisableTorchFunctionSubclass
 
-#: In-place methods that change no number of a gradient.
+#: In-place methods that do not change a gradient's numbers.
 _HARMLESS: Final = frozenset({"requires_grad_", "detach_", "share_memory_"})
 _IN_PLACE_OPERATORS: Final = frozenset(
     {f"__i{word}__" for word in "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split()}
     | {"__setitem__"}
 )
-#: How many callers look at the host's gradients only.
+#: Number of active blocks of ``host_gradients``.
 _host_only = 0
 
 
 @contextlib.contextmanager
 def host_gradients() -> Iterator[None]:
-    """Let ``parameter.grad`` be the host's gradient only, as what updates the host's parameters needs it."""
+    """Make ``parameter.grad`` return only the host's gradient, for code that updates the host's parameters."""
     global _host_only
     _host_only += 1
     try:
@@ -35,7 +35,7 @@ def host_gradients() -> Iterator[None]:
 
 
 def sees_device() -> bool:
-    """Return whether ``parameter.grad`` may be the device's gradient now."""
+    """Return whether ``parameter.grad`` may currently return the device's gradient."""
     return not _host_only
 
 
@@ -60,7 +60,7 @@ class DeviceGradient(torch.Tensor):
                 "parameter.register_hook before compile"
             )
         if name == "detach_":
-            return args[0]  # it has no history
+            return args[0]  # the gradient has no history
         with DisableTorchFunctionSubclass():
             made = func(*args, **(kwargs or {}))
         shares = isinstance(made, torch.Tensor) and any(

@@ -1,4 +1,4 @@
-"""SambaParameter: a module's parameter that the device knows by name."""
+"""SambaParameter: a module's parameter that the device identifies by name."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ from sambaflow.tracing.torch_private import DisableTorchFunctionSubclass, data_o
 if TYPE_CHECKING:
     from sambaflow.sessions.host_copies import HostCopies
 
-#: Methods whose result stays torch's own: what ``Module.to`` and loading a state dict rely on.
+#: Methods whose result is torch's own, as ``Module.to`` and ``load_state_dict`` need it.
 _PLAIN = frozenset({"to", "float", "half", "bfloat16", "double", "numpy", "copy_", "requires_grad_", "size", "dim"})
 
 #: torch's own slot for a gradient, which autograd on the host fills.
@@ -23,7 +23,7 @@ HOST_GRADIENT: Any = torch.Tensor.grad
 
 #: Properties of a tensor that hold its values.
 _VALUES = frozenset({"data", "T", "H", "mT", "mH", "real", "imag"})
-#: Functions that ask what a tensor is, or change no value.
+#: Functions that read only a tensor's metadata, or do not change values.
 _DESCRIBING = frozenset(
     {"size", "stride", "dim", "numel", "nelement", "element_size", "is_floating_point", "is_complex", "requires_grad_",
      "register_hook", "register_post_accumulate_grad_hook", "retain_grad", "__hash__", "__delete__", "storage_offset",
@@ -32,11 +32,11 @@ _DESCRIBING = frozenset(
 
 
 class SambaParameter(nn.Parameter):
-    """An ``nn.Parameter`` with ``sn_name``; computing with it gives SambaTensors, also from plain torch inputs.
+    """An ``nn.Parameter`` with ``sn_name``; computations with it return SambaTensors, even from plain torch inputs.
 
     Args:
         torch_tensor: the values; without it the parameter is empty (on the meta device), of ``shape`` and ``dtype``.
-        materializer: gives an empty parameter's values.
+        materializer: computes an empty parameter's values.
     """
 
     def __new__(
@@ -58,7 +58,7 @@ class SambaParameter(nn.Parameter):
     _sn_name: str | None
     _sn_region: str | None = None
     materializer: Callable[..., torch.Tensor] | None = None
-    #: Placement hints and axes, as on SambaTensor.
+    #: Placement hints and axes, as in SambaTensor.
     batch_dim: int | None = None
     host_memory: bool | None = None
 
@@ -88,9 +88,9 @@ class SambaParameter(nn.Parameter):
 
     @property
     def grad(self) -> torch.Tensor | None:
-        """The host's gradient; where there is none, a copy of what the device's last backward computed.
+        """The host's gradient; without one, a copy of the gradient of the device's last backward.
 
-        ``None`` after ``zero_grad``, and for a frozen or unused parameter. The device's cannot be overwritten.
+        ``None`` after ``zero_grad``, and for a frozen or unused parameter. The device's gradient cannot be overwritten.
         """
         with DisableTorchFunctionSubclass():
             found: torch.Tensor | None = HOST_GRADIENT.__get__(self)
@@ -132,7 +132,7 @@ class SambaParameter(nn.Parameter):
         return self.data
 
     def cpu(self, *args: Any, **kwargs: Any) -> "SambaParameter":
-        """Copy the device's value to the host; what the program has changed goes to the device first."""
+        """Copy the device's value to the host; before, the program's changes are copied to the device."""
         if is_loaded(self.sn_name):
             loaded_pef().copies.push()
             if not self.has_data:
@@ -188,7 +188,7 @@ class SambaParameter(nn.Parameter):
     def __hash__(self) -> int:
         return id(self)
 
-    #: Another spelling that programs use; last, because it hides the module in this class's body.
+    #: Alternative spelling; last, because it hides the module in this class's body.
     torch = torch_tensor
 
 
@@ -204,7 +204,7 @@ def convert_parameter_(parameter: nn.Parameter, name: str) -> SambaParameter:
 def fill_parameter_(parameter: SambaParameter, value: torch.Tensor) -> None:
     """Give an empty parameter a value in place: the same object with its names, so that models and optimizers keep it.
 
-    torch cannot move an object off the meta device, so its contents are exchanged with those of a new one.
+    torch cannot move an object from the meta device, so its contents are swapped with those of a new object.
     """
     made = SambaParameter(value.to(parameter.dtype), parameter.requires_grad)
     made.__dict__.update(parameter.__dict__)
@@ -212,7 +212,7 @@ def fill_parameter_(parameter: SambaParameter, value: torch.Tensor) -> None:
 
 
 def _reads_values(func: Callable[..., Any]) -> bool:
-    """Return whether a torch function looks at its arguments' values, and not just at what they are."""
+    """Return whether a torch function reads its arguments' values, and not only their metadata."""
     name = getattr(func, "__name__", "")
     if name == "__get__":
         return getattr(getattr(func, "__self__", None), "__name__", "") in _VALUES

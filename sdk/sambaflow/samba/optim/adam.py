@@ -11,14 +11,14 @@ from sambaflow.samba.optim.base import DeviceOptimizer, plain_parameters, torch_
 
 logger = logging.getLogger(__name__)
 
-#: AdamW's ``betas`` where a program gives none. Source: SDK reference 9.
+#: AdamW's default ``betas``. Source: SDK reference 9.
 VENDOR_BETAS: Final = (0.9, 0.997)
-#: Messages that were logged; each is logged once a process.
+#: Messages that were logged; each is logged once in a process.
 _told: Final[set[str]] = set()
 
 
 class _AdamFamily(DeviceOptimizer):
-    """Scalars that the Adams share, and the options of a group that make it another update."""
+    """Base of the Adam optimizers: their scalars, and the group options that change the update."""
 
     watched = ("lr", "betas", "eps", "weight_decay", "amsgrad", "maximize", "decoupled_weight_decay")
 
@@ -40,7 +40,7 @@ class AdamW(_AdamFamily, torch.optim.AdamW):
 
     ``max_grad_norm`` adds a gradnorm section that clips the norm of all gradients, together with those of other
     optimizers that have the same ``max_grad_norm``. ``fp32_params`` and ``argin_region_name`` are accepted: trained
-    parameters are f32 on the device anyhow.
+    parameters are always f32 on the device.
 
     Raises:
         InvalidArgument: an option that the device has no update for, or an unknown keyword.
@@ -91,7 +91,7 @@ class Adam(_AdamFamily, torch.optim.Adam):
 
 
 class SparseAdamW(AdamW):
-    """AdamW for embeddings: rows without a gradient in a step are not touched, nor are their states.
+    """AdamW for embeddings: rows without a gradient in a step, and their states, do not change.
 
     On the host all rows are updated, as AdamW does: torch has no such update for dense gradients. Source: ours; only
     the name and the purpose are public.

@@ -12,28 +12,28 @@ from rdukit_compiler import STATES, OptimizerGroup
 from sambaflow.samba.nn.gradient import host_gradients
 from sambaflow.sessions import current_session, is_loaded
 
-#: torch's methods, without their guard against torch.compile, whose import takes over a second.
+#: torch's methods, unwrapped from their guard against torch.compile, whose import takes over a second.
 _add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
 _state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
 _load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)
 
-#: Keywords that choose how torch computes an update on the host, and the vendor's placement hints. They change no
-#: number. Source of the vendor's: SDK reference 9.
+#: Keywords for torch's implementation of an update on the host, and the vendor's placement hints. They do not change
+#: results. Source of the vendor's: SDK reference 9.
 _WITHOUT_EFFECT: Final = frozenset({"foreach", "fused", "capturable", "fp32_params", "argin_region_name"})
-#: Options that change the update and have no section on the device, with the value that switches them off.
+#: Options that change the update and that the device lacks → the value that switches them off.
 _UNSUPPORTED: Final = {"dampening": 0, "differentiable": False}
 
 
 class DeviceOptimizer(torch.optim.Optimizer):
-    """Mixed into a torch optimizer, before it: how the device sees it.
+    """Mix-in for torch optimizers, listed before torch's class, which connects them to the device.
 
     On the host ``step`` works as in torch. Once the optimizer was passed to ``trace_graph``, the device updates the
     parameters: runs follow ``param_groups``, and ``step`` without gradients of the host is refused.
     """
 
-    #: The compiler's name of the update.
+    #: Compiler's name of the update.
     kind: str
-    #: Keys of a parameter group that decide the update.
+    #: Keys of a parameter group that determine the update.
     watched: ClassVar[tuple[str, ...]]
     max_grad_norm: float | None = None
 
@@ -41,8 +41,7 @@ class DeviceOptimizer(torch.optim.Optimizer):
         """Add a group as torch does.
 
         Raises:
-            InvalidArgument: an option of the group that the device has no update for, or the optimizer is on the
-            device.
+            InvalidArgument: the device does not support an option of the group, or the optimizer is on the device.
         """
         if self._is_on_device():
             raise InvalidArgument(
@@ -56,7 +55,7 @@ class DeviceOptimizer(torch.optim.Optimizer):
 
     @property
     def state(self) -> Any:
-        """torch's states by parameter; the device's if the device has updated them. The next update takes changes."""
+        """torch's states by parameter: the device's, if it has updated them. The next update uses changes."""
         if self._is_on_device():
             current_session()._loaded().optimizers.show(self)
         return self.host_states
@@ -69,11 +68,11 @@ class DeviceOptimizer(torch.optim.Optimizer):
 
     @property
     def host_states(self) -> Any:
-        """The states as the host holds them."""
+        """The host's copies of the states."""
         return self.__dict__["state"]
 
     def step(self, closure: Any = None) -> Any:
-        """Update the host's parameters from the host's gradients, as torch does; without gradients nothing happens.
+        """Update the host's parameters from the host's gradients, as torch does; without gradients, it has no effect.
 
         Raises:
             InvalidArgument: the gradients are on the device.
@@ -88,7 +87,7 @@ class DeviceOptimizer(torch.optim.Optimizer):
             return super().step(closure)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients, of the host and of the device; a run begins from fresh ones anyhow."""
+        """Clear the gradients of host and device; each run starts from new ones anyway."""
         if self._is_on_device():
             names = (parameter.sn_name for group in self.param_groups for parameter in group["params"])
             current_session()._loaded().updates.forget_gradients(names)
@@ -106,10 +105,10 @@ class DeviceOptimizer(torch.optim.Optimizer):
         """Load a state dict as torch does; the device gets the states, and the next run follows the groups.
 
         Raises:
-            InvalidArgument: its groups differ from the compiled ones in what a run cannot change.
+            InvalidArgument: its groups differ from the compiled ones in values that a run cannot change.
         """
         if self._is_on_device():
-            current_session()._loaded().optimizers.show(self)  # so that no later look replaces what is loaded
+            current_session()._loaded().optimizers.show(self)  # so that a later read does not replace the loaded states
         _load_state_dict(self, state_dict)
         if self._is_on_device():
             current_session()._loaded().load_states(self)
@@ -118,7 +117,7 @@ class DeviceOptimizer(torch.optim.Optimizer):
         """Return the compiler's name of a group's update.
 
         Raises:
-            InvalidArgument: an option of the group that the device has no update for.
+            InvalidArgument: the device does not support an option of the group.
         """
         changing = sorted(key for key, off in _UNSUPPORTED.items() if group.get(key, off) != off)
         if changing:
@@ -128,11 +127,13 @@ class DeviceOptimizer(torch.optim.Optimizer):
         return self.kind
 
     def scalars_of(self, group: Mapping[str, Any]) -> dict[str, float]:
-        """Run-time scalars of a parameter group, by the compiler's names."""
+        """Return the run-time scalars of a parameter group, by the compiler's names."""
         raise NotImplementedError
 
     def values_of(self, group: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Return what decides a group's update now, as plain numbers: compared before each run."""
+        """Return the current values that determine a group's update, as plain numbers; they are compared before each
+        run.
+        """
         numbers = [_number(group[key]) for key in self.watched]
         return (*numbers, group.get("max_grad_norm"), list(map(id, group["params"])))
 
@@ -142,7 +143,7 @@ class DeviceOptimizer(torch.optim.Optimizer):
         return None if norm is None else float(norm)
 
     def device_groups(self, first_index: int) -> tuple[OptimizerGroup, ...]:
-        """Return this optimizer's groups as the compiler takes them, numbered from ``first_index``."""
+        """Return this optimizer's groups for the compiler, numbered from ``first_index``."""
         made: list[OptimizerGroup] = []
         for offset, group in enumerate(self.param_groups):
             names = []
@@ -186,7 +187,7 @@ class DeviceOptimizer(torch.optim.Optimizer):
         return loaded is not None and loaded.optimizers.has(self)
 
     def _has_device_gradients(self) -> bool:
-        """Return whether the device has gradients of the parameters, also if another optimizer was traced."""
+        """Return whether the device has gradients of the parameters, even if another optimizer was traced."""
         first = next((p for group in self.param_groups for p in group["params"]), None)
         return is_loaded(getattr(first, "sn_name", "")) and current_session()._loaded().updates.has_gradients
 
@@ -197,10 +198,10 @@ class DeviceOptimizer(torch.optim.Optimizer):
 
 
 def torch_options(optimizer: torch.optim.Optimizer, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keywords of a constructor that torch's optimizer takes too, without those that change no number.
+    """Return the keywords of a constructor for torch's optimizer, without those that do not change results.
 
     Raises:
-        InvalidArgument: a keyword that neither torch nor the vendor has; the message names the nearest.
+        InvalidArgument: neither torch nor the vendor has a keyword; the message names similar ones.
     """
     cls = type(optimizer)
     known = {name for base in cls.__mro__ for name in _keywords(base)} if given else set()
@@ -219,7 +220,7 @@ def _keywords(cls: type) -> Iterable[str]:
 
 
 def _number(value: Any) -> Any:
-    """Return a scalar, or a tuple of scalars, whose later change the program cannot make: no list and no tensor."""
+    """Return an immutable scalar or tuple of scalars: lists and tensors are converted."""
     if value.__class__ in (float, int, bool):
         return value
     if isinstance(value, list | tuple):
@@ -228,7 +229,7 @@ def _number(value: Any) -> Any:
 
 
 def plain_parameters(params: Any) -> Any:
-    """Return parameters in the containers that torch's optimizers take: lists, and groups as dicts."""
+    """Return parameters in torch's containers: lists, and groups as dicts."""
     items = list(params)
     if items and isinstance(items[0], Mapping):
         return [{**group, "params": list(group["params"])} for group in items]
@@ -239,7 +240,7 @@ def optimizer_list(optimizers: Any) -> tuple[DeviceOptimizer, ...]:
     """Return one optimizer, a list, a nested list or None, as a tuple.
 
     Raises:
-        CompileError: something else is among them.
+        CompileError: an item is not such an optimizer.
     """
     if optimizers is None:
         return ()

@@ -4,11 +4,11 @@ from typing import Any
 
 
 class SNConfig:
-    """Class attributes of a subclass are parameters and their defaults; the base has none. Source: ours."""
+    """Base of configurations: class attributes of a subclass are parameters and their defaults. Source: ours."""
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:
-        """Return parameters by name, those of subclasses win."""
+        """Return parameters by name; those of subclasses take precedence."""
         found: dict[str, Any] = {}
         for base in reversed(cls.__mro__[:-1]):
             found.update({k: v for k, v in vars(base).items() if not k.startswith("_") and not _is_code(v)})

@@ -1,6 +1,7 @@
 """The command line of SambaFlow programs. Source: SDK reference 8.
 
-Options are a table: name, default, commands. User functions may define any of them again; the user's wins.
+Options are a table: name, default, commands. User functions may redefine any of them; the user's definition takes
+precedence.
 """
 
 import argparse
@@ -25,16 +26,16 @@ def parse_app_args(
 ) -> argparse.Namespace:  # fmt: skip
     """Parse a program's command line: a command, then options.
 
-    ``common_parser_fn`` adds options to every command, the others to theirs. The result has every built-in attribute
-    whatever the command, and the session remembers it.
+    ``common_parser_fn`` adds options to every command, and the other functions to their own commands. For every
+    command, the result has all built-in attributes; the session stores it.
 
-    With ``--data-parallel`` torch's default process group is made of the ranks that were launched together, and
-    ``local_rank`` is this one's rank.
+    With ``--data-parallel`` torch's default process group consists of the ranks that were launched together, and
+    ``local_rank`` is this process's rank.
 
     Exits with status 2 on an unknown option or command, as argparse does.
 
     Raises:
-        PeerLost: not all ranks came in time.
+        PeerLost: not all ranks joined in time.
     """
     given = list(sys.argv[1:] if argv is None else argv)
     if given and Path(given[0]).suffix == ".py":
@@ -71,9 +72,9 @@ def parse_app_args(
 
 
 def _prefer_users_defaults(parser: argparse.ArgumentParser, built_in: int) -> None:
-    """Give what is left of a redefined option, such as ``-n`` of ``--num-iterations``, the user's default.
+    """Apply the user's default to the rest of a redefined option, such as ``-n`` of ``--num-iterations``.
 
-    argparse takes the default of a destination's first action, which is the built-in one.
+    argparse uses the default of a destination's first action, which is the built-in one.
     """
     for action in parser._actions[built_in:]:
         for other in parser._actions[:built_in]:
@@ -82,7 +83,7 @@ def _prefer_users_defaults(parser: argparse.ArgumentParser, built_in: int) -> No
 
 
 def parse_yaml_to_args(path: str, args: argparse.Namespace) -> argparse.Namespace:
-    """Lay a YAML file's values over parsed arguments; returns ``args``."""
+    """Overwrite parsed arguments with a YAML file's values; return ``args``."""
     import yaml  # most programs read no file
 
     values = yaml.safe_load(Path(path).read_text()) or {}
@@ -92,7 +93,7 @@ def parse_yaml_to_args(path: str, args: argparse.Namespace) -> argparse.Namespac
 
 
 def add_built_in_options(parser: argparse.ArgumentParser, command: str) -> None:
-    """Add the options that every SambaFlow program has."""
+    """Add the options of every SambaFlow program."""
     add = parser.add_argument
     add("-b", "--batch-size", type=int, default=1, help="samples a step; fixed in the PEF")
     add("-mb", "--microbatch-size", type=int, default=None, help="samples a pipeline pass")
@@ -200,7 +201,7 @@ _INTERNAL: Final[dict[str, Any]] = {
     "strict_auto_cast": False, "traced_attributes_folder": "", "use_correct_tiling_cost_model": False,
     "use_integrated_bias": False, "validate_mac_resource_prediction": False,
 }  # fmt: skip
-#: Those that would change what a compile or a run gives: the parser refuses them, with what to do instead.
+#: Options that would change a compile's or run's result: the parser refuses them, and names the alternative.
 _REFUSED: Final[dict[str, str]] = {
     "pp_lamb_optimizer": "the optimizers are those of samba.optim",
     "mac_only": "a compile runs all passes",
@@ -213,7 +214,7 @@ _REFUSED: Final[dict[str, str]] = {
 
 
 class _Refuse(argparse.Action):
-    """Ends the program with the usage and the reason: nothing that it asks for is left out in silence."""
+    """Ends the program with the usage and the reason, because ignoring the option would change results."""
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
         parser.error(f"{option} is not available; {_REFUSED[self.dest]}")
@@ -230,12 +231,12 @@ def _add_accepted(parser: argparse.ArgumentParser) -> None:
 
 
 def _spellings(name: str) -> list[str]:
-    """Return an option with dashes and, as it stands in a PEF's metadata, with underscores."""
+    """Return an option with dashes and, as in a PEF's metadata, with underscores."""
     return list(dict.fromkeys((f"--{name.replace('_', '-')}", f"--{name}")))
 
 
 def _kind_of(default: Any) -> dict[str, Any]:
-    """Return how argparse reads an option: a switch, words, a number, or text."""
+    """Return argparse's arguments for an option: a switch, words, a number, or text."""
     if default is False:
         return {"action": "store_true"}
     if isinstance(default, list):
@@ -244,7 +245,7 @@ def _kind_of(default: Any) -> dict[str, Any]:
 
 
 def built_in_defaults() -> dict[str, Any]:
-    """Return every built-in attribute with its default, for commands that do not offer the option."""
+    """Return every built-in attribute with its default, for commands without the option."""
     parser = argparse.ArgumentParser(conflict_handler="resolve")
     for command in COMMANDS:
         add_built_in_options(parser, command)
@@ -266,14 +267,14 @@ _ATTRIBUTES: Final[dict[str, Any]] = {
 
 
 class SambaConfig:
-    """Arguments with a schema's defaults below them."""
+    """Arguments with the defaults of a schema."""
 
     def __init__(self, args: argparse.Namespace, schema: type[SNConfig] | None = None) -> None:
         self.args = args
         self.schema = schema or SNConfig
 
     def get_all_params(self) -> dict[str, Any]:
-        """Return all parameters; those that ``args`` lacked are set there, and the session remembers them."""
+        """Return all parameters; set missing ones in ``args``, and store them in the session."""
         for name, value in self.schema.defaults().items():
             if not hasattr(self.args, name):
                 setattr(self.args, name, value)

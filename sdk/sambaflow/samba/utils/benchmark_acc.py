@@ -28,20 +28,20 @@ class AccuracyReport:
         self.more = more
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what ``save`` writes."""
+        """Return the values that ``save`` writes."""
         return {
             "val_metrics": self.val_metrics, "train_metrics": self.train_metrics, "batch_size": self.batch_size,
             "num_iterations": self.num_iterations, **self.more,
         }  # fmt: skip
 
     def save(self, path: "str | Path | None") -> None:
-        """Write the report to ``path``, atomically; without a path, as when no option named one, do nothing."""
+        """Write the report to ``path``, atomically; without a path, do nothing."""
         if path:
             write_json_atomic(Path(path), _plain(self.to_dict()))
 
 
 def _plain(value: Any) -> Any:
-    """Return tensors and numbers of other libraries as Python's own."""
+    """Convert tensors and numbers of other libraries to Python's types."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

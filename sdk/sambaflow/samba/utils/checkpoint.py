@@ -18,7 +18,7 @@ from sambaflow.sessions import is_loaded, loaded_pef
 def save_tensors(tensors: Any, path: "str | Path") -> None:
     """Write named tensors as a safetensors file, atomically.
 
-    ``tensors`` is a mapping from name to tensor, or SambaTensors and parameters, which go by ``sn_name``.
+    ``tensors`` is a mapping from name to tensor, or SambaTensors and parameters, which are named by ``sn_name``.
     """
     from safetensors.torch import save_file
 
@@ -33,13 +33,13 @@ def load_sharded_checkpoint(
 ) -> None:
     """Read a Hugging Face checkpoint (a folder with one safetensors file or a sharded index) into ``model``.
 
-    One tensor is in memory at a time. It goes to the device where the loaded PEF has the parameter, and to the host's
+    One tensor is in memory at a time. It is copied to the device if the loaded PEF has the parameter, and to the host's
     copy unless that is empty.
 
     Raises:
         NotFound: there is no safetensors checkpoint in ``path``.
-        InvalidArgument: a tensor has another shape, or dtype without ``ignore_dtype_mismatch``, or (``strict``) is
-            missing.
+        InvalidArgument: a tensor has another shape; another dtype, without ``ignore_dtype_mismatch``; or is missing,
+            with ``strict``.
     """
     targets = _targets(model)
     loaded: set[int] = set()
@@ -72,7 +72,7 @@ def load_sharded_checkpoint(
 
 
 def _plain(tensor: Any) -> torch.Tensor:
-    """Return a plain torch tensor of what a parameter holds, a SambaTensor wraps, or an array has."""
+    """Return the values of a parameter, a SambaTensor or an array as a plain torch tensor."""
     held = unwrap(tensor)
     return held.data if isinstance(held, torch.Tensor) else torch.as_tensor(held)
 

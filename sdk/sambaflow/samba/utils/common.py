@@ -1,4 +1,4 @@
-"""``common_app_driver``: what a program calls for every command that it does not treat itself.
+"""``common_app_driver``: handles every command that a program does not handle itself.
 
 Source: SDK reference 7.3.
 """
@@ -18,7 +18,7 @@ def common_app_driver(
     args: Any, model: nn.Module, inputs: Any, optim: Any = None, name: str | None = None, app_dir: str | None = None,
     squeeze_bs_dim: bool = False, init_output_grads: bool = True, metadata: Any = None, **accepted: Any,
 ) -> Any:  # fmt: skip
-    """Compile, test, measure or run a model, as ``args.command`` says."""
+    """Compile, test, measure or run a model, according to ``args.command``."""
     inference = bool(getattr(args, "inference", False)) or optim is None
     chosen = None if inference else optim
     is_replica = is_switched_on(getattr(args, "data_parallel", False))
@@ -55,10 +55,10 @@ def common_app_driver(
 
 
 def _compare_with_host(model: nn.Module, inputs: Any, traced: Any) -> None:
-    """Run forward on both and compare each output."""
+    """Run forward on host and device, and compare each output."""
     device = current_session().run(inputs, traced, section_types=["fwd"])
     for output, gold in zip(device, host_outputs(model, inputs), strict=True):
         made = unwrap(output)
-        if gold.numel() == 1 and made.numel() > 1:  # a mean loss of each batch of a spatial call
+        if gold.numel() == 1 and made.numel() > 1:  # a mean loss for each batch of a spatial call
             made = made.float().mean()
         assert_close(made, gold, output.sn_name, threshold=3e-2)

@@ -14,7 +14,7 @@ MAX_BF16_ROUND_NORMAL_REL = 2.0**-8
 
 
 class SNType(Enum):
-    """Types of elements on the device."""
+    """Element types of the device."""
 
     BOOL = "bool"
     INT8 = "int8"
@@ -50,7 +50,7 @@ def parse_dtype(dtype: Any) -> torch.dtype:
     """Return the torch dtype that a configuration names: ``bfloat16``, ``torch.float32``, ``bf16``, ``fp32`` …
 
     Raises:
-        InvalidArgument: no dtype is called so.
+        InvalidArgument: the name is unknown.
     """
     if isinstance(dtype, torch.dtype):
         return dtype

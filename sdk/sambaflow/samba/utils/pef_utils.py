@@ -7,16 +7,16 @@ from typing import Any, Final
 from rdukit.errors import PefError
 from rdukit.pef import read_pef
 
-#: ``sambaflow.__version__``: programs compare it with the SambaFlow releases that they need. rdukit emulates the
-#: interface of this release.
+#: ``sambaflow.__version__``: the release whose interface rdukit emulates. Programs compare it with the releases that
+#: they need.
 SAMBAFLOW_VERSION: Final = "1.23.0"
-#: Options that describe the compile and not the program: left out of the metadata.
+#: Options of the compile, not of the program, which the metadata excludes.
 _LEFT_OUT: Final = frozenset({"command", "pef_name", "output_folder", "arch", "log_level", "pef"})
 
 
 @dataclass(frozen=True, slots=True)
 class PefInfoStruct:
-    """A field to read; ``mock_value`` is what a program without a device would get."""
+    """A field to read; ``mock_value`` is the value for a program without a device."""
 
     mock_value: Any = None
 
@@ -27,7 +27,7 @@ def get_pefmeta(args: Any, model: Any) -> dict[str, str]:
 
 
 def get_pefmeta_dict(mapping: Mapping[str, Any], model: Any) -> dict[str, Any]:
-    """Return the same from a dict; lists survive a round trip."""
+    """Return the metadata of a dict of arguments; lists survive a round trip."""
     found: dict[str, Any] = {
         key: value if isinstance(value, list) else str(value) for key, value in mapping.items() if key not in _LEFT_OUT
     }
@@ -38,7 +38,7 @@ def get_pef_info(pef: str, fields: Mapping[str, PefInfoStruct]) -> dict[str, Any
     """Return the values of metadata ``fields``.
 
     Raises:
-        ValueError: a field was not embedded. PefNotFound: there is no such file.
+        ValueError: a field was not embedded. PefNotFound: the file is missing.
     """
     metadata = read_pef(pef).pef.metadata
     missing = [name for name in fields if name not in metadata]
@@ -48,7 +48,7 @@ def get_pef_info(pef: str, fields: Mapping[str, PefInfoStruct]) -> dict[str, Any
 
 
 def _parsed(value: Any) -> Any:
-    """Return strings that are Python literals as their values: metadata are strings on the way in."""
+    """Convert strings that are Python literals to their values, because metadata are stored as strings."""
     if not isinstance(value, str):
         return value
     import ast

@@ -13,9 +13,9 @@ from sambaflow.tracing.tracer import _call_arguments, flatten_tensors
 
 
 def dump_accuracy_debug_info(args: Any, model: nn.Module, inputs: Any, traced_outputs: Any) -> Path:
-    """Run forward on both and write each output's largest and mean difference as JSON; returns the file.
+    """Run forward on host and device, and write each output's maximum and mean difference as JSON; return the file.
 
-    It is ``accuracy_debug.json`` in ``args.log_dir``, or else in the output folder. Source: ours.
+    The file is ``accuracy_debug.json`` in ``args.log_dir``, otherwise in the output folder. Source: ours.
     """
     device = current_session().run(inputs, traced_outputs, section_types=["fwd"])
     host = host_outputs(model, inputs)
@@ -35,7 +35,7 @@ def dump_accuracy_debug_info(args: Any, model: nn.Module, inputs: Any, traced_ou
 
 
 def host_outputs(model: nn.Module, inputs: Any) -> list[torch.Tensor]:
-    """Return the model's outputs on the host, flat."""
+    """Return the model's outputs on the host as a flat list."""
     positional, named = _call_arguments(inputs, lambda tensor: tensor)
     with torch.no_grad():
         return [unwrap(tensor).detach() for tensor in flatten_tensors(model(*positional, **named))]

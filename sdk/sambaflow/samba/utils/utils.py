@@ -2,7 +2,7 @@
 
 ``assert_close`` has two measures, and passes if either is within its limit.
 
-The absolute one is the vendor's, as far as public programs tell: they pass ``threshold`` for an absolute and ``rtol``
+The absolute one follows the vendor's public programs: they pass ``threshold`` for an absolute and ``rtol``
 for a relative limit (one calls its variables so), use thresholds up to 3.1 for gradients, and compare the input's
 gradient of a 3-D LeNet with 1e-3, where torch's own bf16 is off by several percent of the usual number. The error is
 the mean of the absolute differences; a slice along any axis may have ``OUTLIER`` times as much, so that a wrong row
@@ -11,22 +11,22 @@ among thousands is found. The measure does not distinguish numbers far below the
 The relative one allows for large numbers, whose rounding alone exceeds an absolute threshold: a loss of 2.3 has steps
 of 0.016 in bf16. It is a measure by which bf16 passes the published thresholds and a wrong kernel does not. Rounding
 leaves noise: of either sign, spread over all numbers, and where terms cancel, as in the gradients of a few layers, ten
-times what one rounding does. A wrong kernel leaves a pattern: all numbers are off by one factor, a row is another's, a
-term is missing everywhere. So a difference ``d`` from ``g`` is taken apart:
+times the error of one rounding. A wrong kernel leaves a pattern: all numbers are off by one factor, a row is another's,
+a term is missing everywhere. So a difference ``d`` from ``g`` is taken apart:
 
 ========  ============================================================================================================
-scale     half the relative difference of energies, the sums of squares, less what noise alone would do to it. It may be
-          the threshold: what is scaled by 1.01 fails 3e-3
-shift     the mean of ``d`` over the root mean square of ``g``, less two standard deviations of what noise makes of it.
-          It may be the threshold: rounding has either sign, so that in correct bf16 it is far below
-noise     the root mean square of ``d`` over that of ``g``. It may be ``NOISE`` times the threshold; but its square, in
-          terms of energy, not more than the threshold itself
-outliers  the same for every slice along every axis, over the magnitude that is usual there. A slice may have
-          ``OUTLIER`` times as much: a wrong row among thousands is not lost in the mean
+scale     half the relative difference of energies, the sums of squares, less the part that noise explains. Its limit is
+          the threshold: a scale of 1.01 fails 3e-3
+shift     the mean of ``d`` over the root mean square of ``g``, less two standard deviations of the noise's share.
+          Its limit is the threshold: rounding has either sign, so that correct bf16 is far below
+noise     the root mean square of ``d`` over that of ``g``. Its limit is ``NOISE`` times the threshold; and its
+          square, the energy, is at most the threshold
+outliers  the same for every slice along every axis, over the usual magnitude there. The limit is
+          ``OUTLIER`` times higher: a wrong row among thousands is not lost in the mean
 ========  ============================================================================================================
 
 The largest difference over the largest magnitude fails both ways: it refuses correct bf16 by chance, the sooner the
-larger a tensor is, and passes whatever happens to small numbers next to a large one. Source: ours; the vendor's formula
+larger a tensor is, and passes any error of small numbers next to a large one. Source: ours; the vendor's formula
 is not published, its thresholds of 3e-3 to 8.5e-2 are.
 """
 
@@ -74,7 +74,7 @@ def init_output_grads(
     output_tensors: Any, unspecified_tensor_grad: Any = (), customized_tensors_dict: Mapping[str, Any] | None = None,
     is_variable_batch_size: bool = False,
 ) -> None:  # fmt: skip
-    """Set the incoming gradients of traced outputs: those in the dict by name, ones for all others.
+    """Set the incoming gradients of traced outputs: by name from the dict, ones for all others.
 
     Args:
         unspecified_tensor_grad: gradients for the outputs that the dict lacks, in order, instead of ones.
@@ -123,9 +123,9 @@ def assert_close(
 ) -> None:
     """Compare two tensors, in any order: by ``absolute_error``, and by ``closeness_error`` relative to their size.
 
-    One of the two has to be within its limit: ``threshold`` for the absolute one, ``rtol`` for the relative one, which
-    is ``threshold``, too, where a program gives no ``rtol``. Source: ours; the vendor's formula is not published, its
-    thresholds are, and only an absolute measure lets its own programs pass (docs/decisions).
+    One of the two must be within its limit: ``threshold`` for the absolute one, ``rtol`` for the relative one (default:
+    ``threshold``). Source: ours; the vendor's formula is not published, its thresholds are, and only an absolute
+    measure lets its own programs pass (docs/decisions).
 
     Raises:
         AssertionError: their numbers of elements differ, or both errors exceed their limits.
@@ -150,7 +150,7 @@ def measure_performance(
     data_parallel: bool = False, world_size: int | None = None, compiled_stats_json: str | None = None,
     **accepted: Any,
 ) -> tuple[float, float]:  # fmt: skip
-    """Run the traced graph repeatedly and print throughput and latency of this host; of this rank, if there are more.
+    """Run the traced graph repeatedly and print throughput and latency of this host, or of this rank.
 
     Returns:
         (samples a second, seconds a step).
@@ -178,17 +178,18 @@ def measure_performance(
     return throughput, seconds
 
 
-#: How many times the threshold the noise may be, and how many times the usual noise that of a slice. Fewer than
-#: ``MANY`` numbers are nearer to a single one, whose difference is compared with the threshold itself.
+#: Limit of the noise as a multiple of the threshold, and of a slice's noise as a multiple of the usual noise. Fewer
+#: than ``MANY`` numbers have lower limits: the difference of a single one is compared with the threshold itself.
 NOISE: Final = 6.0
 OUTLIER: Final = 4.0
 MANY: Final = 16
 
 
 def absolute_error(first: torch.Tensor, second: torch.Tensor) -> float:
-    """Return the mean absolute difference, or a slice's over ``OUTLIER`` where that is larger.
+    """Return the mean absolute difference, or the largest of a slice, divided by ``OUTLIER``, if that is larger.
 
-    Infinity if a number is not finite in one of them only; numbers that are infinite or NaN in both are equal.
+    The result is infinity if a number is not finite in only one of them; numbers that are infinite or NaN in both are
+    equal.
     """
     a, b = (tensor.detach().to(torch.float64) for tensor in (first, second))
     if (a.isfinite() != b.isfinite()).any() or ((a != b) & a.isinf()).any():
@@ -202,7 +203,8 @@ def absolute_error(first: torch.Tensor, second: torch.Tensor) -> float:
 def closeness_error(first: torch.Tensor, second: torch.Tensor) -> float:
     """Return the error between two tensors of one shape, in any order, to be compared with a threshold.
 
-    Infinity if a number is not finite in one of them only; numbers that are infinite or NaN in both are equal.
+    The result is infinity if a number is not finite in only one of them; numbers that are infinite or NaN in both are
+    equal.
     """
     a, b = (tensor.detach().to(torch.float64) for tensor in (first, second))
     if (a.isfinite() != b.isfinite()).any() or ((a != b) & a.isinf()).any():
@@ -221,12 +223,12 @@ def closeness_error(first: torch.Tensor, second: torch.Tensor) -> float:
 
 
 def _counted(noise: float, allowed: float) -> float:
-    """Return noise as the threshold that it needs."""
+    """Return the threshold that this noise needs."""
     return max(noise / allowed, noise**2)
 
 
 def _scale_error(a: torch.Tensor, b: torch.Tensor, noise: float) -> float:
-    """Return how far the factor between the tensors is from 1, less two standard deviations of the noise's share."""
+    """Return the difference of the tensors' scale factor from 1, less two standard deviations of the noise's share."""
     energy = max(float((a * a).sum()), float((b * b).sum()))
     off = abs(float((a * a).sum() - (b * b).sum())) / 2 / energy
     return off if a.numel() == 1 else max(0.0, off - 2 * noise / a.numel() ** 0.5)
@@ -247,7 +249,7 @@ def measure_sections(
     data_parallel: bool = False, reduce_on_rdu: bool = False, json: str | None = None, min_duration: float = 0.0,
     section_types: Sequence[str] | None = None, **accepted: Any,
 ) -> dict[str, dict[str, Any]]:  # fmt: skip
-    """Run the traced graph and print each section's mean seconds: this host's, and the chip's as projected.
+    """Run the traced graph and print each section's mean seconds: measured on this host, and projected for the chip.
 
     Returns:
         By section name: ``id``, ``type``, ``host_seconds``, ``emulated_seconds``, of one run.
@@ -284,7 +286,7 @@ def create_mac_resource_report(pef: str, path: str | None = None, **accepted: An
     """Return the resources that the compiler gave each section of a PEF; written to ``path`` as JSON if given.
 
     Raises:
-        PefError: there is no such PEF, or it cannot be read.
+        PefError: the PEF is missing or cannot be read.
     """
     report = {
         section.name: {
@@ -299,12 +301,12 @@ def create_mac_resource_report(pef: str, path: str | None = None, **accepted: An
 
 
 def trace_multigraph(model: nn.Module, inputs: Any, trace_prefix: str = "") -> tuple[SambaTensor, ...]:
-    """Trace a converted model, in addition to what was traced before, for graphs to be cut from.
+    """Trace a converted model, in addition to earlier traces; graphs will be cut from them.
 
     Args:
         inputs: named SambaTensors: one, a tuple or list of positional arguments, or a dict of keyword arguments; nested
-            as forward takes them, with values that are no tensors among them.
-        trace_prefix: put before generated names, so that one module can be traced several times.
+            as forward takes them; other values may be among them.
+        trace_prefix: prefix of generated names, so that one module can be traced several times.
     Returns:
         The outputs, flat in depth-first order (dicts in value order); also set as ``model.output_tensors``. Source: SDK
         reference 12.1.
@@ -317,11 +319,11 @@ def trace_multigraph(model: nn.Module, inputs: Any, trace_prefix: str = "") -> t
 def weight_norm_(layer: nn.Module, name: str = "weight", dim: int = 0) -> nn.Module:
     """Replace ``weight`` by ``weight_magnitude`` and ``weight_direction``.
 
-    The weight is magnitude * direction / |direction|; norms are over all dims but ``dim``. Returns the layer. A
-    converted layer's new parameters are converted, too: they are called as the weight was, with these endings.
+    The weight is magnitude * direction / |direction|; norms are over all dims except ``dim``. Returns the layer. A
+    converted layer's new parameters are also converted: their names are the weight's with these endings.
 
     Raises:
-        InvalidArgument: the layer has no such parameter.
+        InvalidArgument: the layer lacks the parameter.
     """
     weight = layer._parameters.get(name)
     if weight is None:
@@ -339,7 +341,7 @@ def weight_norm_(layer: nn.Module, name: str = "weight", dim: int = 0) -> nn.Mod
 
 
 class _WeightNorm:
-    """Puts the weight in place while forward runs."""
+    """Computes the weight and sets it while forward runs."""
 
     def __init__(self, name: str, dim: int) -> None:
         self.name, self.dim = name, dim

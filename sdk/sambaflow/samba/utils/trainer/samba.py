@@ -13,9 +13,9 @@ def train(
     model: nn.Module, loader: Iterable[Any], num_epochs: int = 1, hyperparam_dict: Mapping[str, Any] | None = None,
     loss_index: int = 0, **run_arguments: Any,
 ) -> list[float]:  # fmt: skip
-    """Run whole training steps of a traced model over batches of SambaTensors; returns the mean loss of each epoch.
+    """Run complete training steps of a traced model over batches of SambaTensors; return the mean loss of each epoch.
 
-    Afterwards the host's parameters are the device's.
+    Afterwards, the host's parameters equal the device's.
     """
     means = []
     for _ in range(num_epochs):

@@ -12,7 +12,9 @@ from sambaflow.tracing.tracer import flatten_tensors
 def train(
     model: nn.Module, loader: Iterable[Any], optimizer: Any, num_epochs: int = 1, loss_index: int = 0
 ) -> list[float]:
-    """Train with plain torch steps over batches of tensors; the model returns its loss. Returns each mean."""
+    """Train with plain torch steps over batches of tensors; the model returns its loss. Return the mean loss of each
+    epoch.
+    """
     means = []
     for _ in range(num_epochs):
         losses = []
