@@ -185,7 +185,7 @@ class SndClient(Closable):
 
     @property
     def is_alive(self) -> bool:
-        """Whether the daemon holds its end of the connection; costs one system call."""
+        """Return whether the daemon holds its end of the connection; costs one system call."""
         try:
             # MSG_DONTWAIT alone is not enough: a Python socket with a timeout would still wait.
             poll = select.poll()

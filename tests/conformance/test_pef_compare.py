@@ -14,7 +14,7 @@ from sambaflow import samba
 from support import shows
 from support.programs import compile_model
 
-pytestmark = shows("profile", "pef")
+pytestmark = shows("pef-profile", "pef")
 
 
 class Product(nn.Module):

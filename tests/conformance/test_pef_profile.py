@@ -25,7 +25,7 @@ from sambaflow.samba.utils import trace_multigraph
 from support import shows
 from support.programs import ResFFNLogReg, classifier_inputs, compile_model
 
-pytestmark = shows("profile", "pef")
+pytestmark = shows("pef-profile", "pef")
 
 
 class Product(nn.Module):

@@ -19,7 +19,7 @@ from rdukit_serving.text.sampling import Sampler, SamplingOptions
 from rdukit_zoo.checkpoints.folder import load_hub_folder
 from support import shows
 
-pytestmark = shows("huggingface", "decoder")
+pytestmark = shows("huggingface", "hub-files", "decoder")
 
 transformers = pytest.importorskip("transformers", reason="the extra `models` is not installed")
 Fp8Dequantize = pytest.importorskip("transformers.integrations.finegrained_fp8").Fp8Dequantize

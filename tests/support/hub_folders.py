@@ -1,5 +1,6 @@
 """Hugging Face folders of small random models, data to fine-tune them, and the losses of transformers."""
 
+import importlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -44,7 +45,7 @@ def write_tokenizer(folder: Path, texts: list[str]) -> int:
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, special_tokens=[END, BEGIN])
     tokenizer.train_from_iterator(texts, trainer)
-    import transformers
+    transformers: Any = importlib.import_module("transformers")
 
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=END)
     fast.chat_template = TEMPLATE
@@ -54,8 +55,7 @@ def write_tokenizer(folder: Path, texts: list[str]) -> int:
 
 def write_model(folder: Path, kind: str) -> Any:
     """Write a small random model with its tokenizer; returns transformers' model."""
-    import transformers
-
+    transformers: Any = importlib.import_module("transformers")
     words = write_tokenizer(folder, [json.dumps(chat) for chat in chats(50)])
     ends = {"eos_token_id": 0, "bos_token_id": 0, "vocab_size": words}
     small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
@@ -95,7 +95,7 @@ def losses_of_transformers(model: Any, output: Path, lr: float, parameters: Call
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(len(losses), total, lr, "linear", 0, 0.0)
             logits = model(torch.from_numpy(np.asarray(tokens))).logits
-            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.from_numpy(labels).flatten())
+            loss: Any = torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.from_numpy(labels).flatten())
             optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(parameters(model), 1.0)

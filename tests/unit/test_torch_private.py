@@ -170,18 +170,3 @@ def test_records_hold_the_gradients_and_views_that_the_compiler_looks_for() -> N
     recorded = record_forward(lambda tensors: [tensors[0].t() + 1, tensors[0].t() + 1], values)
     made = [(str(node.target), node.meta["val"].shape) for node in recorded.graph.nodes if node.op == "call_function"]
     assert made == [("aten.t.default", (4, 3)), ("aten.add.Tensor", (4, 3))] * 2
-
-
-@pytest.mark.filterwarnings("ignore")  # inductor's own, as it is imported
-def test_inductor_writes_code_that_makes_a_section_and_adds_into_memory_in_order() -> None:
-    from rdukit_compiler.backend.section_library import section_namespace
-    from rdukit_compiler.torch_private import trace_aten, write_code
-
-    rows, gradients = torch.zeros(512, dtype=torch.int64), torch.zeros(512, 99)
-    summed = trace_aten(lambda a, b: [a + b], [torch.zeros(64)] * 2)
-    section_namespace("section", *write_code(summed, [torch.zeros(64)] * 2, {}, threads=1))
-    adding = trace_aten(
-        lambda i, g: [torch.ops.aten.embedding_dense_backward(g, i, 99, -1, False)], [rows, gradients]
-    )  # fmt: skip
-    _, kernels = write_code(adding, [rows, gradients], {}, threads=2)
-    assert "+" in kernels and "atomic_add" not in kernels

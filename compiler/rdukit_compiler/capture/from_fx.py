@@ -147,9 +147,7 @@ class _Converter:
                 del self._graph.values[made]
 
     def _assign_buffers(self, assigned: Mapping[str, fx.Node]) -> None:
-        """Update buffers to which forward assigned another tensor; assigning a buffer its own tensor changes
-        nothing.
-        """
+        """Update buffers to which forward assigned another tensor; its own tensor changes nothing."""
         for buffer, node in assigned.items():
             value = self._aliases.name(node)
             self._updates.pop(buffer, None)
@@ -280,9 +278,7 @@ class _Converter:
         self._add(node, CUSTOM_FUNCTION, (*tied, saved, text, str(refusal)), {})
 
     def _keep_gradient(self, node: fx.Node, value: str, former: str) -> str:
-        """Give ``value`` the gradient of ``former``, as autograd does for a tensor that was overwritten through
-        ``.data``.
-        """
+        """Give ``value`` the gradient of ``former``, as autograd does where ``.data`` was overwritten."""
         if former not in self._graph.carrying:
             return self._graph.without_gradient(node, value) if value in self._graph.carrying else value
         passed = pass_on_text(self._graph.values[former])

@@ -233,8 +233,7 @@ class _FunctionMode(PreDispatchTorchFunctionMode):
         if func in _RECORDED or str(getattr(func, "__module__", "")).startswith(FUNCTORCH):
             return super().__torch_function__(func, types, args, kwargs)
         if func in _INDEXED and (override := find_override(_parts(args[1]))) is not None:
-            # torch looks for overrides only on the indexed tensor, and treats an index that is not a tensor as a
-            # sequence.
+            # torch looks for overrides on the indexed tensor only, and takes an index of another kind for a sequence.
             return override.__torch_function__(func, (override,), args, kwargs)
         if func in _NAMING:
             with marked(self.tracer.graph, NAMED_META, True):
@@ -271,9 +270,7 @@ def _parts(index: object) -> Sequence[object]:
 
 
 class _ModeBelow(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
-    """torch's mode behind the transformations of ``torch.func``: it records the calls that ``vmap`` and similar
-    functions make.
-    """
+    """torch's mode behind ``torch.func``: it records the calls that ``vmap`` and similar functions make."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None

@@ -59,7 +59,7 @@ SUMMARIES = {
     "doctor": "Check this installation against the manual, and print what to do.",
     "endpoint": "Run experts behind the gateway; update, roll back, call and delete them.",
     "expert": "Promote trained checkpoints to experts; list, compare and deprecate them.",
-    "finetune": "Train the model of a Hugging Face folder on texts, chats, preference pairs, or labelled data.",
+    "finetune": "Train the model of a Hugging Face folder on texts, completions, chats, preferences, or labelled data.",
     "job": "Submit, list, show, watch, compare, clone, pause, resume and cancel jobs.",
     "login": "Log in by the console, in a browser on any machine.",
     "logout": "End the token of rdukit login, and delete it here.",
@@ -91,7 +91,7 @@ ROLES: Final[Mapping[str, Mapping[str, str]]] = {
         "completion": "start",
     },
     "Port and train models": {
-        "profile": "profile", "tune": "tune", "debug": "debug", "finetune": "finetune", "pef": "profile",
+        "profile": "profile", "tune": "tune", "debug": "debug", "finetune": "finetune", "pef": "pef-profile",
         "cache": "native-kernels", "checkpoint": "checkpoints", "collective": "collectives",
         "simulate": "simulate-queue", "bench": "bench",
     },

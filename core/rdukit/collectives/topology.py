@@ -33,7 +33,7 @@ _FILE_KEYS: Final = frozenset({"platform", "nodes", "racks", "links", "add_gb_s"
 
 
 class Wiring(StrEnum):
-    """How the units of a level are joined."""
+    """Way in which the units of a level are joined."""
 
     MESH = "mesh"  # each pair has separate links
     SWITCH = "switch"  # each unit has ports to a switch of unlimited bandwidth

@@ -64,7 +64,7 @@ class Fence:
 
     @property
     def holds(self) -> bool:
-        """Whether a program can be fenced."""
+        """Return whether a program can be fenced."""
         return self.way is not None
 
     @property

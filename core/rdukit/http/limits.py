@@ -115,7 +115,7 @@ class ConnectionWatch:
 
     @property
     def is_over(self) -> bool:
-        """Whether an answered request continues too long."""
+        """Return whether an answered request continues too long."""
         return self.is_lingering and self.excess > LINGER_BYTES
 
     def seconds_left(self, now: float) -> float:

@@ -124,6 +124,8 @@ def merge(adapter: Path, target: Path, base: Path | None) -> None:
 
     ADAPTER is a folder of PEFT, or a checkpoint of a training with lora_rank, which needs --base.
 
+    Example: rdukit checkpoint merge my-adapter merged
+
     Example: rdukit checkpoint merge my-adapter merged --base ~/models/my-llama
     """
     from rdukit_modelbox.finetune.export import merge_folder

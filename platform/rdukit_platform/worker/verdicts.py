@@ -26,7 +26,7 @@ from rdukit_platform.worker import box_ends
 from rdukit_platform.worker.patience import find_lack
 
 
-class Phase(StrEnum):
+class AttemptPhase(StrEnum):
     """Phases of a claimed attempt."""
 
     #: Its folder, what earlier attempts left, its inputs, the tenant's own box.
@@ -58,23 +58,23 @@ class Meaning:
 
     errors: tuple[type[RdukitError], ...]
     outcome: AttemptOutcome
-    phases: frozenset[Phase] = frozenset()
+    phases: frozenset[AttemptPhase] = frozenset()
 
 
 #: The first row that fits decides. Errors of no row are the worker's own.
 MEANINGS: Final = (
     # Not counted as a failure: another attempt follows when the resources are there.
     Meaning((BackendUnavailable, StoreUnavailable, NoResources), AttemptOutcome.NO_RESOURCES),
-    Meaning((Unavailable,), AttemptOutcome.NO_RESOURCES, frozenset({Phase.TILES})),
-    Meaning((NotFound,), AttemptOutcome.INPUT_LOST, frozenset({Phase.INPUTS})),
-    Meaning((PermissionDenied, InvalidArgument), AttemptOutcome.BOX_FAILED, frozenset({Phase.INPUTS})),
+    Meaning((Unavailable,), AttemptOutcome.NO_RESOURCES, frozenset({AttemptPhase.TILES})),
+    Meaning((NotFound,), AttemptOutcome.INPUT_LOST, frozenset({AttemptPhase.INPUTS})),
+    Meaning((PermissionDenied, InvalidArgument), AttemptOutcome.BOX_FAILED, frozenset({AttemptPhase.INPUTS})),
     Meaning((NotFenced, OutputRefused, QuotaExceeded), AttemptOutcome.BOX_FAILED),
 )
 #: Phases that wait for a box; its end says more than an error of its connection.
-WITH_BOX: Final = frozenset({Phase.ISOLATION, Phase.VERB})
+WITH_BOX: Final = frozenset({AttemptPhase.ISOLATION, AttemptPhase.VERB})
 
 
-def find_meaning(phase: Phase, error: Exception) -> AttemptFailure | None:
+def find_meaning(phase: AttemptPhase, error: Exception) -> AttemptFailure | None:
     """Return the failure that an error in ``phase`` means (pure); ``None``: the error is the worker's own."""
     if isinstance(error, AttemptFailure):
         return error

@@ -94,7 +94,7 @@ class Picture:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every RDU and tile is in service, which excludes pending recoveries."""
+        """Return whether every RDU and tile is in service, which excludes pending recoveries."""
         return all(
             rdu.rates.state == "FUNCTIONAL" and all(cell.is_working for cell in rdu.cells)
             for xrdu in self.xrdus

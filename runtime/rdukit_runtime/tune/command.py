@@ -61,6 +61,8 @@ def tune(
     before the program's own arguments. The cost model predicts all points, and few of them are measured.
 
     Example: rdukit tune app.py --try optim-level=o0,o1,o3 --try batch-size=32,64 -- --in-features 512
+
+    Example: rdukit tune linear_net.yaml --objective projected
     """
     from rdukit_runtime.engine.machine_limits import load_limits
     from rdukit_runtime.tune.space import list_points

@@ -93,7 +93,7 @@ class SambaTensor(metaclass=_SambaTensorMeta):
 
     @property
     def has_name(self) -> bool:
-        """Whether the program or a trace named it."""
+        """Return whether the program or a trace named it."""
         return self._name is not None
 
     @property
@@ -143,7 +143,7 @@ class SambaTensor(metaclass=_SambaTensorMeta):
 
     @property
     def has_data(self) -> bool:
-        """Whether the tensor holds values; False on the meta device."""
+        """Return whether the tensor holds values; False on the meta device."""
         return self._pull is not None or (self._tensor is not None and self._tensor.device.type != "meta")
 
     def clear_data(self) -> None:
@@ -176,7 +176,7 @@ class SambaTensor(metaclass=_SambaTensorMeta):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether the host's autograd follows it."""
+        """Return whether the host's autograd follows it."""
         return self._tensor is not None and self._tensor.requires_grad
 
     @requires_grad.setter

@@ -364,9 +364,7 @@ class SambaSession:
 
     @contextmanager
     def _add_directives(self, hints: Mapping[str, Any]) -> Iterator[None]:
-        """Add compile hints to operators that are traced inside; nested hints take precedence. They have no effect on
-        results.
-        """
+        """Add compile hints to operators that are traced inside, without effect on results; inner hints win."""
         before = self._context_directives
         self._context_directives = {**before, **hints}
         try:

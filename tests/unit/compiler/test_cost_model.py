@@ -9,7 +9,7 @@ from rdukit_compiler.cost import OpWork, WorkKind, memory_bandwidth, project
 from rdukit_compiler.cost.model import balance_units, load_constants
 from support import shows
 
-pytestmark = shows("profile")
+pytestmark = shows("pef-profile")
 
 SN10, SN30, SN40L = CHIPS["sn10"], CHIPS["sn30"], CHIPS["sn40l"]
 LAUNCH = load_constants().launch_s

@@ -4,7 +4,7 @@ from rdukit.pef.kernel import KernelGraph, KernelNode, Ref, TensorSpec
 from rdukit_compiler.cost.traffic import derivable_extras, looked_up_bytes
 from support import shows
 
-pytestmark = shows("profile")
+pytestmark = shows("pef-profile")
 
 
 def spec(name: str, *shape: int, dtype: str = "bfloat16") -> TensorSpec:

@@ -5,7 +5,7 @@ import pytest
 from rdukit_compiler.cost import OpWork, Shape, WorkKind, operator_work
 from support import shows
 
-pytestmark = shows("profile")
+pytestmark = shows("pef-profile")
 
 
 def f32(*shape: int) -> Shape:

@@ -205,6 +205,8 @@ def test_each_schema_fragment_takes_the_default_and_refuses_another_type(name: s
 def test_numbers_in_which_published_checkpoints_differ_are_parameters_of_compile(name: str) -> None:
     box = load_box(find_box_file(name))
     given = {size: value for size, value in (("epsilon", 0.5), ("rotary_base", 2.0)) if size in entry_of(box).sizes}
+    if name.startswith("bert"):  # only ModernBERT rotates, whose sizes come from its folder
+        del given["rotary_base"]
     assert given.items() <= box.sizes_with(check_parameters(box, Verb.COMPILE, given)).items()
 
 

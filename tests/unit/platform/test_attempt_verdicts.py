@@ -20,7 +20,7 @@ from rdukit.errors import (
 )
 from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.worker.attempts.phases import OWN_BOX, POOLED
-from rdukit_platform.worker.verdicts import AttemptFailure, Phase, find_meaning
+from rdukit_platform.worker.verdicts import AttemptFailure, AttemptPhase, find_meaning
 from support import shows
 
 pytestmark = shows("jobs", "job-boxes")
@@ -31,19 +31,19 @@ NONE = AttemptOutcome.NO_RESOURCES
 @pytest.mark.parametrize(
     ("error", "outcomes"),
     [
-        (BackendUnavailable("podman is away"), dict.fromkeys(Phase, NONE)),
-        (StoreUnavailable("the bucket is away"), dict.fromkeys(Phase, NONE)),
-        (NoResources("no tiles"), dict.fromkeys(Phase, NONE)),
-        (DiskFull("the disk is full"), dict.fromkeys(Phase, NONE)),
-        (OSError(28, "No space left on device"), dict.fromkeys(Phase, NONE)),
-        (QuotaExceeded("too much"), dict.fromkeys(Phase, AttemptOutcome.BOX_FAILED)),
-        (OutputRefused("a link"), dict.fromkeys(Phase, AttemptOutcome.BOX_FAILED)),
-        (NotFenced("several tenants"), dict.fromkeys(Phase, AttemptOutcome.BOX_FAILED)),
-        (NotFound("gone"), {Phase.INPUTS: AttemptOutcome.INPUT_LOST}),
-        (PermissionDenied("revoked"), {Phase.INPUTS: AttemptOutcome.BOX_FAILED}),
-        (InvalidArgument("an image"), {Phase.INPUTS: AttemptOutcome.BOX_FAILED}),
+        (BackendUnavailable("podman is away"), dict.fromkeys(AttemptPhase, NONE)),
+        (StoreUnavailable("the bucket is away"), dict.fromkeys(AttemptPhase, NONE)),
+        (NoResources("no tiles"), dict.fromkeys(AttemptPhase, NONE)),
+        (DiskFull("the disk is full"), dict.fromkeys(AttemptPhase, NONE)),
+        (OSError(28, "No space left on device"), dict.fromkeys(AttemptPhase, NONE)),
+        (QuotaExceeded("too much"), dict.fromkeys(AttemptPhase, AttemptOutcome.BOX_FAILED)),
+        (OutputRefused("a link"), dict.fromkeys(AttemptPhase, AttemptOutcome.BOX_FAILED)),
+        (NotFenced("several tenants"), dict.fromkeys(AttemptPhase, AttemptOutcome.BOX_FAILED)),
+        (NotFound("gone"), {AttemptPhase.INPUTS: AttemptOutcome.INPUT_LOST}),
+        (PermissionDenied("revoked"), {AttemptPhase.INPUTS: AttemptOutcome.BOX_FAILED}),
+        (InvalidArgument("an image"), {AttemptPhase.INPUTS: AttemptOutcome.BOX_FAILED}),
         # Of a box, only its end says what its silence means.
-        (Unavailable("no answer"), {Phase.TILES: NONE}),
+        (Unavailable("no answer"), {AttemptPhase.TILES: NONE}),
         (Cancelled("stopped"), {}),
         (sqlite3.OperationalError("broken"), {}),
         (KeyError("a fault of the worker"), {}),
@@ -51,21 +51,21 @@ NONE = AttemptOutcome.NO_RESOURCES
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
 def test_an_error_means_the_same_wherever_a_phase_raises_it(
-    error: Exception, outcomes: dict[Phase, AttemptOutcome]
+    error: Exception, outcomes: dict[AttemptPhase, AttemptOutcome]
 ) -> None:
-    found = {phase: meaning.outcome for phase in Phase if (meaning := find_meaning(phase, error)) is not None}
+    found = {phase: meaning.outcome for phase in AttemptPhase if (meaning := find_meaning(phase, error)) is not None}
     assert found == outcomes
 
 
 def test_a_failure_with_an_outcome_keeps_it_in_each_phase() -> None:
     failure = AttemptFailure(AttemptOutcome.FOLDER_BUSY, InvalidArgument("busy"))
-    assert all(find_meaning(phase, failure) is failure for phase in Phase)
+    assert all(find_meaning(phase, failure) is failure for phase in AttemptPhase)
 
 
 @pytest.mark.parametrize("phases", [OWN_BOX, POOLED], ids=["own box", "pool"])
 def test_each_way_brings_inputs_and_isolates_before_the_verb_and_keeps_outputs_last(
-    phases: list[tuple[Phase, object]],
+    phases: list[tuple[AttemptPhase, object]],
 ) -> None:
     order = [phase for phase, _ in phases]
-    assert order[-2:] == [Phase.VERB, Phase.OUTPUTS]
-    assert {Phase.INPUTS, Phase.ISOLATION} <= set(order[:-2])
+    assert order[-2:] == [AttemptPhase.VERB, AttemptPhase.OUTPUTS]
+    assert {AttemptPhase.INPUTS, AttemptPhase.ISOLATION} <= set(order[:-2])

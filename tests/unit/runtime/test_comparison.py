@@ -18,7 +18,7 @@ from rdukit_runtime.profile.comparison import (
 )
 from support import shows
 
-pytestmark = shows("profile")
+pytestmark = shows("pef-profile")
 
 #: Ids of sections in both PEFs.
 SECTIONS = range(5)

@@ -27,7 +27,7 @@ from rdukit_runtime.engine.machine_probe import (
 )
 from support import shows
 
-pytestmark = shows("profile")
+pytestmark = shows("pef-profile")
 
 #: Enough for a figure that is not zero.
 SHORT_S = 0.01

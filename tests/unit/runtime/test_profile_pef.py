@@ -35,7 +35,7 @@ from rdukit_runtime.profile.run import index_bounds
 from support import shows
 from support.pefs.examples import example_kernels, example_pef
 
-pytestmark = shows("profile")
+pytestmark = shows("pef-profile")
 
 #: 100 GFLOP/s and 10 GB/s: the ridge is at 10 FLOPs per byte.
 LIMITS = MachineLimits("processor", 1, 10.0, 8.0, {"f32": 100.0, "bf16": 400.0, "int8": 0.0}, 1e-6)

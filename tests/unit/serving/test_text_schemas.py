@@ -26,7 +26,7 @@ from rdukit_serving.text.tool_calls import forced_call, format_of
 from support import shows
 from support.formed_texts import END, constraints, make_text
 
-pytestmark = shows("inference", "text-models")
+pytestmark = shows("inference", "text-models", "structured-output")
 
 
 class Color(enum.Enum):

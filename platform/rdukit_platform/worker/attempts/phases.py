@@ -39,11 +39,11 @@ from rdukit_platform.worker.parts import hold_on, linked
 from rdukit_platform.worker.patience import check_free, patiently
 from rdukit_platform.worker.pool import ANSWER_S, MAX_ANSWER_BYTES, BoxPool
 from rdukit_platform.worker.tiles import TileRequest, environment_of, lease_members
-from rdukit_platform.worker.verdicts import WITH_BOX, AttemptFailure, Phase, find_meaning
+from rdukit_platform.worker.verdicts import WITH_BOX, AttemptFailure, AttemptPhase, find_meaning
 
 logger = logging.getLogger(__name__)
 
-Phases = Sequence[tuple[Phase, Callable[[AttemptState], None]]]
+Phases = Sequence[tuple[AttemptPhase, Callable[[AttemptState], None]]]
 
 
 def run_phases(attempt: AttemptState) -> None:
@@ -69,7 +69,7 @@ def run_phases(attempt: AttemptState) -> None:
                 raise failure from error
 
 
-def _judge(attempt: AttemptState, phase: Phase, error: Exception) -> AttemptFailure | None:
+def _judge(attempt: AttemptState, phase: AttemptPhase, error: Exception) -> AttemptFailure | None:
     if (known := find_meaning(phase, error)) is not None:
         return known
     if phase in WITH_BOX and isinstance(error, Cancelled | Unavailable):
@@ -225,18 +225,18 @@ def _keep(attempt: AttemptState) -> None:
 
 
 OWN_BOX: Final[Phases] = (
-    (Phase.INPUTS, _check_worker),
-    (Phase.INPUTS, _bring),
-    (Phase.TILES, _lease),
-    (Phase.LINK, _link),
-    (Phase.ISOLATION, _start),
-    (Phase.VERB, _call),
-    (Phase.OUTPUTS, _keep),
+    (AttemptPhase.INPUTS, _check_worker),
+    (AttemptPhase.INPUTS, _bring),
+    (AttemptPhase.TILES, _lease),
+    (AttemptPhase.LINK, _link),
+    (AttemptPhase.ISOLATION, _start),
+    (AttemptPhase.VERB, _call),
+    (AttemptPhase.OUTPUTS, _keep),
 )
 POOLED: Final[Phases] = (
-    (Phase.INPUTS, _check_worker),
-    (Phase.ISOLATION, _borrow),
-    (Phase.INPUTS, _show),
-    (Phase.VERB, _call_pooled),
-    (Phase.OUTPUTS, _keep),
+    (AttemptPhase.INPUTS, _check_worker),
+    (AttemptPhase.ISOLATION, _borrow),
+    (AttemptPhase.INPUTS, _show),
+    (AttemptPhase.VERB, _call_pooled),
+    (AttemptPhase.OUTPUTS, _keep),
 )
