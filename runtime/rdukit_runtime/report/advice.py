@@ -118,8 +118,8 @@ def _host(facts: ProgramFacts) -> Iterator[Advice]:
     around = max(spent[BreakdownRow.RUN_HW] - facts.sections_ns, 0)
     fixed = spent[BreakdownRow.PYTHON_TO_C] + spent[BreakdownRow.RUN_SETUP] + spent[BreakdownRow.ARGINS] + around
     calls = 0.0
-    if facts.limits is not None:
-        per_call = facts.limits.operator_s * 1e9
+    if facts.calm_limits is not None:
+        per_call = facts.calm_limits.operator_s * 1e9
         calls = sum(min(per_call * _calls(s) * s.runs, s.host_ns) for s in facts.sections)
     batch = facts.batch
     new = f"--batch-size {batch * _BATCH_FACTOR}" if batch else f"--batch-size, {_BATCH_FACTOR} times as large"
@@ -158,9 +158,9 @@ def _calls(section: SectionFacts) -> int:
 def _mode(facts: ProgramFacts) -> Iterator[Advice]:
     """Yield advice for portable sections: a native section is one call, and fuses what is inside."""
     portable = [section for section in facts.sections if section.form == "portable" and section.operators > 1]
-    if not portable or facts.limits is None:
+    if not portable or facts.calm_limits is None:
         return
-    per_call = facts.limits.operator_s * 1e9
+    per_call = facts.calm_limits.operator_s * 1e9
     saved = 0.0
     for section in portable:
         calls = per_call * (section.operators - 1) * section.runs
@@ -178,7 +178,7 @@ def _mode(facts: ProgramFacts) -> Iterator[Advice]:
 
 
 def _precision(facts: ProgramFacts) -> Iterator[Advice]:
-    limits = facts.limits
+    limits = facts.calm_limits
     if limits is None or not limits.gemm.get("f32") or not limits.gemm.get("bf16"):
         return
     is_exact = facts.precision == "f32"

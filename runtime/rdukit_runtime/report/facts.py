@@ -58,6 +58,11 @@ class ProgramFacts:
     line: Line | None
 
     @property
+    def calm_limits(self) -> MachineLimits | None:
+        """The machine's limits, for advice; None if other programs may have lowered them."""
+        return None if self.limits is None or self.limits.is_disturbed else self.limits
+
+    @property
     def total_ns(self) -> int:
         """Time from the first run to the end of the last."""
         return self.breakdown.nanoseconds[BreakdownRow.TOTAL]

@@ -70,7 +70,7 @@ def make_page(
         process=f"process {recording.pid}, rank {recording.rank} of {len(recordings)}",
         facts=facts,
         verdict=find_verdict(facts),
-        notes=_notes(recording, straggler),
+        notes=[*_notes(recording, straggler), *_disturbance(limits)],
         advice=find_advice(facts),
         account=[(row.part, row.name, row.nanoseconds) for row in rows if row.part == "host"],
         pictures=[*_pictures(recordings, recording, spans, missing), *_roofline(recording, loaded, works, limits)],
@@ -96,6 +96,17 @@ def _read_pefs(recording: ProcessRecording, missing: list[str]) -> dict[int, Loa
             reason = error.message if isinstance(error, RdukitError) else str(error)
             missing.append(f"Limits of the sections of {pef['name']}: its PEF cannot be read ({reason}).")
     return found
+
+
+def _disturbance(limits: MachineLimits | None) -> list[str]:
+    """Return the note on limits that other programs may have lowered; no advice is based on these."""
+    if limits is None or not limits.is_disturbed:
+        return []
+    return [
+        f"Other programs used {100 * limits.others_share:.0f} % of the processors' time while this machine's limits "
+        "were measured: shares of limits, and what binds sections, may be wrong. On a calm machine "
+        "rdukit pef profile FILE.pef --measure-limits measures them again."
+    ]
 
 
 def _read_limits(recording: ProcessRecording, missing: list[str]) -> MachineLimits | None:

@@ -83,6 +83,8 @@ def test_precision_and_mode_are_advised_only_where_they_would_help() -> None:
     assert advice.gain == pytest.approx(100_000 / (100_000 - 90_000 * 0.75))
     slow = replace(LIMITS, gemm={"f32": 400.0, "bf16": 400.0, "int8": 0.0})
     assert not [a for a in find_advice(facts(products, total=100_000, limits=slow)) if "--precision" in a.change]
+    disturbed = replace(LIMITS, others_share=0.5)
+    assert not [a for a in find_advice(facts(products, total=100_000, limits=disturbed)) if "--precision" in a.change]
     portable = section(0, 90_000, form="portable", operators=5, limit_ns=10_000)
     (advice,) = [a for a in find_advice(facts(portable, total=100_000, mode="o0")) if "-o3" in a.change]
     assert advice.gain == pytest.approx(100 / 60)
