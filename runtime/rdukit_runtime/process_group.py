@@ -22,6 +22,7 @@ from rdukit.errors import InvalidArgument, PeerLost, Unavailable
 from rdukit.files.atomic import sha256_of, write_json_atomic
 from rdukit.settings import home_folder, resolve
 from rdukit_node.leases.launch import LOOPBACK, Launch, launch_name, read_launch
+from rdukit_runtime.collectives.gloo import close_planes
 from rdukit_runtime.engine.torch_private import HashStore, TCPStore
 from rdukit_runtime.settings import DISTRIBUTED_TIMEOUT_S, RENDEZVOUS_TIMEOUT_S
 from rdukit_runtime.vendor_variables import find_notes
@@ -93,7 +94,8 @@ def _bind_defaults() -> None:
 
 
 def leave_process_group() -> None:
-    """Destroy torch's default process group, if there is one."""
+    """Close the data planes, and destroy torch's default process group, if there is one."""
+    close_planes()
     if dist.is_initialized():
         dist.destroy_process_group()
 

@@ -4,6 +4,7 @@ gloo's own sums follow its algorithm. Here slices go to their owners (all-to-all
 results come back by all-gather. Source: ours.
 """
 
+import weakref
 from collections.abc import Sequence
 from typing import Final
 
@@ -16,6 +17,18 @@ from rdukit_runtime.collectives.sums import Adder, Flat, Reduction, slice_of
 
 #: Elements that travel together.
 _PIECE: Final = 1 << 22
+#: All data planes that there are.
+_open: "Final[weakref.WeakSet[Gloo]]" = weakref.WeakSet()
+
+
+def close_planes() -> None:
+    """Leave all groups.
+
+    A group that something still holds when Python ends has threads that meet the C++ library's clean-up, which ends the
+    process with SIGABRT.
+    """
+    for plane in list(_open):
+        plane.close()
 
 
 class Gloo(Collectives):
@@ -25,6 +38,7 @@ class Gloo(Collectives):
         super().__init__(group.rank(), group.size())
         self._held: dist.ProcessGroup | None = group
         self._adder = Adder()
+        _open.add(self)
 
     @property
     def _group(self) -> dist.ProcessGroup:
