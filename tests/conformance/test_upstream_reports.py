@@ -59,6 +59,12 @@ def built(request: pytest.FixtureRequest) -> dict[str, Built]:
     return build({name: REPORTS[name] for name in dict.fromkeys(named) if name in REPORTS})
 
 
+def one_by_one(name: str) -> list[torch.Tensor]:
+    """Torch's results of an element-wise function, with each element by itself."""
+    function, (given,) = REPORTS[name]
+    return [torch.cat(parts) for parts in zip(*(function(each) for each in given.split(1)), strict=True)]
+
+
 def is_near(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
     """Whether NaN and infinity stand at the same places, and the rest differs by rounding."""
     if ours.dtype != theirs.dtype or ours.shape != theirs.shape or not ours.is_floating_point():
@@ -76,8 +82,11 @@ def test_a_reported_function_is_torchs(built: dict[str, Built], name: str) -> No
     native, portable = built[name].results()
     compare = agree if number_of(name) in BY_ITSELF else is_near
     assert len(native) == len(portable)
-    for ours, theirs in zip(native, portable, strict=True):
-        assert compare(ours, theirs), (ours, theirs)
+    alone = one_by_one(name) if name.startswith("gradient of") else portable
+    for ours, theirs, other in zip(native, portable, alone, strict=True):
+        # torch's own answer may depend on the number of elements, as that of gelu at infinity: either is right.
+        either = torch.where(ours.isinf() & (ours == other), other, theirs)
+        assert compare(ours, either), (ours, theirs)
 
 
 @pytest.fixture(scope="module")
