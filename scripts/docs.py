@@ -428,24 +428,30 @@ def families_page() -> str:
 
 
 def differences_of(family: Family) -> list[str]:
-    """Return what a family has and Llama has not, in words."""
-    norms = {"rms_plus_one": "norms with 1 + weight", "layer": "layer norms", "layer_without_bias": "layer norms"}
+    """Return the differences between a family and Llama, as labels."""
+    norms = {
+        "rms_plus_one": "RMSNorm scaled by 1 + weight",
+        "layer": "layer norms",
+        "layer_without_bias": "layer norms",
+    }
     places = {
-        "results": "norms of results", "both": "norms of inputs and results",
-        "parallel": "attention beside feed-forward",
+        "results": "norms of outputs", "both": "norms of inputs and outputs",
+        "parallel": "attention parallel to feed-forward",
     }  # fmt: skip
     biased = [place.replace("_", "-") for place, by in family.biases.items() if isinstance(by, str) or by]
     found = {
         norms.get(family.norm, ""): True, places.get(family.placement, ""): True,
-        "norms of queries and keys" + (" (may be)" if family.head_norms_key else ""): family.head_norms != "none",
-        f"biases: {', '.join(biased)}" + ("" if True in family.biases.values() else " (by its key)"): biased,
-        "no gate": not family.is_gated, "fused weights": family.is_fused, "scaled embedding": family.scales_embedding,
-        "learned positions": family.learned_from >= 0, "rotation of neighbours": family.is_interleaved,
-        "layers without positions": family.has_bare_layers, "experts": family.has_experts,
-        "latent keys and values": family.is_latent, "sinks": family.has_sinks,
-        "groups of experts and shared ones": family.router in {"softmax", "sigmoid"},
-        "windows" + ("" if family.window_layers == "all" else " by layer"): "window" in family.keys,
-        "own base of windows": family.has_local_rotary, "limits of products and logits": "logit_cap" in family.keys,
+        "norms of queries and keys" + (" (optional)" if family.head_norms_key else ""): family.head_norms != "none",
+        f"biases: {', '.join(biased)}" + ("" if True in family.biases.values() else " (as `config.json` says)"): biased,
+        "no gate in the feed-forward": not family.is_gated,
+        "fused weights": family.is_fused, "scaled embedding": family.scales_embedding,
+        "learned positions": family.learned_from >= 0, "interleaved rotary positions": family.is_interleaved,
+        "layers without rotary positions": family.has_bare_layers, "experts": family.has_experts,
+        "latent keys and values": family.is_latent, "attention sinks": family.has_sinks,
+        "groups of experts, shared experts": family.router in {"softmax", "sigmoid"},
+        "sliding windows" + ("" if family.window_layers == "all" else " by layer"): "window" in family.keys,
+        "separate rotary base for layers with windows": family.has_local_rotary,
+        "soft caps of attention scores and logits": "logit_cap" in family.keys,
         "multipliers": "residual_scale" in family.keys,
         "scaled logits": family.keys.get("logit_scale") == "logit_scale",
     }  # fmt: skip

@@ -139,38 +139,38 @@ FINAL_STATES: Final = {
 ADVICE: Final = {
     JobReason.COMPLETED: "Fetch its outputs: rdukit job show {job}, then rdukit artifact get ARTIFACT.",
     JobReason.CACHED: (
-        "It has the outputs of an earlier job that did the same; rdukit job show {job} names it. To run it anyway: "
+        "It reuses the outputs of an identical earlier job; rdukit job show {job} names that job. To run it anyway: "
         "rdukit job clone {job}, or submit the pipeline with --no-cache"
     ),
     JobReason.BOX_FAILED: (
-        "The error says what would be legal; the log has more: rdukit job logs {job}. Then submit it with the right "
+        "The error has the expected values, and the log has more: rdukit job logs {job}. Then submit it with valid "
         "values: rdukit job clone {job} --set NAME=VALUE"
     ),
     JobReason.ATTEMPTS_EXHAUSTED: (
-        "See how each attempt ended: rdukit job show {job}. When the cause is gone, submit it again: "
+        "See how each attempt ended: rdukit job show {job}. After you remove the cause, submit it again: "
         "rdukit job clone {job}"
     ),
     JobReason.INPUT_LOST: (
-        "The error names the input. Add or make it again, then: rdukit job clone {job} --input SLOT=ARTIFACT"
+        "The error names the input. Create or upload it again, then: rdukit job clone {job} --input SLOT=ARTIFACT"
     ),
     JobReason.RUN_LIMIT_EXCEEDED: (
-        "Give it more time or less to do: rdukit job clone {job} --run-limit TIME, or --set NAME=VALUE"
+        "Give it more time or less work: rdukit job clone {job} --run-limit TIME, or --set NAME=VALUE"
     ),
     JobReason.DEADLINE_EXCEEDED: (
-        "If it is still wanted, submit it with a later deadline: rdukit job clone {job} --deadline TIME; a higher "
+        "If you still need it, submit it with a later deadline: rdukit job clone {job} --deadline TIME. A higher "
         "priority or a shorter run limit lets it start earlier."
     ),
     JobReason.NOT_RETRIED: (
         "Its attempt ended with {outcome}, which its retry policy does not name. To retry on it: rdukit job clone "
         "{job} --retry-on {outcome}; repeat --retry-on for further causes."
     ),
-    JobReason.CANCELLED_BY_USER: "If it is still wanted, submit it again: rdukit job clone {job}",
+    JobReason.CANCELLED_BY_USER: "If you still need it, submit it again: rdukit job clone {job}",
     JobReason.UPSTREAM_ENDED: (
-        "Its error names the step and what is missing (rdukit job show {job}); correct that, and submit the pipeline "
+        "Its error names the step and the missing input (rdukit job show {job}). Correct that, and submit the pipeline "
         "again."
     ),
     JobReason.STOPPED_EARLY: (
-        "Its sweep judged it hopeless; the numbers are in its error. To let it finish anyway: rdukit job clone {job}"
+        "Its sweep stopped it as hopeless; its error has the numbers. To let it finish anyway: rdukit job clone {job}"
     ),
 }
 

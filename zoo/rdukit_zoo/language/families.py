@@ -143,11 +143,11 @@ _LAYER: Final[dict[str, str]] = {"epsilon": "layer_norm_eps"}
 #: Families by the name that the size ``family`` has.
 FAMILIES: Final[Mapping[str, Family]] = {
     "llama": Family(
-        "Llama with biases or stretched positions", "LlamaForCausalLM", "llama",
+        "Llama with biases or scaled rotary positions", "LlamaForCausalLM", "llama",
         absent=_COMMON | {"max_position_embeddings": 2048},
     ),
     "mistral": Family(
-        "Mistral with stretched positions", "MistralForCausalLM", "mistral", biases={}, keys=_WINDOW,
+        "Mistral with scaled rotary positions", "MistralForCausalLM", "mistral", biases={}, keys=_WINDOW,
         absent=_COMMON | {"sliding_window": 4096, "num_key_value_heads": 8, "max_position_embeddings": 131072},
     ),
     "qwen2": Family(
