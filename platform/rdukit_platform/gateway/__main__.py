@@ -12,6 +12,7 @@ import uvicorn
 
 from rdukit.http.tls import find_server_files, make_server_context
 from rdukit.settings import resolve
+from rdukit.system.allocator import limit_arenas
 from rdukit.system.process import configure_logging
 from rdukit.telemetry.spans import configure_telemetry
 from rdukit_platform.api.context import open_platform
@@ -30,6 +31,8 @@ from rdukit_platform.tenants.tokens import ensure_first_token
 
 #: Switch interval of computing threads in seconds; Python's default of 5 ms is long with many threads.
 SWITCH_S: Final = 0.0005
+#: Arenas of the allocator: of many threads that read large bodies, each would keep some of the freed memory.
+ARENAS: Final = 2
 
 
 @click.command()
@@ -39,6 +42,7 @@ def main(fd: int | None) -> None:
     configure_logging()
     configure_telemetry("gateway")
     os.umask(0o077)
+    limit_arenas(ARENAS)
     allow_files()
     home = checked_home()
     platform = open_platform(home)

@@ -10,18 +10,16 @@ application is open. Source: ours.
 """
 
 import contextlib
-import ctypes
 import logging
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
 from typing import Any, Final, NamedTuple
 
 import torch
 
 from rdukit.errors import InvalidArgument, OutOfDeviceMemory
 from rdukit.settings import resolve
+from rdukit.system.allocator import find_glibc
 from rdukit.units import format_bytes
 from rdukit_runtime.settings import DEVICE, ENGINE_TF32, KEEP_MEMORY
 
@@ -177,7 +175,7 @@ def application_opened() -> None:
     """Keep freed memory in the process from now on, if the setting allows it and the C library is glibc."""
     global _open_applications
     _open_applications += 1
-    libc = _glibc()
+    libc = find_glibc()
     if libc is not None and resolve(KEEP_MEMORY):
         kept = libc.mallopt(_TRIM_THRESHOLD, _KEPT) and libc.mallopt(_MMAP_MAX, 0)
         logger.debug("freed memory is kept accepted=%s", bool(kept))
@@ -187,18 +185,6 @@ def application_closed() -> None:
     """Give the freed memory back to the system with the last application."""
     global _open_applications
     _open_applications -= 1
-    libc = _glibc()
+    libc = find_glibc()
     if _open_applications == 0 and libc is not None and resolve(KEEP_MEMORY):
         libc.malloc_trim(0)
-
-
-@cache
-def _glibc() -> Any:
-    """Return the C library with glibc's allocator; None if it is another one, or replaced by one that is preloaded."""
-    if "malloc" in os.environ.get("LD_PRELOAD", ""):
-        return None
-    libc = ctypes.CDLL(None)
-    if not all(hasattr(libc, name) for name in ("gnu_get_libc_version", "mallopt", "malloc_trim")):
-        return None
-    libc.malloc_trim.argtypes = [ctypes.c_size_t]
-    return libc
