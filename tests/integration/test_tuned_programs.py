@@ -10,8 +10,9 @@ from click.testing import CliRunner, Result
 
 from rdukit.errors import InvalidArgument, RuntimeFault
 from rdukit.settings import home_folder
+from rdukit_runtime.sambatune.config import TuneConfig
 from rdukit_runtime.tune.command import tune
-from rdukit_runtime.tune.store import ResultFile
+from rdukit_runtime.tune.store import ResultFile, points_file
 from support import shows
 from support.linear_net import LINEAR_NET
 
@@ -120,6 +121,16 @@ def test_a_point_that_is_projected_to_be_as_fast_as_now_is_not_written(program: 
     )  # fmt: skip
     assert "the program stays as it is" in shown.stdout
     assert not (tmp_path / "best.yaml").exists()
+
+
+def test_links_of_editors_and_folders_next_to_a_program_are_no_part_of_it(program: Path) -> None:
+    config = TuneConfig("app", str(program), str(program))
+    before = points_file(config)
+    program.with_name(".#app.py").symlink_to("somebody@host.1")
+    program.with_name("package.py").mkdir()
+    assert points_file(config) == before
+    program.with_name("other.py").write_text("# of the program")
+    assert points_file(config) != before
 
 
 def test_results_of_others_stay_in_the_file(tmp_path: Path) -> None:

@@ -121,7 +121,8 @@ def points_file(config: TuneConfig) -> Path:
     found.update(json.dumps(about).encode())
     words = [word.split("=", 1)[-1] for word in (*config.model_args, *config.compile_args)]
     named = [path for word in words if (path := Path(word)).is_file()]
-    for path in [*sorted(Path(config.app).parent.glob("*.py"))[:_MOST_FILES], *named]:
+    beside = [path for path in sorted(Path(config.app).parent.glob("*.py")) if path.is_file()]  # no editor's dead link
+    for path in [*beside[:_MOST_FILES], *named]:
         with path.open("rb") as stream:
             found.update(path.name.encode() + b"\0" + stream.read(_MOST_BYTES))
     return home_folder() / "tune" / f"points-{found.hexdigest()[:16]}.json"
