@@ -21,7 +21,7 @@ class RdukitError(Exception):
     http_status: ClassVar[int] = 500
     grpc_status: ClassVar[str] = "INTERNAL"
 
-    def __init__(self, message: str, **detail: object) -> None:
+    def __init__(self, message: str, /, **detail: object) -> None:
         super().__init__(message)
         self.message = message
         #: Values for machines, which ``json.dumps`` can encode.

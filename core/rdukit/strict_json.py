@@ -33,10 +33,18 @@ def as_words(value: object) -> object:
 
 
 def find_number(value: object) -> float | None:
-    """Return the number of a JSON value, or of one of ``WORDS``; ``None`` for any other value."""
+    """Return the number of a JSON value, or of one of ``WORDS``; ``None`` for any other value.
+
+    Integers beyond the range of floats are infinite, as ``1e999`` is.
+    """
     if isinstance(value, str):
         return WORDS.get(value)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def find_infinite(value: object, path: tuple[str | int, ...] = ()) -> tuple[tuple[str | int, ...], float] | None:

@@ -331,3 +331,32 @@ def test_a_step_is_averaged_again_only_if_no_rank_has_used_its_means() -> None:
     assert must_average_again([behind, ahead], ahead)
     assert not must_average_again([behind, ahead], behind)
     assert not must_average_again([done, done], done)
+
+
+#: Two trainings of one process lose the same rank; here a rank of its own.
+TWO_TRAININGS = """
+from datetime import timedelta
+from rdukit.errors import PeerLost
+from rdukit_runtime.collectives.elastic import open_elastic
+from rdukit_runtime.engine.collectives import default_collectives
+from rdukit_runtime.process_group import join_process_group
+
+join_process_group(timedelta(seconds=10))
+first, second = open_elastic(default_collectives()), open_elastic(default_collectives())
+assert first.regroup(PeerLost("lost"), False)
+try:
+    second.regroup(PeerLost("lost"), False)
+except PeerLost as error:
+    print(error.message)
+assert first.regroup(PeerLost("lost"), False), "its group is as it was"
+"""
+
+
+def test_a_second_training_of_a_process_does_not_take_the_new_group_of_the_first(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    with told.open("wb") as file:
+        environment = {**os.environ, **ELASTIC}
+        words = ["-c", TWO_TRAININGS]
+        program = fork_python(words, environment, stdout=file.fileno(), stderr=file.fileno(), kind="sambaflow")
+        assert program.wait(60) == 0, told.read_text()
+    assert "rank 0 trains several PEFs" in told.read_text()

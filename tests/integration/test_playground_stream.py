@@ -160,3 +160,20 @@ def test_a_stream_that_breaks_off_says_so(browser: httpx.Client, replica: Replic
     lines = [json.loads(line) for line in browser.post(STREAM, data={"prompt": "Hi"}).text.splitlines()]
     assert [set(line) for line in lines] == [{"tokens", "text"}, {"error"}]
     assert lines[1]["error"] == "out of tiles"
+
+
+def test_an_answer_that_breaks_off_says_so(browser: httpx.Client, replica: Replica) -> None:
+    async def broken(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        headers = [(b"content-type", b"text/event-stream"), (b"content-length", b"100000")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": token("x", -1.0), "more_body": True})
+        raise ConnectionError("the box dies")
+
+    replica.application = broken
+    with browser.stream("POST", STREAM, data={"prompt": "Hi"}) as found:
+        told = [json.loads(line) for line in found.iter_lines()]
+    assert told[0]["text"] == "x"
+    assert told[-1]["error"].startswith("the answer broke off")
+    shown = browser.post(STREAM.removesuffix("/stream"), data={"prompt": "Hi"})
+    assert shown.status_code == 200 and "broke off" in shown.text

@@ -80,6 +80,14 @@ def test_hostile_and_damaged_reports_are_escaped_or_left_out(client: TestClient,
             (folder / path).write_bytes(text)
             for page in ("/", "/runs/third", "/compare?run=third&run=first"):
                 assert client.get(page).status_code == 200, (path, text[:10], page)
+    for text in (b"a,b\n1,2,3\n4\n", b"\n\n1,2\n", b"a\n\0\n", b"a,a\n1\n", b"a\n" + b"x" * 200_000):
+        for path in ("reports/snprof/summary.csv", "reports/section_report.csv", "reports/stage_report.csv"):
+            (folder / path).write_bytes(text)
+            for page in ("/runs/third", "/compare?run=third&run=first", "/compare.csv?run=third&run=first"):
+                assert client.get(page).status_code == 200, (path, text[:10], page)
+    for number in ("1e999", "NaN", "1" + "0" * 400, '"x"'):
+        (folder / "reports/runtime_perf_info.json").write_text(f'{{"throughput_samples_s": {number}}}')
+        assert "not measured" in client.get("/").text, number
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,9 @@ from click.testing import CliRunner, Result
 
 from rdukit.errors import InvalidArgument, RuntimeFault
 from rdukit.settings import home_folder
+from rdukit_runtime.sambatune.config import TuneConfig
 from rdukit_runtime.tune.command import tune
+from rdukit_runtime.tune.store import ResultFile, points_file
 from support import shows
 from support.linear_net import LINEAR_NET
 
@@ -97,13 +99,50 @@ def test_a_changed_program_is_compiled_anew(program: Path, tmp_path: Path) -> No
     assert compiles(program) == 2 * before
 
 
-@pytest.mark.long  # four compiles
-def test_a_program_that_ignores_the_file_gets_options_instead(program: Path, tmp_path: Path) -> None:
-    program.write_text(PROGRAM.replace("TAKES_FILES", "False"))
+@pytest.mark.long  # four compiles a case
+@pytest.mark.parametrize("option", ["--yaml-config", "--another-config"])
+def test_a_program_that_ignores_or_refuses_the_file_gets_options_instead(
+    program: Path, tmp_path: Path, option: str
+) -> None:
+    text = PROGRAM.replace("TAKES_FILES", "False").replace("--yaml-config", option)
+    program.write_text(text.replace("args.yaml_config and ", ""))
+    (tmp_path / "best.yaml").write_text("num_tiles: 1")
     words = ("--try", "num-tiles=1,4", "--objective", "projected", "-o", tmp_path / "best.yaml")
     shown = run(program, *words, "--", "-b", 8)
     assert "takes no --yaml-config; give it these options: --num-tiles 4" in shown.stdout
+    assert (tmp_path / "best.yaml").read_text() == "num_tiles: 1", "the outcome of an earlier study stays"
+
+
+@pytest.mark.long  # three compiles
+def test_a_point_that_is_projected_to_be_as_fast_as_now_is_not_written(program: Path, tmp_path: Path) -> None:
+    shown = run(
+        program, "--try", "optim-level=o0,o7", "--objective", "projected", "-o", tmp_path / "best.yaml",
+        "--", "--optim-level", "o1",
+    )  # fmt: skip
+    assert "the program stays as it is" in shown.stdout
     assert not (tmp_path / "best.yaml").exists()
+
+
+def test_links_of_editors_and_folders_next_to_a_program_are_no_part_of_it(program: Path) -> None:
+    config = TuneConfig("app", str(program), str(program))
+    before = points_file(config)
+    program.with_name(".#app.py").symlink_to("somebody@host.1")
+    program.with_name("package.py").mkdir()
+    assert points_file(config) == before
+    program.with_name("other.py").write_text("# of the program")
+    assert points_file(config) != before
+
+
+def test_results_of_others_stay_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "tune" / "measured.json"
+    mine, fresh = ResultFile.read(path), ResultFile(path)
+    mine.put("a", {"step_s": 1.0})
+    fresh.put("b", {"step_s": 2.0})
+    mine.put("a", {"step_s": 3.0})
+    assert fresh.find_seconds("a") is None, "a fresh study reuses nothing"
+    kept = ResultFile.read(path)
+    assert [(key, kept.find_seconds(key)) for key in kept.results] == [("b", 2.0), ("a", 3.0)]
+    assert [each.name for each in path.parent.iterdir()] == ["measured.json"]
 
 
 @pytest.mark.long  # three compiles

@@ -38,7 +38,7 @@ def job() -> None:
 
     Example: rdukit job submit logreg compile --wait
 
-    Example: rdukit job submit logreg compile --wait
+    Example: rdukit job list
     """
 
 

@@ -24,7 +24,7 @@ def webhook() -> None:
 
     Example: rdukit webhook add https://example.org/hooks --event job.succeeded --event job.failed
 
-    Example: rdukit webhook add https://example.org/hooks --event job.succeeded --event job.failed
+    Example: rdukit webhook list
     """
 
 

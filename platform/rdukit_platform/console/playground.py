@@ -167,12 +167,13 @@ def read_chat(answer: bytes) -> ShownAnswer:
 
 def show_token(value: Mapping[str, Any]) -> ShownToken:
     """Return a token of an answer as the page shows it, from its entry in ``logprobs``."""
-    others = value.get("top_logprobs") or []
+    others = value.get("top_logprobs")
     probability = _probability(value.get("logprob"))
     words = "" if probability is None else f"{100 * probability:.1f} %"
     listed = ", ".join(
         f"{_quoted(each.get('token'))} {100 * (_probability(each.get('logprob')) or 0):.1f} %"
-        for each in others[:ALTERNATIVES]
+        for each in (others[:ALTERNATIVES] if isinstance(others, list) else ())
+        if isinstance(each, dict)
     )
     shade = None if probability is None else min(4, int(-math.log2(max(probability, 1e-9))))
     return ShownToken(str(value.get("token", "")), shade, f"{words}; likeliest: {listed}" if listed else words)

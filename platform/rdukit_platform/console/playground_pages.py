@@ -9,12 +9,13 @@ from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import Annotated, Final
 
+import httpx
 import orjson
 from anyio import to_thread
 from fastapi import APIRouter, Form, Request
 from starlette.responses import Response, StreamingResponse
 
-from rdukit.errors import InvalidArgument, RdukitError
+from rdukit.errors import InvalidArgument, RdukitError, Unavailable
 from rdukit.pef.file import Answers
 from rdukit_platform.api.dependencies import platform_of
 from rdukit_platform.api.endpoint_calls import PassedRequest, calls_of
@@ -187,7 +188,7 @@ async def _lines(answer: StreamingResponse) -> AsyncIterator[bytes]:
                 shown += len(told.get("tokens", ()))
                 if told:
                     yield _line(told)
-    except (ValueError, RdukitError) as error:
+    except (ValueError, RdukitError, httpx.HTTPError) as error:
         yield _line({"error": f"the answer broke off: {error}"})
     finally:
         close = getattr(answer.body_iterator, "aclose", None)
@@ -239,6 +240,11 @@ async def _call(request: Request, caller: Caller, name: str, method: str, path: 
 
 
 async def _read(answer: StreamingResponse) -> bytes:
+    """Read an answer to its end.
+
+    Raises:
+        InvalidArgument: it is too long. Unavailable: it broke off.
+    """
     text = bytearray()
     blocks = answer.body_iterator
     try:
@@ -248,6 +254,8 @@ async def _read(answer: StreamingResponse) -> bytes:
                 raise InvalidArgument(
                     f"the endpoint's answer is longer than {MAX_ANSWER} bytes; call it from a program"
                 )
+    except httpx.HTTPError as cause:
+        raise Unavailable(f"the endpoint's answer broke off ({cause}); call it again") from cause
     finally:
         close = getattr(blocks, "aclose", None)
         if close is not None:

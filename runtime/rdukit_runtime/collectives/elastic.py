@@ -11,6 +11,7 @@ import os
 import socket
 import time
 import uuid
+import weakref
 from collections.abc import Collection
 from contextlib import suppress
 from datetime import timedelta
@@ -69,6 +70,8 @@ class Elastic:
         group = dist.group.WORLD
         assert group is not None, "collectives are of a group"
         self._limit = wait_limit_of(group)
+        #: The default group that the collectives are of; other programs of this process may replace it.
+        self._group = weakref.ref(group)
         #: Number of the group, from 0; and the announcements that this rank has decided upon.
         self._generation = 0
         self._answered: set[str] = set()
@@ -89,8 +92,14 @@ class Elastic:
         Args:
             is_averaged: whether this rank has the means of its step.
         Raises:
-            PeerLost: too few ranks are left, or others went on without this one.
+            PeerLost: too few ranks are left, others went on without this one, or another program of this process has
+            made a new group before.
         """
+        if dist.group.WORLD is not self._group():
+            raise PeerLost(
+                f"rank {self._rank} trains several PEFs, and has made a new group for another one after a loss; a "
+                f"training goes on only where its process trains one: start all ranks again", rank=self._rank,
+            ) from loss  # fmt: skip
         silent, left = self._named(loss, "silent"), self._named(loss, "left")
         began, cause = time.monotonic(), Exception()
         self.collectives.close()
@@ -144,6 +153,7 @@ class Elastic:
         )  # fmt: skip
         group = dist.group.WORLD
         assert group is not None, "it has been made"
+        self._group = weakref.ref(group)
         self.collectives = collectives_of(group)
 
     # -- agreeing on who goes on ---------------------------------------------------------------------------------------

@@ -128,9 +128,8 @@ def _finish(study: "TuneStudy", best: "Tried", objective: str, rounds: int, outp
 
     now = study.tried[point_key({})]
     report: dict[str, Any] = {"best": dict(best.point), "objective": objective, "written": ""}
-    if now is best or (
-        not now.compiled.error and now.compiled.digest == best.compiled.digest and objective == "measured"
-    ):
+    is_same, is_ahead = now.compiled.digest == best.compiled.digest, best.projected > now.projected
+    if now is best or (not now.compiled.error and (is_same if objective == "measured" else not is_ahead)):
         report["outcome"] = "no other point is faster: the program stays as it is"
         return report
     words = ""
@@ -164,16 +163,16 @@ def _write(study: "TuneStudy", best: "Tried", words: str, output: Path, report: 
     changing = sorted(name for name in best.point if name in _NUMERIC)
     if changing:
         comments.append(f"Changes results, not only speed: {', '.join(changing)}. Compare losses before you keep it.")
+    text = outcome_text(best.point, comments)
+    if not study.accepts(text, best):
+        options = shlex.join(_words(best.point))
+        report["outcome"] = f"the program takes no --yaml-config; give it these options: {options}   # {words}"
+        return
     try:
-        write_reports(output.absolute().parent, {output.name: outcome_text(best.point, comments).encode()})
+        write_reports(output.absolute().parent, {output.name: text.encode()})
     except OSError as cause:
         raise InvalidArgument(f"{output} cannot be written: {cause.strerror}; choose another with -o") from cause
-    if study.accepts(output, best):
-        report |= {"written": str(output), "outcome": f"{output} created: {words}"}
-        return
-    output.unlink()
-    options = shlex.join(_words(best.point))
-    report["outcome"] = f"the program takes no --yaml-config; give it these options: {options}   # {words}"
+    report |= {"written": str(output), "outcome": f"{output} created: {words}"}
 
 
 def _words(point: "Point") -> list[str]:

@@ -17,7 +17,8 @@ from typing import Any, Final
 import torch
 
 from rdukit import __version__
-from rdukit.files.atomic import write_json_atomic
+from rdukit.files.atomic import write_atomic
+from rdukit.files.locks import sole_lock
 from rdukit.pef.model import Pef
 from rdukit.settings import home_folder
 from rdukit.system.cpu import cpu_signature
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 SCHEMA: Final = 1
 #: Most results of a file; the oldest are dropped.
 _MOST_RESULTS: Final = 5000
+#: Longest wait in seconds for another study that writes its result.
+_LOCK_S: Final = 5.0
 #: Program files that a study's context holds, and bytes of each.
 _MOST_FILES: Final = 500
 _MOST_BYTES: Final = 1 << 24
@@ -50,7 +53,7 @@ class CompiledPoint:
 
 @dataclass(slots=True)
 class ResultFile:
-    """Results by key in a JSON file, written at each change."""
+    """Results by key in a JSON file, written at each change. What others keep there stays, but is not seen here."""
 
     path: Path
     results: dict[str, Any] = field(default_factory=dict)
@@ -72,10 +75,10 @@ class ResultFile:
         """Keep a result, as the latest."""
         self.results.pop(key, None)
         self.results[key] = dict(value)
-        for oldest in list(self.results)[:-_MOST_RESULTS]:
-            del self.results[oldest]
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_json_atomic(self.path, {"schema": SCHEMA, "results": self.results})
+        with sole_lock(self.path.with_name(f"{self.path.name}.lock"), _LOCK_S):
+            others = {name: kept for name, kept in ResultFile.read(self.path).results.items() if name != key}
+            kept = dict([*others.items(), (key, dict(value))][-_MOST_RESULTS:])
+            write_atomic(self.path, json.dumps({"schema": SCHEMA, "results": kept}).encode())  # in order
 
     def find_point(self, key: str) -> CompiledPoint | None:
         """Return a compiled point; None if it is not kept, or damaged."""
@@ -118,15 +121,16 @@ def points_file(config: TuneConfig) -> Path:
     found.update(json.dumps(about).encode())
     words = [word.split("=", 1)[-1] for word in (*config.model_args, *config.compile_args)]
     named = [path for word in words if (path := Path(word)).is_file()]
-    for path in [*sorted(Path(config.app).parent.glob("*.py"))[:_MOST_FILES], *named]:
+    beside = [path for path in sorted(Path(config.app).parent.glob("*.py")) if path.is_file()]  # no editor's dead link
+    for path in [*beside[:_MOST_FILES], *named]:
         with path.open("rb") as stream:
             found.update(path.name.encode() + b"\0" + stream.read(_MOST_BYTES))
     return home_folder() / "tune" / f"points-{found.hexdigest()[:16]}.json"
 
 
 def measured_file() -> Path:
-    """Return the file of this machine's measurements."""
-    return home_folder() / "tune" / f"measured-{cpu_signature()}-{torch.__version__}.json"
+    """Return the file of this machine's measurements: another one when rdukit, whose kernels are measured, changes."""
+    return home_folder() / "tune" / f"measured-{__version__}-{cpu_signature()}-{torch.__version__}.json"
 
 
 def digest_of(pef: Pef) -> str:

@@ -187,15 +187,23 @@ class TuneStudy:
         self.results.put(key, {**found, "at": time.time(), "load": os.getloadavg()[0]})
         return found
 
-    def accepts(self, outcome: Path, best: Tried) -> bool:
-        """Return whether the program's compile takes the file: what it compiles then runs as the best point does."""
+    def accepts(self, outcome: str, best: Tried) -> bool:
+        """Return whether the program's compile takes a file with the text ``outcome``: what it compiles then runs as
+        the best point does.
+        """
         key = f"takes {point_key(best.point)} as a file"
         if self.points.results.get(key) == {"takes": True}:
             self.reused += 1
             return True
         with tempfile.TemporaryDirectory(prefix="rdukit-tune-") as scratch:
-            options = ["--yaml-config", str(outcome)]
-            pef = read_pef(self._compile_words(options, Path(scratch), _PORTABLE)).pef
+            file = Path(scratch) / "tuned.yaml"
+            file.write_text(outcome)
+            try:
+                path = self._compile_words(["--yaml-config", str(file)], Path(scratch), _PORTABLE)
+            except RdukitError as error:  # such as an option that its parser does not know
+                self.echo(f"with --yaml-config: {error.message}")
+                return False
+            pef = read_pef(path).pef
         seconds = sum(section.cost.seconds for section in pef.sections)
         takes = digest_of(pef) == best.compiled.digest and abs(seconds - best.compiled.projected_s) < _SAME_S
         if takes:

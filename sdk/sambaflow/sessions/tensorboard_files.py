@@ -18,6 +18,8 @@ from rdukit.pef.model import Pef, Section
 
 #: Folder of the event file, next to the PEF.
 FOLDER: Final = "tensorboard"
+#: End of the file's name, which tells it from files of the program, such as its logs of a training.
+_ENDING: Final = ".compile"
 #: What TensorBoard's names of nodes hold.
 _FOREIGN: Final = re.compile(r"[^A-Za-z0-9_.\-]")
 #: The version of TensorFlow's graphs that the nodes follow.
@@ -25,7 +27,7 @@ _PRODUCER: Final = 22
 
 
 def write_event_file(loaded: LoadedPef, folder: Path) -> Path:
-    """Write the event file into ``folder``, in the place of earlier ones; returns the folder.
+    """Write the event file into ``folder``, in the place of earlier ones of this kind; returns the folder.
 
     Raises:
         OSError: it cannot be written.
@@ -34,9 +36,9 @@ def write_event_file(loaded: LoadedPef, folder: Path) -> Path:
     from tensorboardX.writer import FileWriter
 
     folder.mkdir(parents=True, exist_ok=True)
-    for earlier in folder.glob("events.out.tfevents.*"):
+    for earlier in folder.glob(f"events.out.tfevents.*{_ENDING}"):
         earlier.unlink()
-    writer = FileWriter(str(folder))
+    writer = FileWriter(str(folder), filename_suffix=_ENDING)
     try:
         writer.add_onnx_graph(make_graph(loaded.pef, loaded.kernels))
         for section in loaded.pef.sections:

@@ -55,3 +55,9 @@ def test_the_error_body_has_the_one_shape() -> None:
 @pytest.mark.parametrize("body", [{}, {"detail": "Not Found"}, {"error": "plain text"}, {"error": {"code": "new"}}])
 def test_a_foreign_error_body_still_becomes_an_error(body: dict[str, object]) -> None:
     assert isinstance(error_from_body(body, UnknownTensor), UnknownTensor)
+
+
+def test_a_received_error_may_have_details_of_any_name() -> None:
+    body = {"error": {"code": "not-found", "message": "gone", "detail": {"message": "m", "self": 1}}}
+    error = error_from_body(body)
+    assert (error.message, error.detail) == ("gone", {"message": "m", "self": 1})

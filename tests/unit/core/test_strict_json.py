@@ -45,6 +45,10 @@ def test_what_stands_for_no_number_is_none(value: object) -> None:
     assert set(WORDS) == {"NaN", "Infinity", "-Infinity"}
 
 
+def test_an_integer_beyond_floats_is_infinite_as_a_float_is() -> None:
+    assert [find_number(json.loads(f"{sign}1{400 * '0'}")) for sign in ("", "-")] == [math.inf, -math.inf]
+
+
 @pytest.mark.parametrize("text", ['{"a": 1, "a": 1}', '[{"x": {"b": 1, "a": {}, "a": 2}}]', '{"\\u0061": 1, "a": 2}'])
 def test_a_key_that_comes_twice_is_refused_by_its_name(text: str) -> None:
     with pytest.raises(InvalidArgument, match="the key 'a' twice") as caught:

@@ -98,6 +98,13 @@ def test_an_event_of_another_form_tells_nothing(event: dict[str, object]) -> Non
     assert show_event(event, 0) == {}
 
 
+@pytest.mark.parametrize("others", [3, "x", {"a": 1}, [3, None, "x"], [{"token": None, "logprob": "x"}]])
+def test_alternatives_of_another_form_are_left_out(others: object) -> None:
+    entry = {"token": "x", "logprob": -1.0, "top_logprobs": others}
+    told = show_event({"choices": [{"delta": {"content": "x"}, "logprobs": {"content": [entry]}}]}, 0)
+    assert told["text"] == "x" and told["tokens"][0]["text"] == "x" and told["tokens"][0]["words"].startswith("36.8 %")
+
+
 def test_very_many_tokens_come_as_text() -> None:
     event = {"choices": [{"delta": {"content": "x"}, "logprobs": {"content": [{"token": "x", "logprob": -1.0}]}}]}
     assert set(show_event(event, 0)) == {"tokens", "text"}

@@ -50,6 +50,16 @@ def test_the_event_file_has_graph_and_figures_and_replaces_an_earlier_one(tmp_pa
         assert figures["projected/seconds", section.id] == pytest.approx(section.cost.seconds)
 
 
+def test_event_files_of_the_program_stay(tmp_path: Path) -> None:
+    own = tmp_path / "tensorboard" / "events.out.tfevents.1700000000.host"
+    own.parent.mkdir()
+    own.write_bytes(b"losses")
+    write(tmp_path)
+    write(tmp_path)
+    assert own.read_bytes() == b"losses"
+    assert len(list(own.parent.iterdir())) == 2
+
+
 def test_a_section_reads_what_an_earlier_one_made() -> None:
     pef = example_pef()
     second = replace(pef.sections[1], inputs=("weight.next",))

@@ -101,7 +101,8 @@
     log.removeAttribute("aria-busy");
     if (panels[0].value) {
       var chat = JSON.parse(form.elements.history.value || "[]");
-      chat.push({ role: "user", content: prompt }, { role: "assistant", content: panels[0].value });
+      var kept = Array.from(panels[0].value).slice(0, form.elements.prompt.maxLength).join("");  // as long as a message may be
+      chat.push({ role: "user", content: prompt }, { role: "assistant", content: kept });
       form.elements.history.value = JSON.stringify(chat);
       form.elements.prompt.value = "";
       fresh.hidden = false;

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from rdukit.box.client import BoxClient
-from rdukit.errors import Cancelled, DiskFull, RdukitError, Unavailable
+from rdukit.errors import Cancelled, DiskFull, OutputRefused, RdukitError, Unavailable
 from rdukit_platform.backends.contract import RunningBox
 from rdukit_platform.jobs import execution
 from rdukit_platform.jobs.attempts import AttemptOutcome
@@ -45,15 +45,34 @@ def ask(attempt: AttemptState, client: BoxClient, box: RunningBox, traceparent: 
     with ExitStack() as stack:
         try:
             events = stack.enter_context(running)
-        except Unavailable:
-            raise
+        except Unavailable as silent:
+            if type(silent) is Unavailable:
+                raise
+            raise _as_silence(silent) from silent
         except RdukitError as refused:
             raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
         if attempt.part.is_first:
             described = {"backend": attempt.context.backend.name, "id": box.id, "limits": dict(box.limits)}
             now = attempt.context.clock.now()
             attempt.note(lambda session: execution.start(session, attempt.fencing, described, now))
-        return _follow(attempt, events)
+        return _follow(attempt, _told_by_box(events))
+
+
+def _told_by_box(events: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield the box's events. An error that it names is no word on this attempt, such as a lost lease or full disk."""
+    try:
+        yield from events
+    except (Cancelled, OutputRefused):
+        raise
+    except RdukitError as named:
+        if type(named) is Unavailable:
+            raise
+        raise _as_silence(named) from named
+
+
+def _as_silence(named: RdukitError) -> Unavailable:
+    """Return an error that a box named by the code of ours, as that of a box that gives no result."""
+    return Unavailable(f"the box broke off its answer: {named.message}")
 
 
 def _follow(attempt: AttemptState, events: Iterator[Mapping[str, Any]]) -> dict[str, Any]:

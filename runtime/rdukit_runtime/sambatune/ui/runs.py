@@ -6,12 +6,14 @@ Source: sambatune reference 1.4 and 1.5 (tree and names of files); ours otherwis
 import csv
 import io
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from rdukit.errors import InvalidArgument, NotFound
+from rdukit.strict_json import find_number
 from rdukit_runtime.sambatune.reports import Row
 
 #: Most bytes of a report that is read, and runs and files that are listed.
@@ -41,9 +43,12 @@ class TuneRun:
         return value if isinstance(value, dict) else {}
 
     def table(self, path: str) -> list[Row]:
-        """Return the rows of a CSV file below the folder; none if the run has no such file."""
+        """Return the rows of a CSV file below the folder, with the cells of the columns that its first line names; none
+        if the run has no such file.
+        """
         try:
-            return list(csv.DictReader(io.StringIO(self._read(path))))
+            found = csv.DictReader(io.StringIO(self._read(path)), restval="")
+            return [{name: cell for name, cell in row.items() if name is not None} for row in found]
         except (OSError, ValueError, csv.Error):
             return []
 
@@ -75,9 +80,8 @@ class TuneRun:
     @property
     def throughput(self) -> float | None:
         """Samples a second, measured on the machine of the run; None if it was not measured."""
-        value = self.document("reports/runtime_perf_info.json").get("throughput_samples_s")
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return float(value) if is_number else None  # type: ignore[arg-type]
+        found = find_number(self.document("reports/runtime_perf_info.json").get("throughput_samples_s"))
+        return found if found is not None and math.isfinite(found) else None
 
     def files(self) -> Iterator[str]:
         """Yield the paths of the run's reports and logs, the first few hundred."""
