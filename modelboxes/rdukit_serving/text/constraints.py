@@ -37,7 +37,7 @@ JSON_WAY: Final[Mapping[str, Any]] = {
 
 
 #: Literals of a grammar.
-_LITERAL: Final = re.compile(r'"(?:\\.|[^"\\])*"|/(?:\\.|[^/\\])*/')
+LITERAL: Final = re.compile(r'"(?:\\.|[^"\\])*"|/(?:\\.|[^/\\])*/')
 
 
 class FormKind(StrEnum):
@@ -200,7 +200,7 @@ def names_special(form: TextForm, special: Collection[str]) -> bool:
     """Return whether a grammar names special tokens, as opposed to texts that read like one."""
     if form.kind != FormKind.GRAMMAR:
         return False
-    bare = _LITERAL.sub("", form.text)
+    bare = LITERAL.sub("", form.text)
     return any(token in bare for token in special)
 
 
@@ -233,6 +233,10 @@ def kept_schema(schema: object, field: str) -> str:
         InvalidArgument: no text can be made by it; the message says what to write.
     """
     try:
+        if len(json.dumps(schema)) > MAX_FORM_CHARACTERS:  # before it is looked at: that takes longer
+            raise UnkeptSchema(f"it has more than {MAX_FORM_CHARACTERS} characters as JSON; expected fewer")
         return schema_text(schema)
+    except RecursionError as cause:
+        raise InvalidArgument(f"{field}: it is nested too deep; write $defs and $ref", field=field) from cause
     except UnkeptSchema as cause:
         raise InvalidArgument(f"{field}: {cause}", field=field) from cause
