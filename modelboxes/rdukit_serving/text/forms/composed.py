@@ -12,9 +12,7 @@ from rdukit_serving.text.constraints import JSON_WAY, LITERAL, FormKind, TextFor
 from rdukit_serving.text.reasoning import Thinking
 
 #: Names of the parts' rules, outside of literals: grammars of callers may have them, too.
-_NAMES: Final = re.compile(
-    LITERAL.pattern + r"|(?<![\w%])(?:start|answer|thinking|blanks|opened|calls|body)(?![\w-])"
-)
+_NAMES: Final = re.compile(LITERAL.pattern + r"|(?<![\w%])(?:start|answer|thinking|blanks|opened|calls|body)(?![\w-])")
 
 
 def compose(thinking: Thinking | None, body: TextForm | None, calls: TextForm | None, opener: str = "") -> TextForm:

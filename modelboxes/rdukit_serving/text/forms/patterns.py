@@ -14,7 +14,9 @@ _DOT: Final = r"[^\n\r\u2028\u2029]"
 _SHORT: Final = {"d": "0-9", "w": "A-Za-z0-9_", "s": r" \t\n\r\f\v"}
 #: Smallest pieces: a class, a class without an end (up to the end), an escape, a character.
 _ATOM: Final = re.compile(
-    r"\[\^?\]?(?:\\.|[^\]\\])*\]|\[(?:\\.|[^\\])*\\?\Z|\\(?:[pP]\{[^}]{0,64}\}|x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|u\{[0-9A-Fa-f]+\}|.)|.", re.DOTALL
+    r"\[\^?\]?(?:\\.|[^\]\\])*\]|\[(?:\\.|[^\\])*\\?\Z"
+    r"|\\(?:[pP]\{[^}]{0,64}\}|x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|u\{[0-9A-Fa-f]+\}|.)|.",
+    re.DOTALL,
 )
 _CLASS: Final = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
 _LOOK_AHEAD: Final = ("(?=", "(?!")
