@@ -245,6 +245,7 @@ def test_mxfp4_experts_are_those_that_transformers_unpacks(tmp_path: Path) -> No
         ({"quant_method": "gptq", "bits": 3}, "3 bits; expected one of 2, 4, 8 with gptq"),
         ({"quant_method": "gptq", "version": None, "checkpoint_format": "marlin"}, "format 'marlin'; expected gptq"),
         ({"quant_method": "fp8", "weight_block_size": [16]}, "weight_block_size is .16.; expected two"),
+        ({"quant_method": "fp8", "weight_block_size": 16}, "weight_block_size is 16; expected two"),
     ],
 )
 def test_what_is_not_dequantized_is_refused(changes: dict[str, Any], words: str, tmp_path: Path) -> None:

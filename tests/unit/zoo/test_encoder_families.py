@@ -52,6 +52,8 @@ def test_sizes_that_do_not_fit_together_are_refused(sizes: dict[str, Any], words
         ({"layer_types": ["full_attention"] * 3}, "layer_types has 3; expected 4 of sliding_attention"),
         ({"layer_types": ["linear_attention"] * 4}, "layer_types has linear_attention"),
         ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope_type is 'yarn'"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}, "rope_parameters has 'rope_type'; expected"),
+        ({"local_attention": 1}, "local_attention is 1; expected 2 or more tokens"),
         ({"classifier_pooling": "max"}, "classifier_pooling is 'max'; expected 'cls' or 'mean'"),
         ({"architectures": ["MPNetModel"], "relative_attention_num_buckets": 16}, "this model has 32 only"),
         ({"architectures": ["RobertaModel"], "hidden_act": "relu"}, "hidden_act is 'relu'"),
@@ -97,6 +99,7 @@ def test_a_folder_of_vectors_is_one_whatever_head_its_configuration_names(tmp_pa
         ([TRANSFORMER], {}, "the modules are Transformer; expected Transformer, Pooling"),
         ([TRANSFORMER, POOLING, {"path": "2", "type": "x.Dense"}], {}, "Transformer, Pooling, Dense; expected"),
         ([TRANSFORMER, {**POOLING, "path": "../1_Pooling"}], {}, "expected the name of a folder within this one"),
+        ([TRANSFORMER, {**POOLING, "path": ".."}], {}, "path is '..'; expected the name of a folder within this one"),
         (["Transformer"], {}, "expected objects with type and path, found 'Transformer'"),
         ({}, {}, "expected a JSON array"),
         ([TRANSFORMER, POOLING], {}, "the poolings are none; expected exactly one of"),
@@ -111,6 +114,13 @@ def test_steps_that_are_not_computed_are_refused(steps: Any, pooling: Any, words
     write_steps(tmp_path, steps, pooling)
     with pytest.raises(InvalidArgument, match=words):
         pooling_of_folder(tmp_path)
+
+
+def test_files_that_are_nested_too_deep_are_refused(tmp_path: Path) -> None:
+    for name, read in (("modules.json", pooling_of_folder), ("config.json", open_hub_folder)):
+        (tmp_path / name).write_text("[" * 200_000)
+        with pytest.raises(InvalidArgument, match=f"{name} is .*damaged"):
+            read(tmp_path)
 
 
 @pytest.mark.parametrize(

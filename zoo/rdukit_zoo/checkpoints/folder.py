@@ -419,7 +419,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text())
     except FileNotFoundError as cause:
         raise NotFound(f"there is no {path}; expected a Hugging Face folder with it") from cause
-    except (OSError, ValueError) as cause:
+    except (OSError, ValueError, RecursionError) as cause:
         raise InvalidArgument(
             f"{path} is damaged: {cause}; expected a JSON object, as transformers writes it"
         ) from cause

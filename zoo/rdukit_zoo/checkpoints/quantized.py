@@ -86,7 +86,8 @@ def quantization_of(config: Mapping[str, Any], source: object) -> Quantization |
     if method == "mxfp4":
         return Quantization(method, dtype=dtype)
     block = about.get("weight_block_size", (128, 128)) or (0, 0)
-    if len(block) != 2 or not all(isinstance(size, int) and size >= 0 for size in block):
+    is_pair = isinstance(block, list | tuple) and len(block) == 2
+    if not is_pair or not all(isinstance(size, int) and size >= 0 for size in block):
         raise InvalidArgument(f"{source}: weight_block_size is {block!r}; expected two positive integers, or null")
     if about.get("expert_dtype", "fp8") != "fp8":
         raise InvalidArgument(f"{source}: expert_dtype is {about['expert_dtype']!r}; expected 'fp8'")
