@@ -272,6 +272,8 @@ def test_parts_that_do_not_fit_are_refused_by_the_name_of_their_weight(tmp_path:
     refuse("do not fit together", AWQ, quantized_awq, scales=torch.ones(2, 40).half())
     refuse("expected in int32", AWQ, quantized_awq, qweight=torch.ones(32, 6))
     refuse("from 0 to 1, one for each of 32", GPTQ, quantized_gptq, g_idx=torch.full((32,), 2, dtype=torch.int32))
+    refuse("the parts are", AWQ, quantized_awq, qweight=torch.ones(6, dtype=torch.int32))
+    refuse("the parts are", GPTQ, quantized_gptq, qweight=torch.ones(2, 2, 2, dtype=torch.int32))
 
 
 @pytest.mark.long

@@ -123,7 +123,7 @@ def _read_weight(parts: Mapping[str, Reader], how: Quantization, what: str) -> t
         return _WEIGHTS[how.method](found, how)
     except KeyError as cause:
         raise InvalidArgument(f"{what} is quantized by {how.method} and lacks its part {cause}") from cause
-    except ValueError as cause:
+    except (ValueError, IndexError, RuntimeError) as cause:  # torch's, of parts with other numbers of axes
         shapes = ", ".join(f"{end} {list(part.shape)} {part.dtype}" for end, part in found.items())
         raise InvalidArgument(f"{what}: {cause}; the parts are {shapes}") from cause
 
