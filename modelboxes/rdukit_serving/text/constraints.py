@@ -226,6 +226,13 @@ def shorten_reason(reason: str) -> str:
     return f"{first} {why}".strip()[:500]
 
 
+def json_part(text: str) -> str:
+    """Return a schema's JSON text as a part of a grammar, with one way to write each value."""
+    schema: Any = json.loads(text)
+    schema = schema if isinstance(schema, dict) else {"allOf": [schema]}
+    return f"%json {json.dumps({**schema, 'x-guidance': dict(JSON_WAY)}, ensure_ascii=False)}"
+
+
 def kept_schema(schema: object, field: str) -> str:
     """Return a JSON schema as llguidance keeps it exactly, as JSON text; ``field`` is where the caller wrote it.
 

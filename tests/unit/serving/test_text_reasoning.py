@@ -162,3 +162,11 @@ def test_a_grammar_may_name_its_first_rule_within_and_others_as_parts_are_named(
     for seed in range(8):
         text = make_text(form, seed)
         assert text is None or re.fullmatch(r"(?s:<think>.*</think>\n*)?\(*x\)*", text), text
+
+
+def test_an_item_of_thoughts_that_nobody_can_read_is_no_turn_of_the_assistant() -> None:
+    hidden = {"type": "reasoning", "id": "r", "summary": [], "encrypted_content": "x"}
+    body = {"model": "m", "input": [*SAID, hidden, {"role": "assistant", "content": "b"}, *SAID]}
+    messages = parse_body(ResponseBody, json.dumps(body).encode()).chat().messages
+    said = [(message.role, message.content) for message in messages]
+    assert said == [("user", "x"), ("assistant", "b"), ("user", "x")]

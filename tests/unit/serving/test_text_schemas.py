@@ -309,3 +309,9 @@ def test_brackets_and_escapes_without_an_end_are_read_once() -> None:
         plain_patterns("[" * 300_000)
     assert plain_patterns(r"\p{" * 2000) == [r"\p{" * 2000]
     assert plain_patterns("^[^]x$") == [r"^[\s\S]x$"]
+
+
+def test_a_tool_whose_arguments_nothing_fits_is_refused() -> None:
+    form = forced_call(format_of("<tool_call>"), [("never", {"not": {}})])
+    with pytest.raises(InvalidArgument, match="tools: no text can be made in this form"):
+        constraints()[0].find(form)
