@@ -65,11 +65,7 @@ class TextForm:
     field: str = "response_format"
 
     def __post_init__(self) -> None:
-        size = len(json.dumps(self.text))
-        if size > MAX_FORM_CHARACTERS:
-            raise InvalidArgument(
-                f"{self.field}: it has {size} characters as JSON; legal: up to {MAX_FORM_CHARACTERS}", field=self.field
-            )
+        _check_size(self.text, self.field)
 
     def message(self) -> list[str]:
         """Encode for the device process."""
@@ -237,13 +233,20 @@ def kept_schema(schema: object, field: str) -> str:
     """Return a JSON schema as llguidance keeps it exactly, as JSON text; ``field`` is where the caller wrote it.
 
     Raises:
-        InvalidArgument: no text can be made by it; the message says what to write.
+        InvalidArgument: it is too long, or no text can be made by it; the message says what to write.
     """
     try:
-        if len(json.dumps(schema)) > MAX_FORM_CHARACTERS:  # before it is looked at: that takes longer
-            raise UnkeptSchema(f"it has more than {MAX_FORM_CHARACTERS} characters as JSON; expected fewer")
+        _check_size(schema, field)  # before it is looked at, which takes longer
         return schema_text(schema)
     except RecursionError as cause:
         raise InvalidArgument(f"{field}: it is nested too deep; write $defs and $ref", field=field) from cause
     except UnkeptSchema as cause:
         raise InvalidArgument(f"{field}: {cause}", field=field) from cause
+
+
+def _check_size(form: object, field: str) -> None:
+    size = len(json.dumps(form))
+    if size > MAX_FORM_CHARACTERS:
+        raise InvalidArgument(
+            f"{field}: it has {size} characters as JSON; legal: up to {MAX_FORM_CHARACTERS}", field=field
+        )
