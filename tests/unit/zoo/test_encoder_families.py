@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from rdukit.errors import InvalidArgument
 from rdukit_zoo.checkpoints.folder import open_hub_folder
 from rdukit_zoo.checkpoints.sentence_modules import pooling_of_folder
 from rdukit_zoo.language.encoder_configs import sizes_of_config
 from rdukit_zoo.language.encoder_sizes import BertSizes
+from rdukit_zoo.language.encoders import pool_states
 from support import shows
 
 pytestmark = shows("bert-embedder", "bert-classifier", "zoo", "huggingface")
@@ -82,6 +84,13 @@ def test_positions_are_counted_behind_the_padding_token() -> None:
 def test_the_pooling_that_a_folder_states_is_a_size(pooling: dict[str, Any], wanted: str, tmp_path: Path) -> None:
     write_steps(tmp_path, [TRANSFORMER, POOLING], pooling)
     assert pooling_of_folder(tmp_path) == {"pooling": wanted, "normalizes": False}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_largest_state_is_one_of_a_token_in_each_dtype(dtype: torch.dtype) -> None:
+    states = torch.tensor([[[-2.0], [-1.0], [5.0]]], dtype=dtype)
+    vectors = pool_states(BertSizes(pooling="max"), states, torch.tensor([[0.5, 0.5, 0.0]], dtype=dtype))
+    assert vectors.tolist() == [[-1.0]]
 
 
 def test_a_folder_of_vectors_is_one_whatever_head_its_configuration_names(tmp_path: Path) -> None:
