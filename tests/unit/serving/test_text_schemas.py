@@ -21,6 +21,7 @@ from typing_extensions import TypedDict
 
 from rdukit.errors import InvalidArgument
 from rdukit_serving.text.constraints import FormKind, TextForm, kept_schema
+from rdukit_serving.text.form_values import ObjectFormat, PlainFormat, StructuredOutputs, form_of
 from rdukit_serving.text.forms.exclusive import MAX_COMPARED, exclusive_options
 from rdukit_serving.text.forms.patterns import UnkeptPattern, plain_patterns
 from rdukit_serving.text.tool_calls import forced_call, format_of
@@ -315,3 +316,15 @@ def test_a_tool_whose_arguments_nothing_fits_is_refused() -> None:
     form = forced_call(format_of("<tool_call>"), [("never", {"not": {}})])
     with pytest.raises(InvalidArgument, match="tools: no text can be made in this form"):
         constraints()[0].find(form)
+
+
+@pytest.mark.parametrize(
+    ("guided", "field"), [({"regex": "a"}, "guided_regex"), ({}, "structured_outputs"), (None, "structured_outputs")]
+)
+def test_a_text_has_one_form_wherever_it_is_asked_for(guided: dict[str, str] | None, field: str) -> None:
+    outputs = None if guided else StructuredOutputs(regex="a")
+    with pytest.raises(InvalidArgument, match=f"{field}: a text has one form; leave the others out"):
+        form_of(ObjectFormat(type="json_object"), outputs, guided)
+    found = form_of(PlainFormat(type="text"), outputs, guided)
+    assert found is not None
+    assert (found.kind, found.text) == (FormKind.REGEX, "a")
