@@ -16,7 +16,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.contract.box import load_box
-from rdukit_modelbox.finetune.run import FinetuneOptions, box_file_of
+from rdukit_modelbox.finetune.classes import choose_classes
+from rdukit_modelbox.finetune.run import FinetuneOptions, box_file_of, open_model
 from rdukit_modelbox.finetune.run import finetune as run
 from rdukit_modelbox.training.options import learning_rate
 from rdukit_serving.raw_inputs.pictures import find_picture_preprocessing
@@ -185,6 +186,14 @@ def test_a_vit_gets_a_head_for_the_folders_of_pictures(folder: Path) -> None:
     assert preprocessing.predictions(logits.numpy())[0].label == "red"
     processor = json.loads((output / "preprocessor_config.json").read_text())
     assert (processor["size"], processor["image_mean"]) == ({"height": 16, "width": 16}, [0.5, 0.5, 0.5])
+
+
+def test_a_model_of_several_classes_a_sample_is_refused(folder: Path) -> None:
+    write_bert(folder / "model", num_labels=2)
+    path = folder / "model" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "problem_type": "multi_label_classification"}))
+    with pytest.raises(InvalidArgument, match=r"problem_type is 'multi_label_classification'; expected 'single_label"):
+        choose_classes(open_model(folder / "model"), folder)
 
 
 def test_data_of_other_classes_are_refused_with_updates_of_low_rank_and_wrong_rows_by_their_place(folder: Path) -> None:

@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from tokenizers import Tokenizer, processors
 
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.contract.box import load_box
 from rdukit_modelbox.finetune.examples import PREFERENCES, prepare_examples
-from rdukit_modelbox.finetune.run import FinetuneOptions, box_file_of
+from rdukit_modelbox.finetune.preferences import tokenize_pairs
+from rdukit_modelbox.finetune.run import FinetuneOptions, box_file_of, open_model
 from rdukit_modelbox.finetune.run import finetune as run
+from rdukit_modelbox.preprocessing.articles import ArticlePolicy, cut_pieces, join_tokens
 from rdukit_modelbox.training.options import learning_rate
 from support import shows
 from support.boxes import RecordingContext
@@ -146,6 +149,27 @@ def test_a_pair_that_cannot_be_used_is_named(folder: Path, line: dict[str, Any],
     (folder / "in.jsonl").write_text(json.dumps(good) + "\n" + json.dumps(line) + "\n")
     with pytest.raises(InvalidArgument, match=words):
         prepare_examples(folder / "in.jsonl", folder / "model", END, folder / "out.jsonl")
+
+
+def test_a_prompt_begins_once_and_has_no_end_whatever_the_tokenizer_puts_around_it(folder: Path) -> None:
+    write_model(folder / "model", "llama")
+    path = folder / "model" / "tokenizer.json"
+    tokenizer = Tokenizer.from_file(str(path))
+    begin, end = (tokenizer.token_to_id(name) for name in (BEGIN, END))
+    around = processors.TemplateProcessing(single=f"{BEGIN} $A {END}", special_tokens=[(BEGIN, begin), (END, end)])
+    tokenizer.post_processor = around
+    tokenizer.save(str(path))
+    config = path.with_name("tokenizer_config.json")
+    config.write_text(json.dumps({**json.loads(config.read_text()), "bos_token": BEGIN}))
+    records = folder / "in.jsonl"
+    pairs = [{"prompt": prompt, "chosen": "b", "rejected": "c", "place": "1"} for prompt in ("a", f"{BEGIN}a")]
+    records.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    arrays = tokenize_pairs(records, open_model(folder / "model"), 8, 0.0, 0)["train"]
+    a, b, c = (tokenizer.encode(text, add_special_tokens=False).ids[0] for text in "abc")
+    for tokens in arrays["tokens"]:
+        assert tokens.tolist() == [[begin, a, other, end, end, end, end, end] for other in (b, c)]
+    joined = join_tokens(cut_pieces([f"{BEGIN}a", "a"], ArticlePolicy()), [[begin, begin, a, end], [a]], end, begin)
+    assert joined.ids_T.tolist() == [begin, a, end, a, end], "plain texts are read alike"
 
 
 def test_a_prompt_without_room_for_a_completion_is_refused_by_its_line(folder: Path) -> None:

@@ -245,6 +245,7 @@ def test_mxfp4_experts_are_those_that_transformers_unpacks(tmp_path: Path) -> No
         ({"quant_method": "gptq", "bits": 3}, "3 bits; expected one of 2, 4, 8 with gptq"),
         ({"quant_method": "gptq", "version": None, "checkpoint_format": "marlin"}, "format 'marlin'; expected gptq"),
         ({"quant_method": "fp8", "weight_block_size": [16]}, "weight_block_size is .16.; expected two"),
+        ({"quant_method": "fp8", "weight_block_size": 16}, "weight_block_size is 16; expected two"),
     ],
 )
 def test_what_is_not_dequantized_is_refused(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -271,6 +272,8 @@ def test_parts_that_do_not_fit_are_refused_by_the_name_of_their_weight(tmp_path:
     refuse("do not fit together", AWQ, quantized_awq, scales=torch.ones(2, 40).half())
     refuse("expected in int32", AWQ, quantized_awq, qweight=torch.ones(32, 6))
     refuse("from 0 to 1, one for each of 32", GPTQ, quantized_gptq, g_idx=torch.full((32,), 2, dtype=torch.int32))
+    refuse("the parts are", AWQ, quantized_awq, qweight=torch.ones(6, dtype=torch.int32))
+    refuse("the parts are", GPTQ, quantized_gptq, qweight=torch.ones(2, 2, 2, dtype=torch.int32))
 
 
 @pytest.mark.long

@@ -127,6 +127,8 @@ def test_layers_are_chosen_and_a_box_checkpoint_with_updates_is_merged(folder: P
         ({"r": 0}, "r is 0"),
         ({"bias": "all"}, "bias is 'all'"),
         ({"rank_pattern": {"q_proj": 2}}, "rank_pattern is"),
+        ({"init_lora_weights": "pissa"}, "init_lora_weights is 'pissa', which changes the base's weights; expected"),
+        ({"alora_invocation_tokens": [1]}, "alora_invocation_tokens is .1., which is not supported"),
         ({"lora_alpha": None}, "adapter_config.json is damaged"),
         ({"base_model_name_or_path": "meta/llama"}, "is 'meta/llama', which is no folder with config.json here; name"),
     ],
@@ -159,6 +161,15 @@ def test_tensors_that_are_no_updates_of_the_model_are_refused(
     save_file({f"base_model.model.{n}": v for n, v in tensors.items()}, adapter / "adapter_model.safetensors")
     with pytest.raises(InvalidArgument, match=words):
         read_peft_folder(adapter, open_model(adapter))
+
+
+@pytest.mark.parametrize("part", ["lora_A.weight", "weight"])
+def test_an_adapter_of_one_of_two_equal_tensors_is_refused(folder: Path, part: str) -> None:
+    write_model(folder / "model", "llama-tied")
+    adapter = write_adapter(folder / "adapter", folder / "model", modules_to_save=["lm_head"])
+    save_file({f"base_model.model.lm_head.{part}": torch.ones(4, 32)}, adapter / "adapter_model.safetensors")
+    with pytest.raises(InvalidArgument, match=r"lm_head.*changes one of two tensors that are the same in the base"):
+        merge_folder(adapter, folder / "merged")
 
 
 def test_what_an_adapter_fixes_is_not_asked_for_otherwise(folder: Path) -> None:

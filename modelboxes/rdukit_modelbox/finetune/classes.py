@@ -23,6 +23,8 @@ TEXTS: Final = "sequence-classification"
 PICTURES: Final = "image-classification"
 CLASSES: Final = "num_classes"
 TEXT_COLUMN, LABEL_COLUMN = "text", "label"
+#: Value of ``problem_type`` in ``config.json`` that is trained.
+_ONE_CLASS: Final = "single_label_classification"
 PROCESSOR: Final = "preprocessor_config.json"
 
 
@@ -39,8 +41,15 @@ def choose_classes(hub: HubFolder, data: Path) -> ChosenClasses:
     """Compare the classes of the data with those of a classifier's folder.
 
     Raises:
-        NotFound, InvalidArgument: there are no data, or a row has no class; names file and line.
+        NotFound, InvalidArgument: there are no data, a row has no class (names file and line), or the folder's model
+            gives each sample several classes or a number.
     """
+    problem = hub.config.get("problem_type")
+    if problem not in (None, _ONE_CLASS):
+        raise InvalidArgument(
+            f"{hub.path}/config.json: problem_type is {problem!r}; expected {_ONE_CLASS!r} or none: each sample is "
+            "trained to have one class"
+        )
     found = picture_classes(data) if hub.entry.task == PICTURES else _text_classes(data)
     is_numbered = all(name.isdecimal() for name in found)
     count = int(max(found, key=int)) + 1 if is_numbered else len(found)

@@ -17,7 +17,7 @@ from rdukit.files.atomic import write_json_atomic
 from rdukit.pef.checkpoint_files import ADAPTER_PARTS
 from rdukit_serving.device.adapters import PEFT_CONFIG, PEFT_FILE, peft_scale
 from rdukit_serving.device.parameters import Tensors, load_parameters
-from rdukit_zoo.checkpoints.folder import CONFIG, HubFolder
+from rdukit_zoo.checkpoints.folder import CONFIG, HubFolder, shared_names
 
 #: PEFT's names of tasks; it has none for pictures.
 _PEFT_TASKS: Final = {"language-modelling": "CAUSAL_LM", "sequence-classification": "SEQ_CLS"}
@@ -83,7 +83,9 @@ def read_peft_folder(folder: Path, hub: HubFolder) -> PeftAdapter:
     if not (folder / PEFT_FILE).is_file():
         raise NotFound(f"{folder} has no {PEFT_FILE}; save the adapter by save_pretrained with safe_serialization")
     with torch.device("meta"):
-        shapes = {name: tuple(value.shape) for name, value in hub.entry.build(**hub.sizes).state_dict().items()}
+        model = hub.entry.build(**hub.sizes)
+    shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    tied = shared_names(model, hub.hub)
     on_disk = {_in_memory(hub.hub.stored_name(name)): hub.hub.stored_name(name) for name in shapes}
     found: dict[str, torch.Tensor] = {}
     replaced: dict[str, torch.Tensor] = {}
@@ -96,6 +98,11 @@ def read_peft_folder(folder: Path, hub: HubFolder) -> PeftAdapter:
         if wanted not in shapes or (not is_update and "lora_" in name):
             raise InvalidArgument(
                 f"{folder / PEFT_FILE}: {stored} is no tensor for {hub.entry.name}; expected {_EXPECTED} of that model"
+            )
+        if wanted in tied or wanted in tied.values():
+            raise InvalidArgument(
+                f"{folder / PEFT_FILE}: {stored} changes one of two tensors that are the same in the base: "
+                f"{', '.join(sorted({*tied, *tied.values()}))}; expected an adapter of other layers"
             )
         if not is_update:
             replaced[wanted] = _require_shape(folder, stored, hub.hub.convert(wanted, tensor), shapes[wanted])

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.contract.models import read_shape
 from rdukit_modelbox.preprocessing.arrays import array_forms, open_arrays, write_arrays
+from rdukit_modelbox.preprocessing.articles import trim
 from rdukit_modelbox.preprocessing.tokenizer import TextTokenizer, load_tokenizer
 from rdukit_modelbox.tasks.arrays import Arrays, run_batches
 from rdukit_modelbox.tasks.program import ModelProgram
@@ -137,8 +138,9 @@ def tokenize_pairs(records: Path, hub: HubFolder, context: int, held_out: float,
 def _sequence(
     tokenizer: TextTokenizer, record: Mapping[str, str], name: str, context: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    prompt = tokenizer.tokenizer.encode(record["prompt"]).ids
-    completion = [*tokenizer.tokenizer.encode(record[name], add_special_tokens=False).ids, tokenizer.end_id]
+    end = tokenizer.end_id
+    prompt = trim(tokenizer.tokenizer.encode(record["prompt"]).ids, end, tokenizer.begin_id, is_inside=False)
+    completion = [*tokenizer.tokenizer.encode(record[name], add_special_tokens=False).ids, end]
     if not 0 < len(prompt) < context:
         raise InvalidArgument(
             f"{record['place']}: the prompt has {len(prompt)} tokens; expected 1 to {context - 1}, so that a "

@@ -128,14 +128,14 @@ def _cut_pairs(pairs: Sequence[Any], policy: ArticlePolicy, pieces: Pieces, unit
 def join_tokens(pieces: Pieces, ids_of_pieces: Sequence[Sequence[int]], end_id: int, begin_id: int | None) -> Tokens:
     """Return the units' tokens, with the end-of-text tokens put in.
 
-    A tokenizer may put begin and end tokens around each text; those that would stand inside a pair are taken out, and
-    the end is never there twice.
+    A tokenizer may put begin and end tokens around each text; those that would stand inside a pair are taken out. The
+    end is never there twice, nor is the begin of a text that has one itself, as chat templates write it.
 
     Args:
         ids_of_pieces: token ids of each piece.
     """
     ids_of_pieces = [
-        _trimmed(ids, end_id, begin_id if index and pieces.closes[index - 1] == OPEN else None)
+        trim(ids, end_id, begin_id, is_inside=index > 0 and pieces.closes[index - 1] == OPEN)
         for index, ids in enumerate(ids_of_pieces)
     ]
     count = len(ids_of_pieces)
@@ -161,8 +161,10 @@ def join_tokens(pieces: Pieces, ids_of_pieces: Sequence[Sequence[int]], end_id: 
     return Tokens(out_ids_T, out_types_T, lengths_U)
 
 
-def _trimmed(ids: Sequence[int], end_id: int, begin_id: int | None) -> Sequence[int]:
-    if ids and begin_id is not None and ids[0] == begin_id:
+def trim(ids: Sequence[int], end_id: int, begin_id: int | None, *, is_inside: bool) -> Sequence[int]:
+    """Return a piece's tokens without its end, and without a begin that is there twice, or stands inside a pair."""
+    begins = 1 if is_inside else 2
+    if begin_id is not None and len(ids) >= begins and all(token == begin_id for token in ids[:begins]):
         ids = ids[1:]
     return ids[:-1] if ids and ids[-1] == end_id else ids
 

@@ -33,7 +33,7 @@ def baselines_of(box: Box, data: TaskData, split: str) -> dict[str, float]:
     held = data.split(split)
     assert held is not None
     if data.dataset.target is not None:
-        return simple_number_models(data.dataset.train, held, data.dataset.target, MAX_ROWS)
+        return simple_number_models(data.dataset.train, held, data.dataset.target, MAX_ROWS, MAX_FEATURES)
     return measure_baselines(data.dataset.train, held)
 
 

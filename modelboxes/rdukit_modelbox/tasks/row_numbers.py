@@ -70,12 +70,15 @@ def judge_numbers(outputs_N: NDArray[Any], labels_N: NDArray[Any], target: Numbe
     return NumberEvaluation(target.values(outputs_N), target.values(labels_N), loss)
 
 
-def simple_number_models(train: Samples, held: Samples, target: NumberTarget, max_rows: int) -> dict[str, float]:
+def simple_number_models(
+    train: Samples, held: Samples, target: NumberTarget, max_rows: int, max_features: int
+) -> dict[str, float]:
     """Return errors (RMSE) on held-out rows, in the label's unit: of the training rows' mean, and with scikit-learn of
     a linear regression and of gradient boosting, each with its defaults.
 
     Args:
         max_rows: rows that they learn from at most.
+        max_features: features above which only the mean's error is returned.
     """
     truth_N = target.values(held.labels_N)
 
@@ -83,7 +86,7 @@ def simple_number_models(train: Samples, held: Samples, target: NumberTarget, ma
         return float(np.sqrt(((target.values(predicted_N) - truth_N) ** 2).mean()))
 
     found = {BASELINE: error(np.full(len(held), train.labels_N.mean(dtype=np.float64)))}
-    if find_spec("sklearn") is None or len(train) < 2:
+    if find_spec("sklearn") is None or len(train) < 2 or train.features_NF.shape[1] > max_features:
         return found
     from sklearn.ensemble import HistGradientBoostingRegressor  # type: ignore[import-untyped]
     from sklearn.linear_model import LinearRegression  # type: ignore[import-untyped]

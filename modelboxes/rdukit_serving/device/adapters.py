@@ -33,7 +33,10 @@ _PEFT_PREFIX: Final = "base_model.model."
 _PLAIN: Final[Mapping[str, Any]] = {
     "bias": "none", "use_dora": False, "rank_pattern": {}, "alpha_pattern": {},
     "modules_to_save": None, "layer_replication": None, "trainable_token_indices": None, "target_parameters": None,
+    "alora_invocation_tokens": None, "use_qalora": False,
 }  # fmt: skip
+#: Beginnings that leave the base's weights as they are; after others, such as PiSSA, an adapter is of changed weights.
+_KEPT_BASES: Final = (True, False, None, "gaussian", "eva", "orthogonal")
 
 
 def read_adapter(path: Path, wanted: Shape | None = None) -> tuple[Mapping[str, LayerUpdate], Tensors]:
@@ -76,6 +79,13 @@ def peft_scale(file: Path, allowed: Collection[str] = ()) -> float:
     for key, plain in _PLAIN.items():
         if key not in allowed and config.get(key, plain) not in (plain, None, False, {}, []):
             raise InvalidArgument(f"{file}: {key} is {config[key]!r}, which is not supported; expected {plain!r}")
+    begun = config.get("init_lora_weights", True)
+    if begun not in _KEPT_BASES:
+        legal = ", ".join(map(repr, _KEPT_BASES))
+        raise InvalidArgument(
+            f"{file}: init_lora_weights is {begun!r}, which changes the base's weights; expected one of {legal}: save "
+            "the adapter by save_pretrained with path_initial_model_for_weight_conversion"
+        )
     if rank < 1:
         raise InvalidArgument(f"{file}: r is {rank}; legal: 1 and more")
     return alpha / math.sqrt(rank) if config.get("use_rslora") else alpha / rank

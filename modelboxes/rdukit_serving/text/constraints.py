@@ -37,7 +37,7 @@ JSON_WAY: Final[Mapping[str, Any]] = {
 
 
 #: Literals of a grammar.
-_LITERAL: Final = re.compile(r'"(?:\\.|[^"\\])*"|/(?:\\.|[^/\\])*/')
+LITERAL: Final = re.compile(r'"(?:\\.|[^"\\])*"|/(?:\\.|[^/\\])*/')
 
 
 class FormKind(StrEnum):
@@ -65,11 +65,7 @@ class TextForm:
     field: str = "response_format"
 
     def __post_init__(self) -> None:
-        size = len(json.dumps(self.text))
-        if size > MAX_FORM_CHARACTERS:
-            raise InvalidArgument(
-                f"{self.field}: it has {size} characters as JSON; legal: up to {MAX_FORM_CHARACTERS}", field=self.field
-            )
+        _check_size(self.text, self.field)
 
     def message(self) -> list[str]:
         """Encode for the device process."""
@@ -200,7 +196,7 @@ def names_special(form: TextForm, special: Collection[str]) -> bool:
     """Return whether a grammar names special tokens, as opposed to texts that read like one."""
     if form.kind != FormKind.GRAMMAR:
         return False
-    bare = _LITERAL.sub("", form.text)
+    bare = LITERAL.sub("", form.text)
     return any(token in bare for token in special)
 
 
@@ -226,13 +222,31 @@ def shorten_reason(reason: str) -> str:
     return f"{first} {why}".strip()[:500]
 
 
+def json_part(text: str) -> str:
+    """Return a schema's JSON text as a part of a grammar, with one way to write each value."""
+    schema: Any = json.loads(text)
+    schema = schema if isinstance(schema, dict) else {"allOf": [schema]}
+    return f"%json {json.dumps({**schema, 'x-guidance': dict(JSON_WAY)}, ensure_ascii=False)}"
+
+
 def kept_schema(schema: object, field: str) -> str:
     """Return a JSON schema as llguidance keeps it exactly, as JSON text; ``field`` is where the caller wrote it.
 
     Raises:
-        InvalidArgument: no text can be made by it; the message says what to write.
+        InvalidArgument: it is too long, or no text can be made by it; the message says what to write.
     """
     try:
+        _check_size(schema, field)  # before it is looked at, which takes longer
         return schema_text(schema)
+    except RecursionError as cause:
+        raise InvalidArgument(f"{field}: it is nested too deep; write $defs and $ref", field=field) from cause
     except UnkeptSchema as cause:
         raise InvalidArgument(f"{field}: {cause}", field=field) from cause
+
+
+def _check_size(form: object, field: str) -> None:
+    size = len(json.dumps(form))
+    if size > MAX_FORM_CHARACTERS:
+        raise InvalidArgument(
+            f"{field}: it has {size} characters as JSON; legal: up to {MAX_FORM_CHARACTERS}", field=field
+        )

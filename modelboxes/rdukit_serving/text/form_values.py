@@ -70,16 +70,17 @@ class StructuredOutputs(RequestPart):
 def form_of(
     response_format: ResponseFormat | None, outputs: StructuredOutputs | None, guided: Mapping[str, Any] | None = None
 ) -> TextForm | None:  # fmt: skip
-    """Return the form that a text must have; None for any text. ``response_format`` wins.
+    """Return the form that a text must have; None for any text.
 
     ``guided``: values of vLLM's ``guided_json`` and so on, by their kinds.
 
     Raises:
-        InvalidArgument: it is too long or cannot be kept, or ``guided`` has two.
+        InvalidArgument: it is too long or cannot be kept, or there are two.
     """
     named = {kind: value for kind, value in (guided or {}).items() if value is not None}
-    if len(named) + (outputs is not None) > 1:
-        field = f"guided_{next(iter(named))}"
+    is_formed = isinstance(response_format, ObjectFormat | SchemaFormat)
+    if len(named) + (outputs is not None) + is_formed > 1:
+        field = f"guided_{next(iter(named))}" if named else "structured_outputs"
         raise InvalidArgument(f"{field}: a text has one form; leave the others out", field=field)
     match response_format:
         case ObjectFormat():

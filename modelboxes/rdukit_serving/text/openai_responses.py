@@ -217,8 +217,8 @@ class ResponseBody(AcceptedFields, SamplingFields):
             is_new = not messages or messages[-1].role != "assistant"
             match item:
                 case ReasoningItem():
-                    thought = "".join(part.text for part in item.content or ()) or None
-                    messages.append(ChatMessage(role="assistant", reasoning_content=thought))
+                    if thought := "".join(part.text for part in item.content or ()):
+                        messages.append(ChatMessage(role="assistant", reasoning_content=thought))
                 case MessageItem(role="assistant") if not is_new and _only_thought(messages[-1]):
                     messages[-1].content = _joined(item.content)
                 case CallItem():

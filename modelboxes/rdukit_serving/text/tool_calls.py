@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from rdukit_serving.text.constraints import JSON_WAY, FormKind, TextForm, kept_schema
+from rdukit_serving.text.constraints import FormKind, TextForm, json_part, kept_schema
 from rdukit_serving.text.token_bytes import length_of_beginning
 
 
@@ -68,9 +68,8 @@ def forced_call(form: CallFormat, tools: Sequence[tuple[str, Mapping[str, Any]]]
     for number, (name, schema) in enumerate(tools):
         before = json.dumps(form.before.replace("NAME", name), ensure_ascii=False)
         after = json.dumps(form.after, ensure_ascii=False)
-        kept = json.loads(kept_schema({"type": "object", **schema}, f"tools.{number}.function.parameters"))
-        arguments = json.dumps({**kept, "x-guidance": dict(JSON_WAY)}, ensure_ascii=False)
-        lines += [f"call_{number}: {before} arguments_{number} {after}", f"arguments_{number}: %json {arguments}"]
+        arguments = json_part(kept_schema({"type": "object", **schema}, f"tools.{number}.function.parameters"))
+        lines += [f"call_{number}: {before} arguments_{number} {after}", f"arguments_{number}: {arguments}"]
     return TextForm(FormKind.GRAMMAR, "\n".join(lines), "tools")
 
 

@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 
+from rdukit_modelbox.preprocessing.datasets import Samples
 from rdukit_modelbox.tasks.class_report import ClassMeter, area_under_curve, class_report
+from rdukit_modelbox.tasks.row_numbers import simple_number_models
+from rdukit_serving.raw_inputs.answers import NumberTarget
 from support import shows
 
 pytestmark = shows("tables", "image-folders")
@@ -58,3 +61,11 @@ def test_figures_are_those_of_scikit_learn(classes: int) -> None:
     )
     assert report["auc"] == pytest.approx(wanted, abs=1e-12), "ties count half in both"
     assert report["confusion"]["counts"] == metrics.confusion_matrix(labels, logits.argmax(1)).tolist()
+
+
+def test_of_many_features_only_the_mean_of_numbers_is_compared_with() -> None:
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    rows = Samples(np.eye(4, 3, dtype=np.float32), np.arange(4, dtype=np.float32))
+    target = NumberTarget(mean=0.0, deviation=1.0)
+    assert list(simple_number_models(rows, rows, target, 10, 2)) == ["baseline_rmse"]
+    assert len(simple_number_models(rows, rows, target, 10, 3)) == 3

@@ -1,17 +1,19 @@
 """Thinking in a model's text: read apart from what is said, with calls in either, and before a form."""
 
 import json
+import re
 from typing import Any
 
 import pytest
 
 from rdukit_serving.text.anthropic_messages import MessagesBody
 from rdukit_serving.text.chat_template import ChatTemplate
-from rdukit_serving.text.constraints import FormKind
+from rdukit_serving.text.constraints import FormKind, TextForm
+from rdukit_serving.text.forms.composed import compose
 from rdukit_serving.text.forms.spelling import spell
 from rdukit_serving.text.openai_responses import ResponseBody
 from rdukit_serving.text.openai_values import ChatBody, parse_body
-from rdukit_serving.text.reasoning import ThinkingReader, find_thinking
+from rdukit_serving.text.reasoning import MARKS, Thinking, ThinkingReader, find_thinking
 from support import shows
 from support.formed_texts import make_text
 
@@ -152,3 +154,19 @@ def test_thoughts_that_clients_send_back_come_to_the_template() -> None:
     chat_of = parse_body(ResponseBody, json.dumps({"model": "m", "input": items}).encode()).chat()
     assistant = chat_of.for_template(QWEN)[0][1]
     assert (assistant["content"], assistant["reasoning_content"], len(assistant["tool_calls"])) == ("a", "hm", 1)
+
+
+@pytest.mark.parametrize("grammar", ['start: "(" start ")" | "x"', '?start: answer\nanswer: "(" start ")" | "x"'])
+def test_a_grammar_may_name_its_first_rule_within_and_others_as_parts_are_named(grammar: str) -> None:
+    form = compose(Thinking(MARKS[0]), TextForm(FormKind.GRAMMAR, grammar), None)
+    for seed in range(8):
+        text = make_text(form, seed)
+        assert text is None or re.fullmatch(r"(?s:<think>.*</think>\n*)?\(*x\)*", text), text
+
+
+def test_an_item_of_thoughts_that_nobody_can_read_is_no_turn_of_the_assistant() -> None:
+    hidden = {"type": "reasoning", "id": "r", "summary": [], "encrypted_content": "x"}
+    body = {"model": "m", "input": [*SAID, hidden, {"role": "assistant", "content": "b"}, *SAID]}
+    messages = parse_body(ResponseBody, json.dumps(body).encode()).chat().messages
+    said = [(message.role, message.content) for message in messages]
+    assert said == [("user", "x"), ("assistant", "b"), ("user", "x")]

@@ -21,6 +21,8 @@ from typing_extensions import TypedDict
 
 from rdukit.errors import InvalidArgument
 from rdukit_serving.text.constraints import FormKind, TextForm, kept_schema
+from rdukit_serving.text.form_values import ObjectFormat, PlainFormat, StructuredOutputs, form_of
+from rdukit_serving.text.forms.exclusive import MAX_COMPARED, exclusive_options
 from rdukit_serving.text.forms.patterns import UnkeptPattern, plain_patterns
 from rdukit_serving.text.tool_calls import forced_call, format_of
 from support import shows
@@ -265,7 +267,64 @@ def test_expressions_without_look_around_match_the_same_texts(pattern: str, lega
         assert all(each.search(text) for each in kept) == (text in legal) == bool(re.search(pattern, text)), text
 
 
-@pytest.mark.parametrize("pattern", ["(?<=a)b", "a(?!b)", "^(?!(a|b)+)c$", "^(?=a"])
+@pytest.mark.parametrize(
+    "pattern", ["(?<=a)b", "a(?!b)", "^(?!(a|b)+)c$", "^(?=a", "[a", "^" + "(?=^" * 99 + "a" + ")" * 99]
+)
 def test_an_expression_that_cannot_be_kept_is_refused(pattern: str) -> None:
     with pytest.raises(UnkeptPattern):
         plain_patterns(pattern)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"oneOf": [{"type": "object", "required": 5}, {"type": "object"}]},
+        {"pattern": "^(?=a)b", "allOf": 5},
+        {"type": "array", "uniqueItems": True, "maxItems": "a", "items": {"enum": [1, 2]}},
+        {"type": "array", "uniqueItems": True, "minItems": -1, "items": {"enum": [1, 2]}},
+        {"type": "array", "uniqueItems": True, "items": {"enum": list(range(100_000))}},
+        {"description": "a" * 1_000_001},
+    ],
+)
+def test_a_schema_that_is_none_or_too_large_is_refused(schema: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument, match=r"response_format: .*(expected|legal|leave it out)"):
+        kept_schema(schema, "response_format")
+
+
+def test_options_are_told_apart_by_a_discriminator_and_else_within_a_bound_of_comparisons() -> None:
+    asked = []
+
+    def resolve(schema: Any) -> Any:
+        asked.append(schema)
+        return schema
+
+    cases = [{"type": "object", "required": ["k"], "properties": {"k": {"const": number}}} for number in range(500)]
+    assert exclusive_options(cases, resolve) == cases
+    assert len(asked) == 2 * len(cases)
+    assert exclusive_options([{"const": number} for number in range(500)], resolve) is None
+    assert len(asked) < 4 * MAX_COMPARED
+
+
+def test_brackets_and_escapes_without_an_end_are_read_once() -> None:
+    with pytest.raises(UnkeptPattern, match="class without an end"):
+        plain_patterns("[" * 300_000)
+    assert plain_patterns(r"\p{" * 2000) == [r"\p{" * 2000]
+    assert plain_patterns("^[^]x$") == [r"^[\s\S]x$"]
+
+
+def test_a_tool_whose_arguments_nothing_fits_is_refused() -> None:
+    form = forced_call(format_of("<tool_call>"), [("never", {"not": {}})])
+    with pytest.raises(InvalidArgument, match="tools: no text can be made in this form"):
+        constraints()[0].find(form)
+
+
+@pytest.mark.parametrize(
+    ("guided", "field"), [({"regex": "a"}, "guided_regex"), ({}, "structured_outputs"), (None, "structured_outputs")]
+)
+def test_a_text_has_one_form_wherever_it_is_asked_for(guided: dict[str, str] | None, field: str) -> None:
+    outputs = None if guided else StructuredOutputs(regex="a")
+    with pytest.raises(InvalidArgument, match=f"{field}: a text has one form; leave the others out"):
+        form_of(ObjectFormat(type="json_object"), outputs, guided)
+    found = form_of(PlainFormat(type="text"), outputs, guided)
+    assert found is not None
+    assert (found.kind, found.text) == (FormKind.REGEX, "a")

@@ -10,7 +10,7 @@ from rdukit.errors import InvalidArgument
 from rdukit_modelbox.contract.box import find_box_file, load_box
 from rdukit_modelbox.tasks.adapters import add_adapters
 from rdukit_serving.device.parameters import merge_adapters
-from rdukit_zoo.checkpoints.folder import models_of
+from rdukit_zoo.checkpoints.folder import load_hub_folder, models_of, save_hub_folder
 from rdukit_zoo.language.families import FAMILIES
 from rdukit_zoo.language.family_configs import config_of_sizes, sizes_of_config
 from rdukit_zoo.language.family_sizes import FamilySizes
@@ -171,3 +171,18 @@ def test_an_adapter_counts_as_weights_into_which_it_is_merged(family: str) -> No
     adapted(tokens, tokens).backward()
     trained = {name for name, parameter in adapted.named_parameters() if parameter.grad is not None}
     assert trained and all(name.endswith(("lora_A", "lora_B")) for name in trained)
+
+
+def test_the_bias_that_experts_are_chosen_by_is_not_rounded(tmp_path: Path) -> None:
+    entry = get_model("decoder")
+    sizes = {**entry.sizes, "family": "deepseek_v3", "experts": 4, "key_value_heads": 0}
+    torch.manual_seed(0)
+    model: Any = entry.build(**sizes).bfloat16()
+    name = "model.layers.0.mlp.gate.e_score_correction_bias"
+    model.get_submodule(name.rpartition(".")[0]).e_score_correction_bias = torch.randn(4)
+    save_hub_folder(model, entry, sizes, tmp_path)
+    found: Any = load_hub_folder(tmp_path)
+    assert found.get_parameter("lm_head.weight").dtype == torch.bfloat16
+    assert torch.equal(found.get_buffer(name), model.get_buffer(name))
+    tokens = torch.arange(6)[None]
+    assert torch.equal(found.logits(tokens), model.logits(tokens))

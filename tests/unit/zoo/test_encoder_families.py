@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from rdukit.errors import InvalidArgument
 from rdukit_zoo.checkpoints.folder import open_hub_folder
 from rdukit_zoo.checkpoints.sentence_modules import pooling_of_folder
 from rdukit_zoo.language.encoder_configs import sizes_of_config
 from rdukit_zoo.language.encoder_sizes import BertSizes
+from rdukit_zoo.language.encoders import pool_states
 from support import shows
 
 pytestmark = shows("bert-embedder", "bert-classifier", "zoo", "huggingface")
@@ -52,6 +54,8 @@ def test_sizes_that_do_not_fit_together_are_refused(sizes: dict[str, Any], words
         ({"layer_types": ["full_attention"] * 3}, "layer_types has 3; expected 4 of sliding_attention"),
         ({"layer_types": ["linear_attention"] * 4}, "layer_types has linear_attention"),
         ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope_type is 'yarn'"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}, "rope_parameters has 'rope_type'; expected"),
+        ({"local_attention": 1}, "local_attention is 1; expected 2 or more tokens"),
         ({"classifier_pooling": "max"}, "classifier_pooling is 'max'; expected 'cls' or 'mean'"),
         ({"architectures": ["MPNetModel"], "relative_attention_num_buckets": 16}, "this model has 32 only"),
         ({"architectures": ["RobertaModel"], "hidden_act": "relu"}, "hidden_act is 'relu'"),
@@ -82,6 +86,13 @@ def test_the_pooling_that_a_folder_states_is_a_size(pooling: dict[str, Any], wan
     assert pooling_of_folder(tmp_path) == {"pooling": wanted, "normalizes": False}
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_largest_state_is_one_of_a_token_in_each_dtype(dtype: torch.dtype) -> None:
+    states = torch.tensor([[[-2.0], [-1.0], [5.0]]], dtype=dtype)
+    vectors = pool_states(BertSizes(pooling="max"), states, torch.tensor([[0.5, 0.5, 0.0]], dtype=dtype))
+    assert vectors.tolist() == [[-1.0]]
+
+
 def test_a_folder_of_vectors_is_one_whatever_head_its_configuration_names(tmp_path: Path) -> None:
     write_steps(tmp_path, [TRANSFORMER, POOLING, {"path": "2_Normalize", "type": "x.Normalize"}], {
         "pooling_mode_mean_tokens": True,
@@ -97,6 +108,7 @@ def test_a_folder_of_vectors_is_one_whatever_head_its_configuration_names(tmp_pa
         ([TRANSFORMER], {}, "the modules are Transformer; expected Transformer, Pooling"),
         ([TRANSFORMER, POOLING, {"path": "2", "type": "x.Dense"}], {}, "Transformer, Pooling, Dense; expected"),
         ([TRANSFORMER, {**POOLING, "path": "../1_Pooling"}], {}, "expected the name of a folder within this one"),
+        ([TRANSFORMER, {**POOLING, "path": ".."}], {}, "path is '..'; expected the name of a folder within this one"),
         (["Transformer"], {}, "expected objects with type and path, found 'Transformer'"),
         ({}, {}, "expected a JSON array"),
         ([TRANSFORMER, POOLING], {}, "the poolings are none; expected exactly one of"),
@@ -111,6 +123,13 @@ def test_steps_that_are_not_computed_are_refused(steps: Any, pooling: Any, words
     write_steps(tmp_path, steps, pooling)
     with pytest.raises(InvalidArgument, match=words):
         pooling_of_folder(tmp_path)
+
+
+def test_files_that_are_nested_too_deep_are_refused(tmp_path: Path) -> None:
+    for name, read in (("modules.json", pooling_of_folder), ("config.json", open_hub_folder)):
+        (tmp_path / name).write_text("[" * 200_000)
+        with pytest.raises(InvalidArgument, match=f"{name} is .*damaged"):
+            read(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -202,8 +202,8 @@ def load_hub_folder(
     """Return the folder's model with its weights, which stay mapped from the file until they are written.
 
     Parameters have the widest dtype among the weights and ``dtype`` in ``config.json``. So do tables, such as those of
-    angles, unless ``rounds_tables`` is false: then they are float32, as in checkpoints. ``build(**sizes)`` creates
-    another module with the same parameters, such as one for serving.
+    angles, unless ``rounds_tables`` is false: then they are float32, as in checkpoints. Buffers that are exact keep the
+    files' dtype. ``build(**sizes)`` creates another module with the same parameters, such as one for serving.
 
     Raises:
         NotFound, InvalidArgument: as in ``open_hub_folder`` and ``read_tensors``.
@@ -213,10 +213,13 @@ def load_hub_folder(
         model = (build or folder.entry.build)(**folder.sizes)
     model.load_state_dict(dict(read_tensors(folder, model)), assign=True, strict=False)
     tie_again(model, folder)
-    exact = {name: table for name, table in model.state_dict().items() if folder.hub.is_table(name)}
+    hub = folder.hub
+    exact = {
+        name: value for name, value in model.state_dict().items()
+        if hub.is_exact(name) or (hub.is_table(name) and not rounds_tables)
+    }  # fmt: skip
     model.to(_dtype_of(folder, model))
-    if not rounds_tables:
-        model.load_state_dict(exact, assign=True, strict=False)
+    model.load_state_dict(exact, assign=True, strict=False)
     return model
 
 
@@ -419,7 +422,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text())
     except FileNotFoundError as cause:
         raise NotFound(f"there is no {path}; expected a Hugging Face folder with it") from cause
-    except (OSError, ValueError) as cause:
+    except (OSError, ValueError, RecursionError) as cause:
         raise InvalidArgument(
             f"{path} is damaged: {cause}; expected a JSON object, as transformers writes it"
         ) from cause

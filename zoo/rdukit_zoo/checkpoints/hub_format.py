@@ -40,6 +40,8 @@ class HubFormat:
     ignored: tuple[str, ...] = ()
     #: Buffers of ours that folders do not have, such as tables of rotary angles.
     tables: tuple[str, ...] = ()
+    #: Names of buffers that keep the files' dtype in a module of another one: transformers does not round them either.
+    exact: tuple[str, ...] = ()
     #: Names of weights that are stored [in, out], where ``nn.Linear`` has [out, in].
     transposed: tuple[str, ...] = ()
     #: Old name → present name, applied in order.
@@ -81,6 +83,10 @@ class HubFormat:
     def is_table(self, name: str) -> bool:
         """Return whether folders lack this buffer of the model."""
         return any(re.search(pattern, name) for pattern in self.tables)
+
+    def is_exact(self, name: str) -> bool:
+        """Return whether a buffer of the model keeps the files' dtype."""
+        return any(re.search(pattern, name) for pattern in self.exact)
 
     def is_transposed(self, name: str) -> bool:
         """Return whether the weight is stored [in, out]."""

@@ -86,7 +86,8 @@ def quantization_of(config: Mapping[str, Any], source: object) -> Quantization |
     if method == "mxfp4":
         return Quantization(method, dtype=dtype)
     block = about.get("weight_block_size", (128, 128)) or (0, 0)
-    if len(block) != 2 or not all(isinstance(size, int) and size >= 0 for size in block):
+    is_pair = isinstance(block, list | tuple) and len(block) == 2
+    if not is_pair or not all(isinstance(size, int) and size >= 0 for size in block):
         raise InvalidArgument(f"{source}: weight_block_size is {block!r}; expected two positive integers, or null")
     if about.get("expert_dtype", "fp8") != "fp8":
         raise InvalidArgument(f"{source}: expert_dtype is {about['expert_dtype']!r}; expected 'fp8'")
@@ -122,7 +123,7 @@ def _read_weight(parts: Mapping[str, Reader], how: Quantization, what: str) -> t
         return _WEIGHTS[how.method](found, how)
     except KeyError as cause:
         raise InvalidArgument(f"{what} is quantized by {how.method} and lacks its part {cause}") from cause
-    except ValueError as cause:
+    except (ValueError, IndexError, RuntimeError) as cause:  # torch's, of parts with other numbers of axes
         shapes = ", ".join(f"{end} {list(part.shape)} {part.dtype}" for end, part in found.items())
         raise InvalidArgument(f"{what}: {cause}; the parts are {shapes}") from cause
 

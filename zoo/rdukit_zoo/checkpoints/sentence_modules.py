@@ -75,7 +75,7 @@ def _step_of(entry: Any, folder: Path) -> tuple[str, str]:
     if not isinstance(entry, dict) or not isinstance(entry.get("type"), str) or not isinstance(entry.get("path"), str):
         raise InvalidArgument(f"{folder / MODULES} is damaged: expected objects with type and path, found {entry!r}")
     path = str(entry["path"])
-    if path and Path(path).name != path:
+    if path and (Path(path).name != path or path == ".."):
         raise InvalidArgument(f"{folder / MODULES}: path is {path!r}; expected the name of a folder within this one")
     return str(entry["type"]).rpartition(".")[2], path
 
@@ -126,7 +126,7 @@ def _read(file: Path, kind: type, most: int = _MOST_BYTES) -> Any:
         if file.stat().st_size > most:
             raise InvalidArgument(f"{file} has more than {most} bytes; expected a configuration")
         value = json.loads(file.read_text())
-    except (OSError, ValueError) as cause:
+    except (OSError, ValueError, RecursionError) as cause:
         raise InvalidArgument(f"{file} is missing or damaged: {cause}") from cause
     if not isinstance(value, kind):
         raise InvalidArgument(f"{file} is damaged: expected a JSON {'array' if kind is list else 'object'}")

@@ -79,11 +79,16 @@ def _modern_sizes(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
         )
     rotary = config.get("rope_parameters") or {}
     for kind, parameters in rotary.items():
+        if kind not in {_LOCAL, _FULL} or not isinstance(parameters, dict | None):
+            raise InvalidArgument(
+                f"config.json: rope_parameters has {kind!r}; expected {_LOCAL!r} and {_FULL!r} with values of each"
+            )
         require_value(parameters or {}, "rope_type", "default")
-        if kind not in {_LOCAL, _FULL}:
-            raise InvalidArgument(f"config.json: rope_parameters has {kind!r}; expected {_LOCAL!r} and {_FULL!r}")
     if config.get("rope_scaling"):
         raise InvalidArgument("config.json: rope_scaling is set; this model has positions that are not stretched")
+    window = int(config.get("local_attention", 128))
+    if window < 2 and _LOCAL in listed:
+        raise InvalidArgument(f"config.json: local_attention is {window}; expected 2 or more tokens")
     full, local = rotary.get(_FULL) or {}, rotary.get(_LOCAL) or {}
     pooling = config.get("classifier_pooling") or "cls"
     if pooling not in {"cls", "mean"}:
@@ -91,7 +96,7 @@ def _modern_sizes(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
     return {
         "epsilon": float(config.get("norm_eps", 1e-5)), "token_types": 1,
         "dropout": float(config.get("classifier_dropout") or 0.0),
-        "window": int(config.get("local_attention", 128)) // 2,
+        "window": window // 2,
         "window_layers": "".join(str(int(kind == _LOCAL)) for kind in listed),
         "rotary_base": float(full.get("rope_theta") or config.get("global_rope_theta") or 160000.0),
         "local_rotary_base": float(local.get("rope_theta") or config.get("local_rope_theta") or 10000.0),

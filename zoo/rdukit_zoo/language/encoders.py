@@ -291,7 +291,8 @@ def pool_states(sizes: BertSizes, states_BTC: torch.Tensor, shares_BT: torch.Ten
             shares_BT = shares_BT * is_token_BT.sum(1, keepdim=True).float().sqrt()
         vectors_BC = (states_BTC * shares_BT.unsqueeze(-1)).sum(1)
     elif pooling == "max":
-        vectors_BC = torch.where(is_token_BT.unsqueeze(-1), states_BTC, torch.full_like(states_BTC, UNSEEN)).amax(1)
+        least = max(UNSEEN, torch.finfo(states_BTC.dtype).min)
+        vectors_BC = torch.where(is_token_BT.unsqueeze(-1), states_BTC, torch.full_like(states_BTC, least)).amax(1)
     elif pooling == "first":
         vectors_BC = states_BTC[:, 0]
     else:

@@ -286,7 +286,8 @@ def _format_of(name: str, layers: int = 0) -> HubFormat:
     """Return the format of a family, of which layers beyond ``layers`` are ignored; 0: there are none."""
     beyond = (rf"^model\.layers\.{layers}\.",) if layers else ()
     return HubFormat(
-        tables=(r"\.(local_)?rotary\.",), architectures=(FAMILIES[name].architecture,),
+        tables=(r"\.(local_)?rotary\.",), exact=(r"\.e_score_correction_bias$",),
+        architectures=(FAMILIES[name].architecture,),
         sizes_of_config=sizes_of_config, config_of_sizes=config_of_sizes, prefix="model.",
         tied={"lm_head.weight": "model.embed_tokens.weight"},
         ignored=(r"rotary_emb\.inv_freq$", r"^model\.version$", *beyond),

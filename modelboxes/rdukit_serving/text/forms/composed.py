@@ -6,10 +6,13 @@ is a text that is a token where the tokenizer has one of it, and ``@until "TEXT"
 
 import json
 import re
-from typing import Any
+from typing import Final
 
-from rdukit_serving.text.constraints import JSON_WAY, FormKind, TextForm
+from rdukit_serving.text.constraints import LITERAL, FormKind, TextForm, json_part
 from rdukit_serving.text.reasoning import Thinking
+
+#: Names of the parts' rules, outside of literals: grammars of callers may have them, too.
+_NAMES: Final = re.compile(LITERAL.pattern + r"|(?<![\w%])(?:start|answer|thinking|blanks|opened|calls|body)(?![\w-])")
 
 
 def compose(thinking: Thinking | None, body: TextForm | None, calls: TextForm | None, opener: str = "") -> TextForm:
@@ -42,9 +45,7 @@ def compose(thinking: Thinking | None, body: TextForm | None, calls: TextForm | 
 def _lark(form: TextForm) -> str:
     """Return a form as a rule ``body``, with those that it needs."""
     if form.kind == FormKind.JSON:
-        schema: Any = json.loads(form.text)
-        schema = schema if isinstance(schema, dict) else {"allOf": [schema]}
-        return f"body: %json {json.dumps({**schema, 'x-guidance': dict(JSON_WAY)}, ensure_ascii=False)}"
+        return f"body: {json_part(form.text)}"
     if form.kind == FormKind.REGEX:
         pattern = re.sub(r"(\\.)|/", lambda found: found[1] or r"\/", form.text, flags=re.DOTALL)
         return f"body: /{pattern}/".replace("\n", r"\n")
@@ -52,7 +53,13 @@ def _lark(form: TextForm) -> str:
 
 
 def _renamed(grammar: str, name: str) -> str:
-    return re.sub(r"^start\b", name, grammar, flags=re.MULTILINE)
+    """Return a grammar that begins with the rule ``name``, and whose other rules are none of the parts'."""
+
+    def rename(found: re.Match[str]) -> str:
+        word = found[0]
+        return word if word[0] in '"/' else name if word == "start" else f"{name}_{word}"
+
+    return _NAMES.sub(rename, grammar)
 
 
 def _written(text: str) -> str:

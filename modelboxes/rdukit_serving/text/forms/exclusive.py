@@ -14,20 +14,47 @@ Resolve = Callable[[Any], Any]
 _KINDS: Final = frozenset({"object", "array", "string", "number", "boolean", "null"})
 #: Options of options that are looked at.
 _MAX_DEPTH: Final = 8
+#: Pairs of schemas that are compared for one ``oneOf``: all requests wait meanwhile.
+MAX_COMPARED: Final = 5000
+#: Ranges of integers whose overlaps are counted.
+_MAX_SPANS: Final = 1000
 
 
 def exclusive_options(options: Sequence[Any], resolve: Resolve) -> list[Any] | None:
-    """Return options for ``anyOf`` of the values that match exactly one of ``options``; None if they are not known."""
-    if all(_are_apart(one, other, resolve) for one, other in combinations(options, 2)):
+    """Return options for ``anyOf`` of the values that match exactly one of ``options``.
+
+    The result is None if these are not known, or not within ``MAX_COMPARED`` comparisons.
+    """
+    if _have_a_discriminator(options, resolve):
+        return list(options)
+    left = [MAX_COMPARED]
+    if all(_are_apart(one, other, resolve, left) for one, other in combinations(options, 2)):
         return list(options)
     spans = [_integer_span(resolve(each)) for each in options]
-    if None not in spans:
+    if None not in spans and len(spans) <= _MAX_SPANS:
         return _matched_once([span for span in spans if span is not None])
     return None
 
 
-def _are_apart(one: Any, other: Any, resolve: Resolve, depth: int = 0) -> bool:
-    """Return whether surely no value matches both."""
+def _have_a_discriminator(options: Sequence[Any], resolve: Resolve) -> bool:
+    """Return whether all options are objects that require a property of which each lists other values."""
+    found = [resolve(each) for each in options]
+    if not found or not all(isinstance(each, dict) and _kinds(each) == {"object"} for each in found):
+        return False
+    for name in set.intersection(*(set(each.get("required", ())) for each in found)):
+        named = [resolve(each.get("properties", {}).get(name)) for each in found]
+        values = [_values(each) if isinstance(each, dict) else None for each in named]
+        listed = [value for each in values if each is not None for value in each]
+        if None not in values and len(listed) == len(set(listed)):
+            return True
+    return False
+
+
+def _are_apart(one: Any, other: Any, resolve: Resolve, left: list[int], depth: int = 0) -> bool:
+    """Return whether surely no value matches both; false, too, once none of the comparisons are ``left``."""
+    left[0] -= 1
+    if left[0] < 0:
+        return False
     one, other = resolve(one), resolve(other)
     if one is False or other is False:
         return True
@@ -38,7 +65,7 @@ def _are_apart(one: Any, other: Any, resolve: Resolve, depth: int = 0) -> bool:
     for key in ("anyOf", "oneOf"):
         for mine, yours in ((one, other), (other, one)):
             if isinstance(mine.get(key), list):
-                return all(_are_apart(each, yours, resolve, depth + 1) for each in mine[key])
+                return all(_are_apart(each, yours, resolve, left, depth + 1) for each in mine[key])
     ours, theirs = _values(one), _values(other)
     if ours is not None and theirs is not None:
         return not ours & theirs
@@ -47,7 +74,7 @@ def _are_apart(one: Any, other: Any, resolve: Resolve, depth: int = 0) -> bool:
     both = set(one.get("required", ())) & set(other.get("required", ()))
     mine, yours = one.get("properties", {}), other.get("properties", {})
     return any(
-        _are_apart(mine[name], yours[name], resolve, depth + 1) for name in both if name in mine and name in yours
+        _are_apart(mine[name], yours[name], resolve, left, depth + 1) for name in both if name in mine and name in yours
     )
 
 

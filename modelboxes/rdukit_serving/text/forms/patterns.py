@@ -12,27 +12,36 @@ from typing import Final
 _ANY: Final = r"[\s\S]"
 _DOT: Final = r"[^\n\r\u2028\u2029]"
 _SHORT: Final = {"d": "0-9", "w": "A-Za-z0-9_", "s": r" \t\n\r\f\v"}
-#: Smallest pieces: a class, an escape, a character.
+#: Smallest pieces: a class, a class without an end (up to the end), an escape, a character.
 _ATOM: Final = re.compile(
-    r"\[\^?\]?(?:\\.|[^\]\\])*\]|\\(?:[pP]\{[^}]*\}|x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|u\{[0-9A-Fa-f]+\}|.)|.", re.DOTALL
+    r"\[\^?\]?(?:\\.|[^\]\\])*\]|\[(?:\\.|[^\\])*\\?\Z"
+    r"|\\(?:[pP]\{[^}]{0,64}\}|x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|u\{[0-9A-Fa-f]+\}|.)|.",
+    re.DOTALL,
 )
+_CLASS: Final = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
 _LOOK_AHEAD: Final = ("(?=", "(?!")
 _LOOK_BEHIND: Final = ("(?<=", "(?<!")
 #: Characters that may stand behind a backslash.
 _META: Final = frozenset(r"\.+*?()|[]{}^$-&~")
 _ADVICE: Final = "write the expression without it, or describe what is meant"
+#: Deepest nesting of what looks ahead.
+_MAX_DEPTH: Final = 16
 
 
 class UnkeptPattern(ValueError):
     """Regular expression that cannot be kept while a text is made."""
 
 
-def plain_patterns(pattern: str) -> list[str]:
+def plain_patterns(pattern: str, depth: int = 0) -> list[str]:
     """Return expressions without look-around of which a text must match all, as it must match ``pattern``.
 
+    Args:
+        depth: expressions that look ahead for this one.
     Raises:
         UnkeptPattern: it looks ahead elsewhere than at its beginning, for something too rich, or looks behind.
     """
+    if depth > _MAX_DEPTH:
+        raise UnkeptPattern(f"the expression looks ahead within {_MAX_DEPTH} others; {_ADVICE}")
     found: list[str] = []
     options = _split(pattern)
     if len(options) == 1 and pattern.startswith("^"):
@@ -42,7 +51,7 @@ def plain_patterns(pattern: str) -> list[str]:
             inner = rest[3:end].removeprefix("^")
             if rest.startswith("(?="):
                 # What is looked for may itself look ahead at its beginning.
-                found += plain_patterns("^" + inner if len(_split(inner)) == 1 else f"^(?:{inner})")
+                found += plain_patterns("^" + inner if len(_split(inner)) == 1 else f"^(?:{inner})", depth + 1)
             else:
                 for option in _split(inner):
                     found.append(_other_than(option))
@@ -80,7 +89,9 @@ def _plain(pattern: str) -> str:
             parts.append(_DOT)
         elif len(atom) == 2 and atom[0] == "\\":
             parts.append(f"[{_SHORT[atom[1]]}]" if atom[1] in _SHORT else _escaped(atom))
-        elif len(atom) > 1 and atom[0] == "[":
+        elif atom[0] == "[":
+            if len(atom) < 2 or not _CLASS.fullmatch(atom):
+                raise UnkeptPattern(f"the expression has a class without an end at {atom[:20]!r}; add the missing ]")
             parts.append(_plain_class(atom))
         else:
             parts.append(atom)

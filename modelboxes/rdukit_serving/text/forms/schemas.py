@@ -7,7 +7,6 @@ Source: JSON Schema 2020-12: ``format`` is an annotation, unknown formats and ke
 import itertools
 import json
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -183,9 +182,9 @@ class _Rewriter:
         if not isinstance(values, list) or items.keys() - _ANNOTATIONS - {"type", "enum", "const"}:
             return
         least, most = found.get("minItems", 0), min(found.get("maxItems", len(values)), len(values))
-        if not all(isinstance(each, int) for each in (least, most)):
+        if not all(isinstance(each, int) and each >= 0 for each in (least, most)):
             return
-        if sum(math.perm(len(values), size) for size in range(least, most + 1)) > _MAX_SETS:
+        if _has_many_sets(len(values), least, most):
             return
         for key in ("uniqueItems", "items", "minItems", "maxItems", "type"):
             found.pop(key, None)
@@ -273,6 +272,17 @@ _ANNOTATIONS: Final = frozenset(
 )
 
 
+def _has_many_sets(values: int, least: int, most: int) -> bool:
+    """Return whether ``least`` to ``most`` of so many values have more than ``_MAX_SETS`` arrangements."""
+    found, arrangements = 0, 1
+    for size in range(most + 1):
+        found += arrangements if size >= least else 0
+        if max(found, arrangements) > _MAX_SETS:
+            return True
+        arrangements *= values - size
+    return False
+
+
 def _at(place: str) -> str:
     return f"the schema at {place}" if place else "the schema"
 
@@ -322,9 +332,14 @@ def schema_text(schema: Any) -> str:
     """Return a schema as JSON text for llguidance.
 
     Raises:
-        UnkeptSchema: as ``plain_schema``.
+        UnkeptSchema: as ``plain_schema``; or it is no JSON schema.
     """
     try:
         return json.dumps(plain_schema(schema), ensure_ascii=False)
-    except (RecursionError, re.error) as cause:
+    except UnkeptSchema:
+        raise
+    except RecursionError as cause:
         raise UnkeptSchema("it is nested too deep; write $defs and $ref") from cause
+    except (AttributeError, KeyError, TypeError, ValueError) as cause:
+        words = "a keyword has a value of another kind"
+        raise UnkeptSchema(f"it is no JSON schema: {words} ({cause}); expected values as JSON Schema says") from cause
