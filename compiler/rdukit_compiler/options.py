@@ -54,6 +54,8 @@ class CompileOptions:
     kernels: str = "auto"
     #: Run unsupported operators on the host instead of refusing them.
     host_fallback: bool = False
+    #: Compile a model also if no RDU has the memory for it; only to plan its placement.
+    is_plan: bool = False
     regions: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
 

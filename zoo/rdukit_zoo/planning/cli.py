@@ -76,7 +76,7 @@ def compile_plan(
     optimizer = samba.optim.AdamW(model.parameters(), lr=1e-4) if purpose == TRAIN else None
     options = {
         "output_folder": str(out), "pef_name": f"{entry.name}_plan", "optim_level": mode, "arch": target,
-        "log_level": SILENT, "kernels": "portable",
+        "log_level": SILENT, "kernels": "portable", "is_plan": True,
     }  # fmt: skip
     name = entry.name.replace("-", "_")
     return Path(
