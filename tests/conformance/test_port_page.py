@@ -61,5 +61,5 @@ def test_the_ported_script_prints_what_the_script_prints(tmp_path: Path, precisi
 def test_the_page_shows_what_plain_pytorch_prints_with_this_torch(tmp_path: Path) -> None:
     before = next(block for block in code_blocks(PAGE) if "def main():" in block)
     (tmp_path / "train.py").write_text(before)
-    shown = PAGE.partition("It prints")[2].partition("## What changes")[0]
+    shown = PAGE.partition("The script prints")[2].partition("## What changes")[0]
     assert figures(run(tmp_path, "train.py")) == pytest.approx(figures(shown), abs=0.02)

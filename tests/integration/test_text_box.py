@@ -101,8 +101,9 @@ def test_logprobs_are_those_of_the_tokens(client: openai.OpenAI) -> None:
         assert logprob <= 0
         assert logprob == pytest.approx(max(top.values()), abs=1e-4)  # greedy: the likeliest
     chat = client.chat.completions.create(
-        model="llama", messages=[{"role": "user", "content": "hi"}], max_tokens=3, logprobs=True, top_logprobs=2
-    )
+        model="llama", messages=[{"role": "user", "content": "hi"}], max_tokens=3, logprobs=True, top_logprobs=2,
+        temperature=0,
+    )  # fmt: skip
     content = chat.choices[0].logprobs
     assert content is not None and content.content is not None
     assert all(len(token.top_logprobs) == 2 for token in content.content)

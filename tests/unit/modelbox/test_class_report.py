@@ -63,8 +63,9 @@ def test_figures_are_those_of_scikit_learn(classes: int) -> None:
     assert report["confusion"]["counts"] == metrics.confusion_matrix(labels, logits.argmax(1)).tolist()
 
 
-def test_of_many_features_only_the_mean_of_numbers_is_compared_with() -> None:
+def test_of_many_features_only_the_mean_of_numbers_is_compared_with(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")  # else joblib starts a program that counts the processors
     rows = Samples(np.eye(4, 3, dtype=np.float32), np.arange(4, dtype=np.float32))
     target = NumberTarget(mean=0.0, deviation=1.0)
     assert list(simple_number_models(rows, rows, target, 10, 2)) == ["baseline_rmse"]
