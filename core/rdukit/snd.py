@@ -256,7 +256,7 @@ class HeldLease(Closable):
         self._thread.start()
 
     def close(self) -> None:
-        """End the lease for all its holders. An unreachable daemon is told when it returns."""
+        """End the lease for all its holders. An unreachable daemon learns of it when it returns."""
         if not self._is_over:
             self._is_over = True
             self._wake.close()
