@@ -1,10 +1,13 @@
-"""Report of a classifier on a split: confusion matrix, precision, recall, F1 and AUC. Pure.
+"""Report of a classifier on a split: confusion matrix, precision, recall, F1 and AUC.
 
 Axes: N samples, C classes.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from tempfile import TemporaryFile
+from typing import IO, Any, Final
+from weakref import finalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,69 +16,110 @@ from rdukit_zoo.metrics import AccuracyMeter
 
 #: Classes above which a report has no confusion matrix, whose size is their square.
 MAX_CONFUSION: Final = 1000
+#: Outputs that are widened at once.
+_BLOCK: Final = 1 << 20
 
 
 class ClassMeter(AccuracyMeter):
-    """``accuracy``, and the outputs [N, C] and labels [N] of all batches, for ``class_report``."""
+    """``accuracy``, and what ``class_report`` needs of all batches.
+
+    Memory holds the label of each sample; the outputs are in a temporary file, in float32, which ends with the meter.
+    """
 
     def __init__(self, target: str) -> None:
         """Take the name of the labels' array."""
         super().__init__(target)
-        self._outputs: list[NDArray[Any]] = []
-        self._labels: list[NDArray[Any]] = []
+        self._labels: list[NDArray[np.int64]] = []
+        self._outputs: IO[bytes] | None = None
+        self._classes = 0
 
     def add(self, output: NDArray[Any], given: Mapping[str, NDArray[Any]]) -> None:
         """See ``Meter``."""
         super().add(output, given)
-        self._outputs.append(output.copy())
-        self._labels.append(given[self._target].copy())
+        if self._outputs is None:
+            self._outputs, self._classes = TemporaryFile(), output.shape[1]  # noqa: SIM115
+            finalize(self, self._outputs.close)
+        self._outputs.write(np.ascontiguousarray(output, np.float32).tobytes())
+        self._labels.append(given[self._target].astype(np.int64))
 
     def report(self, names: Sequence[str]) -> dict[str, Any]:
         """Return ``class_report`` of all batches; empty without any."""
-        if not self._outputs:
+        if self._outputs is None:
             return {}
-        return class_report(np.concatenate(self._outputs), np.concatenate(self._labels), names)
+        self._outputs.flush()
+        labels_N = np.concatenate(self._labels)
+        shape = len(labels_N), self._classes
+        return class_report(np.memmap(self._outputs, np.float32, "r", shape=shape), labels_N, names)
 
 
 def class_report(outputs_NC: NDArray[Any], labels_N: NDArray[Any], names: Sequence[str] = ()) -> dict[str, Any]:
     """Return the figures of each class, their means over the classes that occur, and the confusion matrix.
 
     ``auc`` is the probability that a sample of the class has a higher share of it than another sample; ties count
-    half. Of two classes it is that of the second. A class without samples, or with all of them, has none.
+    half. Of two classes it is that of the second. A class without samples, or with all of them, has none. Beside the
+    outputs, memory holds some numbers of each sample and of each class, and the confusion matrix.
 
     Args:
-        outputs_NC: before a softmax.
-        names: of the classes, in their order; empty: their numbers.
+        outputs_NC: before a softmax; may be mapped from a file.
+        names: of the classes, in their order; equal ones get their numbers. Empty: their numbers.
     """
-    classes = outputs_NC.shape[1]
-    wide_NC = outputs_NC.astype(np.float64)
-    powers_NC = np.exp(wide_NC - wide_NC.max(axis=1, keepdims=True))
-    shares_NC = powers_NC / powers_NC.sum(axis=1, keepdims=True)
-    confusion = np.zeros((classes, classes), np.int64)
-    np.add.at(confusion, (labels_N, outputs_NC.argmax(axis=1)), 1)
-    right, true, found = confusion.diagonal(), confusion.sum(1), confusion.sum(0)
-    each: dict[str, dict[str, float | int | None]] = {}
+    count, classes = outputs_NC.shape
+    highest_N, sums_N, predicted_N = np.zeros(count), np.zeros(count), np.zeros(count, np.int64)
+    rows = max(1, _BLOCK // classes)
+    for start in range(0, count, rows):
+        part = slice(start, start + rows)
+        wide_BC = outputs_NC[part].astype(np.float64)
+        highest_N[part] = wide_BC.max(axis=1)
+        sums_N[part] = np.exp(wide_BC - highest_N[part, None]).sum(axis=1)
+        predicted_N[part] = wide_BC.argmax(axis=1)
+    true, found = (np.bincount(values_N, minlength=classes) for values_N in (labels_N, predicted_N))
+    right = np.bincount(labels_N[labels_N == predicted_N], minlength=classes)
+    each: list[dict[str, float | int | None]] = []
+    columns = max(1, _BLOCK // max(count, 1))
     for number in range(classes):
+        if number % columns == 0:
+            block_NC = outputs_NC[:, number : number + columns].astype(np.float64)
+        shares_N = np.exp(block_NC[:, number % columns] - highest_N) / sums_N
         both = int(true[number] + found[number])
-        each[names[number] if len(names) == classes else str(number)] = {
-            "precision": float(right[number] / found[number]) if found[number] else 0.0,
-            "recall": float(right[number] / true[number]) if true[number] else 0.0,
-            "f1": 2 * int(right[number]) / both if both else 0.0,
-            "auc": area_under_curve(shares_NC[:, number], labels_N == number),
-            "samples": int(true[number]),
-        }
-    known = [values for values in each.values() if values["samples"]]
+        each.append(
+            {
+                "precision": float(right[number] / found[number]) if found[number] else 0.0,
+                "recall": float(right[number] / true[number]) if true[number] else 0.0,
+                "f1": 2 * int(right[number]) / both if both else 0.0,
+                "auc": area_under_curve(shares_N, labels_N == number),
+                "samples": int(true[number]),
+            }
+        )
+    known = [values for values in each if values["samples"]]
     areas = [float(values["auc"]) for values in known if values["auc"] is not None]
     means: dict[str, Any] = {
         f"{name}_macro": float(np.mean([float(values[name] or 0.0) for values in known]))
         for name in ("precision", "recall", "f1")
     }
-    second = list(each.values())[1]["auc"] if classes == 2 else None
-    report = {**means, "auc": second if classes == 2 else float(np.mean(areas)) if areas else None, "classes": each}
+    area = each[1]["auc"] if classes == 2 else float(np.mean(areas)) if areas else None
+    keys = different_names(names) if len(names) == classes else map(str, range(classes))
+    report = {**means, "auc": area, "classes": dict(zip(keys, each, strict=True))}
     if classes <= MAX_CONFUSION:
+        confusion = np.zeros((classes, classes), np.int64)
+        np.add.at(confusion, (labels_N, predicted_N), 1)
         counts = confusion.tolist()
         report["confusion"] = {"rows": "true class", "columns": "predicted class", "counts": counts}
     return report
+
+
+def different_names(names: Sequence[str]) -> list[str]:
+    """Return names of classes with the number of the class behind those that several classes have. Pure."""
+    counts = Counter(names)
+    taken = {name for name, count in counts.items() if count == 1}
+    found = []
+    for number, name in enumerate(names):
+        if counts[name] > 1:
+            name = f"{name} ({number})"
+            while name in taken:
+                name += "'"
+            taken.add(name)
+        found.append(name)
+    return found
 
 
 def area_under_curve(scores_N: NDArray[Any], is_class_N: NDArray[np.bool_]) -> float | None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rdukit_modelbox.preprocessing.datasets import Samples
-from rdukit_modelbox.tasks.class_report import ClassMeter, area_under_curve, class_report
+from rdukit_modelbox.tasks.class_report import ClassMeter, area_under_curve, class_report, different_names
 from rdukit_modelbox.tasks.row_numbers import simple_number_models
 from rdukit_serving.raw_inputs.answers import NumberTarget
 from support import shows
@@ -39,6 +39,26 @@ def test_a_meter_reports_all_batches_together() -> None:
         meter.add(logits[start : start + 20], {"label": labels[start : start + 20]})
     assert meter.report(("a", "b", "c", "d")) == class_report(logits, labels, ("a", "b", "c", "d"))
     assert meter.figures() == {"accuracy": float((logits.argmax(1) == labels).mean())}
+
+
+def test_equal_names_of_classes_keep_their_figures_apart() -> None:
+    logits = np.log(np.array([[0.9, 0.1], [0.4, 0.6], [0.7, 0.3], [0.2, 0.8]], np.float32))
+    report = class_report(logits, np.array([0, 0, 1, 1]), ("no", "no"))
+    assert report["auc"] == 0.75 and list(report["classes"]) == ["no (0)", "no (1)"]
+    assert different_names(("a", "b", "a", "a (0)")) == ["a (0)'", "b", "a (2)", "a (0)"]
+
+
+def test_a_meter_holds_no_outputs_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = np.random.default_rng(0)
+    logits, labels = draw.standard_normal((60, 7)).astype(np.float32), draw.integers(0, 7, 60)
+    wanted = class_report(logits, labels)
+    monkeypatch.setattr("rdukit_modelbox.tasks.class_report._BLOCK", 16)  # blocks of two rows, and of one column
+    meter = ClassMeter("label")
+    for start in range(0, 60, 20):
+        meter.add(logits[start : start + 20], {"label": labels[start : start + 20]})
+    assert meter.report(()) == wanted
+    held = [value for value in vars(meter).values() if isinstance(value, np.ndarray | list)]
+    assert sum(np.asarray(value).size for value in held) <= 60
 
 
 @pytest.mark.parametrize("classes", [2, 5])
