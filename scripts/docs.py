@@ -200,8 +200,9 @@ where the pictures of what the model does are, [cards.md](cards.md) shows them, 
 
 Our own choice, because nothing is public: the sizes of GPT `13b`; DeepViT's width, heads and norm; that the vendor's
 U-Net 3D is this one, and that its ReScaleNet is the network of that name; AutoDiCNN and AI4Polymers (`polymers`)
-altogether, with their data. DCRNN has dense products and no scheduled sampling. A GAN's program is in
-[gan.md](gan.md), GPT-2 fine-tuned and served in [finetune-gpt2.md](finetune-gpt2.md);
+altogether, with their data. GenSLM's size of 25 billion is no variant, as its 64 heads divide neither of the widths
+that its configurations have (8,196 and 8,096). DCRNN has dense products and no scheduled sampling. A GAN's program is
+in [gan.md](gan.md), GPT-2 fine-tuned and served in [finetune-gpt2.md](finetune-gpt2.md);
 [train-from-catalog.md](train-from-catalog.md) trains on the platform, with curves and pictures, beside eager torch.
 """
 RECIPES_INTRODUCTION = """How each box trains, tunes a checkpoint on data that have shifted, and is evaluated and

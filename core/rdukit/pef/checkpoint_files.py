@@ -6,7 +6,7 @@ safetensors file has only parameters, at step 0.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -119,6 +119,29 @@ def find_checkpoint_file(folder: Path, which: str, *, verify: bool = True) -> Pa
     if not path.is_file() or (verify and sha256_of_file(path) != digest):
         raise InvalidArgument(f"{path} is missing or does not match {pointer}; train into another folder")
     return path
+
+
+def find_differences(
+    found: Mapping[str, Sequence[int]], wanted: Mapping[str, Sequence[int]]
+) -> str | None:  # fmt: skip
+    """Say by which names and shapes a checkpoint's tensors differ from a model's; None if they are the same. Pure.
+
+    Args:
+        found: shape by name, of the checkpoint. wanted: those of the model.
+    """
+    missing = [name for name in wanted if name not in found]
+    unknown = [name for name in found if name not in wanted]
+    other = [
+        f"{name} is {list(found[name])} instead of {list(shape)}"
+        for name, shape in wanted.items()
+        if name in found and tuple(found[name]) != tuple(shape)
+    ]
+    parts = (("it lacks ", missing), ("it has, and the model has not, ", unknown), ("", other))
+    return "; ".join(f"{about}{_some(names)}" for about, names in parts if names) or None
+
+
+def _some(names: Sequence[str], most: int = 5) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def table_file(checkpoint: Path) -> Path:

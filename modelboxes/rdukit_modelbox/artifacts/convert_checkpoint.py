@@ -35,10 +35,9 @@ def convert_checkpoint(source: Path, target: Path) -> dict[str, tuple[int, ...]]
     except FileNotFoundError as cause:
         raise NotFound(f"there is no file {source}") from cause
     except _DAMAGE as cause:
-        words = str(cause).strip().splitlines()
         raise InvalidArgument(
-            f"{source} holds more than tensors and plain values, or is damaged; save model.state_dict() instead: "
-            f"{words[0] if words else type(cause).__name__}"
+            f"{source} is damaged, or holds more than tensors and plain values, which could run code; expected what "
+            "torch.save(model.state_dict(), FILE) writes"
         ) from cause
     for key in _NESTED:
         if isinstance(value, Mapping) and isinstance(value.get(key), Mapping):

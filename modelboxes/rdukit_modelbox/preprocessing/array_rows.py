@@ -69,7 +69,10 @@ def read_hdf5(source: SourceFile, request: RowPreprocessRequest, bad: RowErrors)
                 raise InvalidArgument(f"{source.name}, {features!r}: its type is {data.dtype}; legal: numbers")
             yield from _blocks(source, features, data.shape, take, labels_N, request, bad)
     except (OSError, KeyError) as cause:
-        raise InvalidArgument(f"{source.name} is not readable as HDF5: {cause}") from cause
+        raise InvalidArgument(
+            f"{source.name} is not readable as HDF5; expected an intact file with a data set of features and one of "
+            "labels at its top"
+        ) from cause
 
 
 class _NpyStream:

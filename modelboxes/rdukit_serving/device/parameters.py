@@ -73,7 +73,9 @@ def open_parameters(
                 header.step, list(header.shapes), lambda name: stream.get_tensor(header.prefix + name), header.identity
             )
     except SafetensorError as cause:
-        raise InvalidArgument(f"{path} is not a checkpoint that this version can read: {cause!r}") from cause
+        raise InvalidArgument(
+            f"{path} is damaged, or not a checkpoint that this version can read; expected a safetensors file"
+        ) from cause
 
 
 def check_checkpoint(wanted: Shape, checkpoint: Path, which: str = "newest") -> None:

@@ -17,7 +17,7 @@ from rdukit.cli.commands import ExtensibleGroup
 from rdukit.cli.tables import Table, print_tables
 from rdukit.errors import Conflict, InvalidArgument, NotFound
 from rdukit.files.atomic import atomic_target
-from rdukit.pef.checkpoint_files import LATEST, PREFIX, checkpoint_file, read_header
+from rdukit.pef.checkpoint_files import LATEST, PREFIX, checkpoint_file, find_differences, read_header
 from rdukit.pef.identity import ModelIdentity, metadata_of, require_same, tokenizer_digest
 from rdukit_zoo.checkpoints.folder import (
     CONFIG,
@@ -141,10 +141,14 @@ def convert(source: Path, target: Path, model_name: str | None, variant: str | N
         tensors = {name: read() for name, read in readers.items()}
         with drawing_nothing():
             model = entry.build(**chosen)
-        try:
-            model.load_state_dict(tensors)
-        except RuntimeError as cause:
-            raise InvalidArgument(f"{source} is not of {model_name} with these sizes: {cause}") from cause
+        wanted = {name: tensor.shape for name, tensor in model.state_dict().items()}
+        differences = find_differences({name: tensor.shape for name, tensor in tensors.items()}, wanted)
+        if differences is not None:
+            raise InvalidArgument(
+                f"{source} is not of {model_name} with these sizes: {differences}; expected the checkpoint's sizes by "
+                "--variant or --size"
+            )
+        model.load_state_dict(tensors)
         lost = [name for name, tensor in model.state_dict().items() if not torch.equal(tensor, tensors[name])]
         if lost:
             raise InvalidArgument(

@@ -6,6 +6,7 @@ passages that the model was shown; whether they support the answer depends on th
 """
 
 import json
+import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -66,12 +67,16 @@ def ask(question: str, model: KitModel, file: Path, embeddings: str, passages: i
 
     Example: python -m rdukit_zoo.kits.retrieval ask "How long is a lease?" --index docs.npz
     """
-    kept = np.load(file, allow_pickle=False)
+    try:
+        kept = np.load(file, allow_pickle=False)
+        vectors, texts = kept["vectors"], kept["texts"]
+    except (ValueError, OSError, EOFError, KeyError, IndexError, zipfile.BadZipFile) as cause:
+        raise click.ClickException(f"{file} is no index of passages; expected what the command index wrote") from cause
     other = connect(embeddings, model.client.api_key) if embeddings else nullcontext(model)
     with other as embedder:
         ((_, _, vector),) = embed(embedder, [("", question)])
-    nearest = np.argsort(-(kept["vectors"] @ vector), kind="stable")[:passages]
-    shown = [f"[{number}] {kept['texts'][at]}" for number, at in enumerate(nearest, 1)]
+    nearest = np.argsort(-(vectors @ vector), kind="stable")[:passages]
+    shown = [f"[{number}] {texts[at]}" for number, at in enumerate(nearest, 1)]
     schema = {
         "type": "object", "required": ["answer", "sources"], "additionalProperties": False,
         "properties": {"answer": {"type": "string", "maxLength": 600}, "sources": {

@@ -220,7 +220,8 @@ def _genslm(width: int, layers: int, heads: int, feed_forward: int, parameters: 
     """Return a size of GenSLM, as its configurations have it.
 
     That of 250 million is called by another number, 244,464,576, than its sizes come to. That of 25 billion is left
-    out: its 64 heads do not divide its width, 8,196.
+    out, as no layer can be built: its 64 heads divide neither the width of its configuration, 8,196, nor 8,096, the
+    width of an earlier one, to which the number in its name, 25,076,188,032, belongs.
     """
     sizes: dict[str, SizeValue] = {"width": width, "layers": layers, "heads": heads, "feed_forward": feed_forward}
     return Variant(sizes | {"vocabulary": 69, "context_length": 2048, "activation": "gelu_fast"}, parameters)
