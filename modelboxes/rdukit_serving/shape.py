@@ -104,6 +104,10 @@ class Shape:
     purpose: str = TRAIN
     optimizer: str = "sgd"
     clips_gradients: bool = False
+    #: Batches whose gradients are added up before an update.
+    accumulation_steps: int = 1
+    #: Learning rate of a level of the model, over that of the next one.
+    layer_decay: float = 1.0
     #: Sizes of a language model that is compiled to serve.
     text: TextSizes | None = None
     #: Kinds of the outputs of the PEF's graphs, in order: ``loss``, ``logits``.
@@ -157,6 +161,10 @@ class Shape:
             value["text"] += [sizes.adapters, sizes.adapter_rank] if sizes.adapters else []
         if self.lora_rank:
             value["lora"] = [self.lora_rank, self.lora_alpha, *([list(self.lora_layers)] if self.lora_layers else [])]
+        if self.accumulation_steps > 1:
+            value["accumulation_steps"] = self.accumulation_steps
+        if self.layer_decay != 1:
+            value["layer_decay"] = self.layer_decay
         if self.identity is not None:
             value["identity"] = self.identity.to_json()
             value["buffers"], value["tied"] = self.tensors.buffers, self.tensors.tied
@@ -186,6 +194,7 @@ def shape_of(pef: Pef, name: str) -> Shape:
             batch_size=int(value["batch_size"]), precision=str(value["precision"]),
             task=str(value.get("task", "classification")), purpose=str(value.get("purpose", TRAIN)),
             optimizer=str(value.get("optimizer", "sgd")), clips_gradients=bool(value.get("clips_gradients", False)),
+            accumulation_steps=int(value.get("accumulation_steps", 1)), layer_decay=float(value.get("layer_decay", 1)),
             text=TextSizes(*map(int, text)) if text else None,
             outputs=tuple(value.get("outputs", ("loss", "logits"))),
             graphs={int(rows): str(graph) for rows, graph in value.get("graphs", {}).items()},

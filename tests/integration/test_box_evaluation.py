@@ -224,7 +224,8 @@ def test_logits_are_torchs_whatever_number_of_rows_and_no_state_changes(own: Own
 def test_evaluations_inside_a_training_are_torchs_and_the_best_is_the_best_by_them(own: Own) -> None:
     every, steps = 5, 20
     for best_by in ("loss", "accuracy"):
-        done = own.train(f"judged_{best_by}", evaluate_every=every, max_steps=steps, best_by=best_by, lr=0.3, epochs=9)
+        done = own.train(f"judged_{best_by}", evaluate_every=every, max_steps=steps, best_by=best_by, lr=0.3, epochs=9,
+                         validation_share=0.0)  # fmt: skip
         lines = [json.loads(line) for line in Path(done.outputs["metrics"]).read_text().splitlines()]
         judged = {line["step"]: line for line in lines if "split" in line}
         scores = {}
@@ -240,7 +241,7 @@ def test_evaluations_inside_a_training_are_torchs_and_the_best_is_the_best_by_th
 
 
 def test_evaluations_change_no_step_of_a_training(own: Own, trained: Path) -> None:
-    judged = own.train("often", evaluate_every=1).outputs["checkpoint"]
+    judged = own.train("often", evaluate_every=1, validation_share=0.0).outputs["checkpoint"]
     quiet, often = load_parameters(trained)[1], load_parameters(judged)[1]
     assert quiet["norm.num_batches_tracked"] == 4 * (TRAIN_SAMPLES // BATCH), "whole batches, no row of zeros"
     assert all(torch.equal(value, often[name]) for name, value in quiet.items())

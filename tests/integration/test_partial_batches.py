@@ -54,7 +54,8 @@ def test_each_loss_is_the_mean_over_all_rows(box: str, batch: int, tmp_path: Pat
     dataset = run_verb(box, "preprocess", tmp_path / "data", samples=27, test_ratio=0.4, **sizes).outputs["dataset"]
     pef = run_verb(box, "compile", tmp_path / "pef", batch_size=batch, **sizes).outputs["pef"]
     asked = {"pef": pef, "dataset": dataset}
-    trained = run_verb(box, "train", tmp_path / "run", asked, max_steps=1, evaluate_every=1, best_by="loss")
+    trained = run_verb(box, "train", tmp_path / "run", asked, max_steps=1, evaluate_every=1, best_by="loss",
+                       validation_share=0.0)  # fmt: skip
     asked["checkpoint"] = trained.outputs["checkpoint"]
     expected = eager_loss(box, sizes, dataset, asked["checkpoint"])
     judged = run_verb(box, "evaluate", tmp_path / "judged", asked)
@@ -69,7 +70,7 @@ def test_a_training_goes_on_after_a_loss_of_a_rest_as_without_it(tmp_path: Path)
     pef = run_verb("lenet", "compile", tmp_path / "pef", batch_size=4).outputs["pef"]
     runs = [
         run_verb("lenet", "train", tmp_path / f"run-{every}", {"pef": pef, "dataset": dataset}, max_steps=4,
-                 evaluate_every=every).outputs["checkpoint"]
+                 evaluate_every=every, validation_share=0.0).outputs["checkpoint"]
         for every in (0, 1)
     ]  # fmt: skip
     quiet, often = (load_parameters(run)[1] for run in runs)

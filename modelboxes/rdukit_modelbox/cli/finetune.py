@@ -42,12 +42,18 @@ _PATH: Final = click.Path(path_type=Path)
               help="Share of the records that the model is judged on, before and after.")  # fmt: skip
 @click.option("--beta", type=click.FloatRange(0, 10, min_open=True), default=0.1, show_default=True,
               help="Of preference pairs: how closely the model stays to what it was.")  # fmt: skip
+@click.option("--accumulate", type=click.IntRange(1, 1024), default=1, show_default=True,
+              help="Batches whose gradients are added up to a step.")  # fmt: skip
+@click.option("--ema", type=click.FloatRange(0, 1, max_open=True), default=0.0, metavar="DECAY",
+              help="Judge and write the moving average of the weights, of this decay [default: 0, none].")  # fmt: skip
+@click.option("--layer-decay", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True,
+              help="Learning rate of a layer, over that of the next one.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Seed of all orders.")
 @JSON_OPTION
 def finetune(
     folder: Path, data: Path, output: Path, lora: int, lora_alpha: float, lora_layers: str, base: Path | None,
     context: int, batch: int, epochs: int, max_steps: int, lr: float, warmup: int, held_out: float, beta: float,
-    seed: int, as_json: bool,
+    accumulate: int, ema: float, layer_decay: float, seed: int, as_json: bool,
 ) -> None:  # fmt: skip
     """Train the model of a Hugging Face folder on texts, completions, chats, preferences, or labelled data.
 
@@ -67,8 +73,9 @@ def finetune(
     if (layers or lora_alpha) and not lora:
         raise InvalidArgument("--lora-layers and --lora-alpha are for updates of low rank; add --lora RANK")
     options = FinetuneOptions(
-        lora, lora_alpha, layers, context, batch, epochs, max_steps, lr, warmup, held_out, seed, beta
-    )
+        lora, lora_alpha, layers, context, batch, epochs, max_steps, lr, warmup, held_out, seed, beta,
+        accumulate, ema, layer_decay,
+    )  # fmt: skip
     with ProgressBars(is_quiet=as_json) as bars:
         made = run(folder, data, output, options, TerminalContext(load_box(box_file_of(folder, base)), bars), base)
     if as_json:

@@ -40,7 +40,7 @@ from rdukit_modelbox.finetune.preferences import (
 )
 from rdukit_modelbox.tasks.base import Task
 from rdukit_modelbox.tasks.program import ModelProgram
-from rdukit_modelbox.training.journal import write_csv
+from rdukit_modelbox.training.journal import write_csv, write_events
 from rdukit_modelbox.verbs import load_verb
 from rdukit_modelbox.verbs.compile import LANGUAGE_MODELLING
 from rdukit_modelbox.verbs.context import VerbContext, VerbResult
@@ -89,6 +89,12 @@ class FinetuneOptions:
     seed: int = 0
     #: Of preference pairs: how closely the model stays to the one that it begins as.
     beta: float = 0.1
+    #: Batches of a step.
+    accumulation_steps: int = 1
+    #: Decay of the average of the weights, which is what is judged and exported; 0: the newest weights are.
+    ema_decay: float = 0.0
+    #: Learning rate of a layer, over that of the next one.
+    layer_decay: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +182,7 @@ def finetune(
     shutil.copyfile(trained.outputs["report"], curve)
     shutil.copyfile(trained.outputs["metrics"], output / "metrics.jsonl")
     write_csv(output / "metrics.jsonl", output / "metrics.csv")
+    write_events(output / "metrics.jsonl", output / "tensorboard")
     steps, parameters = (int(str(trained.figures[name])) for name in ("steps", "trained_parameters"))
     asked = {**asdict(options), "data": data.name, "examples": examples.kind, "sizes": sizes, "batch_size": batch_size}
     reached = {"before": before, "after": after, "steps": steps, "trained_parameters": parameters}
@@ -319,7 +326,8 @@ def _compile(
         shape = Shape(
             model_name_of(box), sizes, batch_size, "f32", task=entry.task, purpose=TRAIN, optimizer="adamw",
             clips_gradients=True, lora_rank=options.lora, lora_alpha=options.lora_alpha,
-            lora_layers=options.lora_layers,
+            lora_layers=options.lora_layers, accumulation_steps=options.accumulation_steps,
+            layer_decay=options.layer_decay,
         )  # fmt: skip
         found = ModelProgram(shape, entry=entry).compile(box.name, work / "pef", "o3", "sn30", 1)
         (work / "pef.done").touch()
@@ -332,6 +340,7 @@ def _training(options: FinetuneOptions, is_preference: bool) -> dict[str, object
         "epochs": options.epochs, "max_steps": options.max_steps, "seed": options.seed, "continue_as": "weights",
         "lr": options.lr or usual[0 if options.lora else 1], "warmup_steps": options.warmup_steps,
         "schedule": "linear", "final_lr_share": 0.0, "weight_decay": 0.0, "beta2": 0.999,
+        "ema_decay": options.ema_decay,
     }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ import hashlib
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +21,7 @@ from rdukit.files.atomic import atomic_target, sha256_of, write_atomic, write_js
 from rdukit.pef.checkpoint_files import PICTURE_FILE
 from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.contract.models import chosen_sizes, entry_of
-from rdukit_modelbox.preprocessing.data_rules import ValueLimit, check_values
+from rdukit_modelbox.preprocessing.data_rules import ValueLimit, check_values, validation_rows
 from rdukit_modelbox.preprocessing.datasets import FORMAT, MANIFEST, SPLITS, read_manifest
 from rdukit_modelbox.preprocessing.picture_folders import chosen_splits, is_picture_folder, read_picture_folder
 from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
@@ -110,17 +111,34 @@ class ArrayDataset:
             split: {name: np.load(folder / split / f"{name}.npy", mmap_mode="r") for name in self.names}
             for split in SPLITS
         }
+        #: Split → the one whose arrays hold its samples, and their rows there; of others the whole split.
+        self._rows: dict[str, tuple[str, NDArray[np.int64]]] = {}
+
+    def with_validation(self, share: float) -> "ArrayDataset":
+        """See ``TaskData``."""
+        made = copy(self)
+        count = self.count("train")
+        held_N = validation_rows(count, share)
+        made._rows = {"train": ("train", np.delete(np.arange(count), held_N)), "dev": ("train", held_N)}
+        return made
 
     def count(self, split: str) -> int:
         """Return the number of samples in a split; 0 where there is none of that name."""
+        if split in self._rows:
+            return len(self._rows[split][1])
         return len(self._arrays[split][self.names[0]]) if split in self._arrays else 0
+
+    def _take(self, split: str, rows_B: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        if split in self._rows:
+            split, known_N = self._rows[split]
+            rows_B = known_N[rows_B]
+        return {name: np.ascontiguousarray(self._arrays[split][name][rows_B]) for name in self.names}
 
     def batches(self, batch_size: int, seed: int, epoch: int, start: int) -> Iterator[tuple[NDArray[Any], ...]]:
         """See ``TaskData``."""
         order_N = np.random.default_rng([seed, epoch]).permutation(self.count("train"))
         for index in range(start, len(order_N) // batch_size):
-            chosen_B = order_N[index * batch_size : (index + 1) * batch_size]
-            yield tuple(np.ascontiguousarray(self._arrays["train"][name][chosen_B]) for name in self.names)
+            yield tuple(self._take("train", order_N[index * batch_size : (index + 1) * batch_size]).values())
 
     def held_out(self, split: str, batch_size: int) -> Iterator[tuple[int, dict[str, NDArray[Any]]]]:
         """Yield a split in stored order as batches by name; the last is filled up with its first samples.
@@ -131,7 +149,7 @@ class ArrayDataset:
             rows = np.arange(start, start + batch_size)
             count = int((rows < self.count(split)).sum())
             rows[count:] = np.resize(rows[:count], batch_size - count)
-            yield count, {name: np.ascontiguousarray(self._arrays[split][name][rows]) for name in self.names}
+            yield count, self._take(split, rows)
 
     def check(self, forms: Sequence[ArrayForm]) -> None:
         """Refuse labels beyond the classes and indices beyond a table.
@@ -165,7 +183,10 @@ def open_arrays(folder: Path, forms: Sequence[ArrayForm]) -> ArrayDataset:
             if dataset.count(split) != int(manifest[split]["samples"]):
                 raise InvalidArgument(f"{folder}: {split} does not match {MANIFEST}; preprocess again")
     except (KeyError, TypeError, ValueError, OSError) as cause:
-        raise InvalidArgument(f"{folder} is no data set of arrays, or is damaged: {cause}") from cause
+        raise InvalidArgument(
+            f"{folder} is no data set of arrays, or a file of it is missing or damaged; expected train and test with a "
+            f".npy file of numbers for each of {', '.join(form.name for form in forms)}; preprocess again"
+        ) from cause
     _check_forms(found, forms, str(folder))
     dataset.check(forms)
     return dataset

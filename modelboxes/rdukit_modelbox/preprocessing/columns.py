@@ -32,6 +32,8 @@ class RowPreprocessRequest:
     dates: tuple[str, ...] = ()
     #: Columns that are no features.
     exclude: tuple[str, ...] = ()
+    #: Column that says each row's split; empty: ``test_ratio`` does, or names of files.
+    split_column: str = ""
     #: Whether the first rows say the kind of a column that is neither in ``categorical`` nor in ``dates``.
     finds_kinds: bool = False
     #: Categories of fewer rows are one; 0 keeps all.
@@ -69,6 +71,7 @@ class RowPreprocessRequest:
             categorical=_names(parameters.get("categorical", "")),
             dates=_names(parameters.get("dates", "")),
             exclude=_names(parameters.get("exclude", "")),
+            split_column=str(parameters.get("split_column", "")).strip(),
             finds_kinds="categorical" in parameters,
             rare_below=int(parameters.get("rare_below", 0)),
             encoding=str(parameters.get("encoding", base.encoding)),
@@ -86,6 +89,7 @@ class RowPreprocessRequest:
         roles = {
             "label_column": (request.label_column,), "columns": request.columns, "categorical": request.categorical,
             "dates": request.dates, "exclude": request.exclude,
+            "split_column": (request.split_column,) if request.split_column else (),
         }  # fmt: skip
         for one, other in _DISTINCT:
             if twice := [name for name in roles[one] if name in roles[other]]:
@@ -102,7 +106,8 @@ class RowPreprocessRequest:
 _DISTINCT: Final = (
     ("label_column", "columns"), ("label_column", "categorical"), ("label_column", "dates"),
     ("label_column", "exclude"), ("exclude", "columns"), ("exclude", "categorical"), ("exclude", "dates"),
-    ("categorical", "dates"),
+    ("categorical", "dates"), ("split_column", "label_column"), ("split_column", "columns"),
+    ("split_column", "categorical"), ("split_column", "dates"), ("split_column", "exclude"),
 )  # fmt: skip
 
 
@@ -127,6 +132,8 @@ class RowBlock:
     labels_N: list[str]
     #: Bytes of the source read so far.
     consumed: int
+    #: Number of each row's split, where a column says it.
+    splits_N: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.labels_N)

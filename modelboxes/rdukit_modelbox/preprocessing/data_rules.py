@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rdukit.errors import InvalidArgument
 from rdukit_zoo.registry import IGNORED, SizeValue
+
+#: Part of the seed of validation samples.
+_VALIDATION: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +62,13 @@ def check_values(where: str, values: NDArray[Any], limit: ValueLimit) -> None:
             else (f"as there are {limit.count} to choose from", "correct the data")
         )
         raise InvalidArgument(f"{where} has the value {wrong.flat[0]}; legal: 0 to {limit.count - 1}, {why}; {advice}")
+
+
+def validation_rows(samples: int, share: float) -> NDArray[np.int64]:
+    """Return the numbers of the training samples that are held out to validate, ascending; at least one.
+
+    They depend on the number of samples alone, so that trainings with different seeds compare. Pure.
+    """
+    count = min(samples, max(1, round(samples * share)))
+    chosen_N = np.random.default_rng([samples, _VALIDATION]).permutation(samples)[:count]
+    return np.sort(chosen_N)

@@ -1,4 +1,4 @@
-"""The data set of rows that ``preprocess`` writes and the other verbs read: two splits and a manifest.
+"""The data set of rows that ``preprocess`` writes and the other verbs read: two or three splits and a manifest.
 
 A small split is a ``.npz`` file; a large one is two ``.npy`` files, which are mapped rather than read into memory.
 Axes: N samples, F features.
@@ -23,6 +23,8 @@ from rdukit_serving.raw_inputs.answers import NumberTarget
 FORMAT: Final = 1
 MANIFEST: Final = "manifest.json"
 SPLITS: Final = ("train", "test")
+#: A split of its own to validate with, of a data set that has one.
+DEV: Final = "dev"
 #: A data set with more bytes of features than this is mapped.
 HELD_BYTES: Final = 64 << 20
 DIGEST_BYTES: Final = 4 << 20
@@ -41,6 +43,10 @@ class Samples:
 
     def __len__(self) -> int:
         return len(self.labels_N)
+
+    def take(self, rows_N: NDArray[np.int64]) -> "Samples":
+        """Return the samples with these numbers, copied."""
+        return Samples(self.features_NF[rows_N], self.labels_N[rows_N])
 
     @property
     def digest(self) -> str:
@@ -71,10 +77,16 @@ class Dataset:
     columns: tuple[str, ...] = ()
     #: Of a label that is a number.
     target: NumberTarget | None = None
+    #: To validate with while training; None of a data set without such a split.
+    dev: Samples | None = None
 
     def split(self, name: str) -> Samples:
         """Return the split called ``train`` or ``test``."""
         return self.train if name == "train" else self.test
+
+    def find_split(self, name: str) -> Samples | None:
+        """Return the split called ``train``, ``dev`` or ``test``; None if there is none of that name."""
+        return {"train": self.train, DEV: self.dev, "test": self.test}.get(name)
 
 
 def save_dataset(folder: Path, train: Samples, test: Samples, *, classes: int, normalize: str, source: str) -> Path:
@@ -97,10 +109,10 @@ def write_dataset(
     more: Mapping[str, object] | None = None,
     held_bytes: int = HELD_BYTES,
 ) -> Path:
-    """Write both splits from pieces of features [N, F] and labels [N], then the manifest. Returns ``folder``.
+    """Write each split from pieces of features [N, F] and labels [N], then the manifest. Returns ``folder``.
 
     Args:
-        counts: samples of each split.
+        counts: samples of each split: train, test and perhaps dev.
         more: further keys of the manifest.
         held_bytes: above so many bytes of features the files are such as can be mapped.
     """
@@ -110,7 +122,7 @@ def write_dataset(
     kind = np.float32 if (more or {}).get("target") else np.int64
     digests = {
         name: (_write_mapped if is_mapped else _write_held)(folder, name, pieces[name], counts[name], features, kind)
-        for name in SPLITS
+        for name in counts
     }
     manifest = {
         "format": FORMAT,
@@ -118,7 +130,7 @@ def write_dataset(
         "normalize": normalize,
         "features": features,
         "classes": classes,
-        **{name: {"samples": counts[name], "sha256": digests[name]} for name in SPLITS},
+        **{name: {"samples": counts[name], "sha256": digests[name]} for name in counts},
         **({"storage": "npy"} if is_mapped else {}),
         **(more or {}),
     }
@@ -165,10 +177,12 @@ def load_dataset(folder: Path) -> Dataset:
     manifest = read_manifest(folder)
     try:
         train, test = (_load_split(folder, name, manifest) for name in SPLITS)
+        dev = _load_split(folder, DEV, manifest) if DEV in manifest else None
+        digests = [str(manifest[name]["sha256"]) for name in (*SPLITS, DEV) if name in manifest]
         return Dataset(
             train=train, test=test, features=int(manifest["features"]), classes=int(manifest["classes"]),
             normalize=str(manifest["normalize"]), source=str(manifest["source"]),
-            digest=sha256_of(f"{manifest['train']['sha256']} {manifest['test']['sha256']}".encode()),
+            digest=sha256_of(" ".join(digests).encode()), dev=dev,
             names=class_names(manifest.get("labels") or {}), columns=_column_names(manifest),
             target=NumberTarget(**manifest["target"]) if manifest.get("target") else None,
         )  # fmt: skip
@@ -221,7 +235,8 @@ def _load_split(folder: Path, name: str, manifest: dict[str, Any]) -> Samples:
             with path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
                 samples = Samples(arrays["features"], arrays["labels"])
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as cause:
-        raise InvalidArgument(f"{path} is missing or not readable: {cause}; preprocess again") from cause
+        state = "damaged, or holds other arrays than features and labels" if path.exists() else "missing"
+        raise InvalidArgument(f"{path} is {state}; preprocess again") from cause
     features, labels = samples.features_NF, samples.labels_N
     kind = np.dtype(np.float32 if manifest.get("target") else np.int64)
     if features.dtype != np.float32 or features.ndim != 2 or labels.dtype != kind:

@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from rdukit.errors import InvalidArgument
 from rdukit_modelbox.preprocessing.array_rows import read_hdf5, read_images, read_npz
 from rdukit_modelbox.preprocessing.columns import Floats, RowBlock, RowPreprocessRequest
 from rdukit_modelbox.preprocessing.external_shuffle import Assignment
@@ -21,7 +22,8 @@ from rdukit_modelbox.verbs.context import VerbContext
 from rdukit_serving.raw_inputs.layout import TableLayout
 
 TABLES: Final = (Format.CSV, Format.JSONL, Format.PARQUET)
-SPLITS: Final = ("train", "test")
+#: Splits by number; the last one is there if a column or names of files say so.
+SPLITS: Final = ("train", "test", "dev")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +49,19 @@ class RowRun:
             InvalidArgument: it has no row, or not the columns that the request names.
         """
         layout = find_layout(sources[0], request) if sources[0].format in TABLES else None
+        if request.split_column and layout is None:
+            raise InvalidArgument(
+                f"split_column is {request.split_column!r}, and {sources[0].name} is no table; expected .csv, .tsv, "
+                ".jsonl or .parquet, or files whose names begin with train, dev and test"
+            )
         return cls(context, request, sources, given_splits(sources), layout, work)
 
     def blocks(self, bad: RowErrors, stage: str) -> Iterator[tuple[RowBlock, NDArray[np.int64], NDArray[np.int64]]]:
         """Yield each block, and its rows' splits and random numbers for buckets, the same in each reading."""
         pace = ProgressReporter(self.context, stage, sum(source.bytes for source in self.sources), KILOBYTE)
         ratio = self.request.test_ratio
-        shares = (1.0,) if self.given is not None or ratio == 0 else (1 - ratio, ratio)
+        is_given = self.given is not None or self.request.split_column
+        shares = (1.0,) if is_given or ratio == 0 else (1 - ratio, ratio)
         assignment = Assignment(shares, 1 << 30, self.request.seed)
         rows = before = 0
         for names, size, blocks in self._readers(bad):
@@ -61,6 +69,8 @@ class RowRun:
                 splits_N, random_N = assignment.take(len(block))
                 if self.given is not None:
                     splits_N = np.full(len(block), self.given[names[0]], np.int64)
+                if block.splits_N is not None:
+                    splits_N = block.splits_N
                 rows += len(block)
                 yield block, splits_N, random_N
                 pace.tell(before + block.consumed, rows)
@@ -95,16 +105,19 @@ def within_limit(limit: int, counts: list[int], splits_N: NDArray[np.int64]) -> 
 
 
 def given_splits(sources: Sequence[SourceFile]) -> dict[str, int] | None:
-    """Return the split of each file from its first folder or its name; None unless all say one and one says train."""
+    """Return the split of each file from its first folder or its name; None unless all say one, one says train, and
+    one says test.
+    """
     found = {}
     for source in sources:
         path = PurePosixPath(source.name)
         first = path.parts[0].lower() if len(path.parts) > 1 else path.name.lower()
+        first = "dev" if first.startswith("valid") or first.split(".")[0] == "val" else first
         kind = next((split for split, name in enumerate(SPLITS) if first.startswith(name)), None)
         if kind is None:
             return None
         found[source.name] = kind
-    return found if set(found.values()) == {0, 1} else None
+    return found if set(found.values()) >= {0, 1} else None
 
 
 #: Classes, or numbers where the label is one.

@@ -25,7 +25,7 @@ from rdukit_modelbox.preprocessing.columns import (
     encoding_of,
     known_names,
 )
-from rdukit_modelbox.preprocessing.datasets import load_dataset, read_manifest, write_dataset
+from rdukit_modelbox.preprocessing.datasets import DEV, load_dataset, read_manifest, write_dataset
 from rdukit_modelbox.preprocessing.progress import WorkFolder, digests_meanwhile, identity_of
 from rdukit_modelbox.preprocessing.row_run import (
     BUCKET_BYTES,
@@ -148,7 +148,11 @@ def gather_figures(run: RowRun) -> dict[str, Any]:
         "columns": columns,
         "categories": counts,
         "labels": tally.labels.counts,
-        "class_counts": {kind: split.counts for kind, split in zip(SPLITS, tally.by_split, strict=True)},
+        "class_counts": {
+            kind: split.counts
+            for kind, split in zip(SPLITS, tally.by_split, strict=True)
+            if split.counts or kind != DEV
+        },
         "rows": tally.rows,
         "bad_rows": bad.count,
         "bad_examples": bad.examples,
@@ -174,7 +178,7 @@ class _Tally:
         self.labels = NameCounts(f"the label {run.request.label_column!r}")
         self.by_split = [NameCounts("a split's label") for _ in SPLITS]
         #: Of each split.
-        self.rows = [0, 0]
+        self.rows = [0] * len(SPLITS)
 
     def add(self, block: RowBlock, splits_N: NDArray[np.int64]) -> None:
         """Count a block.
@@ -215,7 +219,7 @@ def encode_rows(run: RowRun, encoding: FeatureEncoding, found: Mapping[str, Any]
     if run.work.find("rows") is None:
         classes = {} if target else classes_of(list(found["labels"]))
         spill = RowSpill(run.work.fresh("rows"), len(SPLITS), buckets, encoding.features, target is None)
-        counts = [0, 0]
+        counts = [0] * len(SPLITS)
         for block, splits_N, random_N in run.blocks(RowErrors(skips=True), "encode"):
             kept_N = within_limit(run.request.limit, counts, splits_N)
             labels_N = (
@@ -249,6 +253,7 @@ def write_rows(run: RowRun, encoding: FeatureEncoding, found: Mapping[str, Any],
     figures: dict[str, Any] = {
         "train_samples": found["rows"][0],
         "test_samples": found["rows"][1],
+        **({"dev_samples": found["rows"][2]} if found["rows"][2] else {}),
         "features": encoding.features,
         "classes": 1 if target else max(classes.values()) + 1,
         "normalize": run.request.normalize,
@@ -274,12 +279,13 @@ def write_rows(run: RowRun, encoding: FeatureEncoding, found: Mapping[str, Any],
         ],
         "source_sha256": sha256_of(" ".join(found["sha256"]).encode()),
     }
+    counts = {name: rows for name, rows in zip(SPLITS, found["rows"], strict=True) if rows or name != DEV}
     pieces = {
         name: read_rows(run.work.folder / "rows", split, buckets, encoding.features, run.request.seed, target is None)
         for split, name in enumerate(SPLITS)
     }
     folder = write_dataset(
-        run.work.fresh("dataset"), pieces, dict(zip(SPLITS, found["rows"], strict=True)), encoding.features,
+        run.work.fresh("dataset"), pieces, counts, encoding.features,
         classes=figures["classes"], normalize=run.request.normalize, source=figures["source"], more=more,
     )  # fmt: skip
     if layout is not None:

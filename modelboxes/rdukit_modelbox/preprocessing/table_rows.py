@@ -32,6 +32,8 @@ from rdukit_serving.raw_inputs.layout import (
 from rdukit_serving.raw_inputs.legal_values import plain_numbers
 
 BLOCK_ROWS: Final = 2048
+#: Value of a column of splits → the split's number.
+SPLIT_NAMES: Final = {"train": 0, "test": 1, "dev": 2, "validation": 2, "valid": 2, "val": 2}
 ROWS_EXPECTED: Final = "rows of numbers and texts by column: a header with lines below it, or an object in each line"
 #: A row's line or number, and its values by column.
 NumberedRow = tuple[int, TableRow]
@@ -71,9 +73,10 @@ def column_names(source: SourceFile) -> tuple[str, ...]:
 def _layout_of(
     source: SourceFile, columns: Sequence[str], first: Sequence[TableRow], request: RowPreprocessRequest
 ) -> TableLayout:
-    left_out = {request.label_column, *request.exclude}
+    split = (request.split_column,) if request.split_column else ()
+    left_out = {request.label_column, *request.exclude, *split}
     chosen = request.columns or tuple(name for name in columns if name not in left_out)
-    for name in (request.label_column, *chosen, *request.categorical, *request.dates, *request.exclude):
+    for name in (request.label_column, *chosen, *request.categorical, *request.dates, *request.exclude, *split):
         if name not in columns:
             raise InvalidArgument(
                 f"{source.name} has no column {name!r}; there: {', '.join(columns) or 'none'}",
@@ -177,9 +180,17 @@ def _checked(
     bad: RowErrors,
     consumed: int,
 ) -> RowBlock:
-    numbers, names, labels = [], [], []
+    numbers, names, labels, splits = [], [], [], []
     plain, is_number = _find_plain_numbers(rows, layout), request.predict == NUMBER_LABEL
     for index, (line, values) in enumerate(rows):
+        split = 0
+        if request.split_column:
+            said = values.get(request.split_column)
+            found_split = SPLIT_NAMES.get(str(said).strip().lower())
+            if found_split is None:
+                bad.add(source.name, line, f"the split is {said!r}", "train, dev or test", request.split_column)
+                continue
+            split = found_split
         try:
             label = repr(read_number(values, layout.label)) if is_number else read_label(values, layout.label)
             found = layout.read(values, request.missing, None if plain is None else plain[index])
@@ -192,9 +203,11 @@ def _checked(
         numbers.append(found[0])
         names.append(found[1])
         labels.append(label)
+        splits.append(split)
     numbers_NC: NDArray[np.float64] = np.array(numbers, np.float64).reshape(len(numbers), len(layout.numbers))
     columns = tuple([name[index] for name in names] for index in range(len(layout.categorical)))
-    return RowBlock(numbers_NC, columns, labels, consumed)
+    splits_N = np.array(splits, np.int64) if request.split_column else None
+    return RowBlock(numbers_NC, columns, labels, consumed, splits_N)
 
 
 def _find_plain_numbers(rows: list[NumberedRow], layout: TableLayout) -> list[list[float]] | None:

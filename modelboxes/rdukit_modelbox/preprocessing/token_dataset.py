@@ -65,20 +65,23 @@ class TokenDataset:
         return Tokenizer.from_file(str(self.folder / "tokenizer" / FILE_NAME))
 
     def batches(
-        self, split: str, batch_size: int, seed: int | None, epoch: int = 0, start: int = 0
-    ) -> Iterator[TokenRows]:
+        self, split: str, batch_size: int, seed: int | None, epoch: int = 0, start: int = 0,
+        rows_R: NDArray[np.int64] | None = None,
+    ) -> Iterator[TokenRows]:  # fmt: skip
         """Whole batches of one epoch; the rest that fills none is left out of that epoch.
 
         Args:
             seed: orders the rows together with ``epoch``; None keeps the stored order.
             start: batches to leave out at the beginning, to go on where a run stopped.
+            rows_R: numbers of the rows to take; None: all.
         Raises:
             InvalidArgument: the split has no whole batch.
         """
-        count = self.rows(split)
+        count = self.rows(split) if rows_R is None else len(rows_R)
         if count < batch_size:
             raise InvalidArgument(f"the data set has {count} sequences in {split}, a batch is {batch_size}")
         order_R = np.arange(count) if seed is None else np.random.default_rng([seed, epoch]).permutation(count)
+        order_R = order_R if rows_R is None else rows_R[order_R]
         for index in range(start, count // batch_size):
             yield self.splits[split].take(order_R[index * batch_size : (index + 1) * batch_size])
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol, Self
 
 from numpy.typing import NDArray
 
@@ -14,6 +14,9 @@ from rdukit_modelbox.verbs.context import VerbContext, VerbResult
 from rdukit_serving.shape import Shape
 from rdukit_zoo.registry import ModelEntry
 
+#: Splits of samples that a training does not take: to watch it, and to report it.
+DEV: Final = "dev"
+TEST: Final = "test"
 #: An array for each input of the training program, the batch first.
 Batch = tuple[NDArray[Any], ...]
 
@@ -79,6 +82,10 @@ class TaskData(Protocol):
         """Yield full training batches of an epoch from number ``start``; seed and epoch determine the order."""
         ...
 
+    def with_validation(self, share: float) -> Self:
+        """Return the data set with a share of its training samples as the split ``dev``: see ``validation_rows``."""
+        ...
+
     def keep_with(self, checkpoint: Path) -> None:
         """Add further files for serving to a checkpoint folder, such as the tokenizer."""
         ...
@@ -119,9 +126,16 @@ def with_names(shape: Shape, data: TaskData) -> Shape:
     return replace(shape, identity=named)
 
 
-def evaluation_split(data: TaskData) -> str | None:
-    """Return the split that a training is judged on: ``dev`` if it exists, else ``test``; ``None`` without both."""
-    return next((split for split in ("dev", "test") if data.count(split)), None)
+def reported_split(data: TaskData) -> str | None:
+    """Return the split whose figures a training reports: ``test`` if it exists, else ``dev``; ``None`` without both."""
+    return next((split for split in (TEST, DEV) if data.count(split)), None)
+
+
+def watched_split(data: TaskData) -> str | None:
+    """Return the split that a training looks at on its way: ``dev`` if it exists, else ``test``; ``None`` without
+    both.
+    """
+    return next((split for split in (DEV, TEST) if data.count(split)), None)
 
 
 def require_samples(data: TaskData, split: str) -> None:

@@ -17,8 +17,8 @@ from rdukit.pef.checkpoint_files import TABLE_FILE
 from rdukit.strict_json import json_text
 from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.contract.models import entry_of
-from rdukit_modelbox.preprocessing.data_rules import ValueLimit, check_sizes, check_values
-from rdukit_modelbox.preprocessing.datasets import SPLITS, Dataset, Samples, load_dataset
+from rdukit_modelbox.preprocessing.data_rules import ValueLimit, check_sizes, check_values, validation_rows
+from rdukit_modelbox.preprocessing.datasets import DEV, SPLITS, Dataset, Samples, load_dataset
 from rdukit_modelbox.tasks.base import Batch, Scores, TaskData, require_samples, with_names
 from rdukit_modelbox.tasks.class_report import class_report
 from rdukit_modelbox.tasks.program import ModelProgram
@@ -96,21 +96,36 @@ class RowData:
         self.digest = dataset.digest
         self.classes, self.columns = dataset.names, dataset.columns
         self.tokenizer = ""
+        #: Rows of the stored training split that are trained on, and those that validate; None: all are trained on.
+        self._rows: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
 
     def split(self, name: str) -> Samples | None:
         """Return the split called ``name``; None if this data set has none."""
-        return self.dataset.split(name) if name in {"train", "test"} else None
+        if self._rows is None or name not in {"train", "dev"}:
+            return self.dataset.find_split(name)
+        return self.dataset.train.take(self._rows[0 if name == "train" else 1])
+
+    def with_validation(self, share: float) -> "RowData":
+        """See ``TaskData``."""
+        made = RowData(self.dataset, self._folder)
+        count = len(self.dataset.train)
+        held_N = validation_rows(count, share)
+        made._rows = np.delete(np.arange(count), held_N), held_N
+        return made
 
     def count(self, split: str) -> int:
         """Return the number of samples in a split."""
-        samples = self.split(split)
+        if self._rows is not None and split in {"train", "dev"}:
+            return len(self._rows[0 if split == "train" else 1])
+        samples = self.dataset.find_split(split)
         return 0 if samples is None else len(samples)
 
     def batches(self, batch_size: int, seed: int, epoch: int, start: int) -> Iterator[Batch]:
         """See ``TaskData``."""
-        samples = self.dataset.train
-        order_N = np.random.default_rng([seed, epoch]).permutation(len(samples))
-        for index in range(start, len(samples) // batch_size):
+        samples, count = self.dataset.train, self.count("train")
+        order_N = np.random.default_rng([seed, epoch]).permutation(count)
+        order_N = order_N if self._rows is None else self._rows[0][order_N]
+        for index in range(start, count // batch_size):
             chosen_B = order_N[index * batch_size : (index + 1) * batch_size]
             yield samples.features_NF[chosen_B], samples.labels_N[chosen_B]
 
@@ -130,8 +145,10 @@ class Classification:
         require_target(dataset.target, shape.classes)
         check_sizes({"num_features": dataset.features, "num_classes": dataset.classes}, shape.sizes)
         limit = ValueLimit(shape.classes, "num_classes")
-        for split in SPLITS:
-            check_values(f"the {split} split's label", dataset.split(split).labels_N, limit)
+        for split in (*SPLITS, DEV):
+            samples = dataset.find_split(split)
+            if samples is not None:
+                check_values(f"the {split} split's label", samples.labels_N, limit)
         return RowData(dataset, folder)
 
     def evaluate(self, program: ModelProgram, data: TaskData, split: str, context: VerbContext, stage: str) -> Scores:

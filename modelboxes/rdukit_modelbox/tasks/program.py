@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 from torch import nn
 
 from rdukit.errors import InvalidArgument
+from rdukit.pef.checkpoint_files import find_differences
 from rdukit_modelbox.contract.models import read_shape
 from rdukit_modelbox.tasks.adapters import add_adapters, fit_adapters, head_outputs
+from rdukit_modelbox.tasks.layer_rates import levels_of, rate_shares
 from rdukit_serving.device.parameters import check_tied
 from rdukit_serving.shape import IGNORED, SERVE, TRAIN, Shape, TensorNames
 from rdukit_zoo.registry import WITHOUT_TARGET, ModelEntry, get_model
@@ -77,7 +79,9 @@ class ModelProgram:
         self._integers = {str(tensor.sn_name) for tensor in inputs if not tensor.dtype.is_floating_point}
         self._entry = entry
         self.inputs = inputs if shape.purpose == TRAIN else self._served(inputs)
-        self.optimizer = _build_optimizer(self.model, shape) if shape.purpose == TRAIN else None
+        #: Share of the learning rate of each of the optimizer's groups; empty if all have the same.
+        self._shares: tuple[float, ...] = ()
+        self.optimizer = self._build_optimizer(shape) if shape.purpose == TRAIN else None
         if shape.purpose == SERVE:
             self.model.eval()
         outputs = serving.outputs if serving else outputs_of(entry.task, shape.purpose)
@@ -100,6 +104,8 @@ class ModelProgram:
         }  # fmt: skip
         if self.optimizer is not None and members > 1:
             config |= {"data_parallel": True, "world_size": members}
+        if self.optimizer is not None and self.shape.accumulation_steps > 1:
+            config |= {"grad_accumulation_steps": self.shape.accumulation_steps}
         if self.optimizer is not None or self.shape.batch_size == 1:
             path = samba.session.compile(
                 self.model, self.inputs, self.optimizer, name=name, config_dict=config,
@@ -185,6 +191,8 @@ class ModelProgram:
     ) -> float:
         """Run one whole step on one batch, an array per input, and return its loss before the update.
 
+        With ``accumulation_steps`` the batch has as many parts, whose gradients are added up before the update.
+
         Args:
             rates: run-time scalars by name, such as lr; those that the optimizer does not have are passed over.
             is_member: gradients are averaged over all members of the training before the update.
@@ -193,11 +201,43 @@ class ModelProgram:
             PeerLost: another member died or does not answer.
         """
         others = _OF_OTHER_OPTIMIZERS.get(self.shape.optimizer, frozenset())
+        scalars = {name: rate for name, rate in rates.items() if name not in others}
+        if self._shares:
+            rate = scalars.pop("lr")
+            for group, share in zip(self._trained().param_groups, self._shares, strict=True):
+                group["lr"] = rate * share
+        if self.shape.accumulation_steps > 1:
+            return self._accumulated_step(batch, scalars)
         outputs = samba.session.run(
             input_tensors=self._named(batch), output_tensors=self._traced, data_parallel=is_member,
-            hyperparam_dict={name: rate for name, rate in rates.items() if name not in others},
+            hyperparam_dict=scalars,
         )  # fmt: skip
         return float(samba.to_torch(outputs[0]).float().mean())
+
+    def _accumulated_step(self, batch: Sequence[NDArray[Any]], scalars: Mapping[str, float]) -> float:
+        """Run backward on each part of a batch, then the update: the gradients are those of the batch's mean loss."""
+        size, loss = self.shape.batch_size, 0.0
+        weights = self._part_weights(batch)
+        for number, weight in enumerate(weights):
+            part = [values[number * size : (number + 1) * size] for values in batch]
+            outputs = samba.session.run(
+                input_tensors=self._named(part), output_tensors=self._traced, section_types=["fwd", "bckwd"],
+                grad_of_outputs=[torch.full(tuple(self._traced[0].shape), weight)], hyperparam_dict=dict(scalars),
+            )  # fmt: skip
+            loss += weight * float(samba.to_torch(outputs[0]).float().mean())
+        ending = ["gradnorm", "opt"] if self.shape.clips_gradients else ["opt"]
+        samba.session.run(
+            input_tensors=[], output_tensors=self._traced, section_types=ending, hyperparam_dict=dict(scalars)
+        )
+        return loss
+
+    def _part_weights(self, batch: Sequence[NDArray[Any]]) -> list[float]:
+        """Return the share of each part in a batch's mean loss: its rows, or its labels that are not ``IGNORED``."""
+        parts = self.shape.accumulation_steps
+        if not np.issubdtype(batch[-1].dtype, np.integer):
+            return [1 / parts] * parts
+        counts = [int((labels != IGNORED).sum()) for labels in np.split(batch[-1], parts)]
+        return [count / max(sum(counts), 1) for count in counts]
 
     def forward(self, batch: Sequence[NDArray[Any]]) -> tuple[torch.Tensor, ...]:
         """Forward only, on one batch, in evaluation mode; the outputs as f32, in the order of ``shape.outputs``.
@@ -294,10 +334,14 @@ class ModelProgram:
         """
         own = {name: plain_tensor(value) for name, value in self.model.state_dict().items()}
         check_tied(self.shape.tensors, parameters)
-        try:
-            self.model.load_state_dict(dict(fit_adapters(parameters, own)))
-        except RuntimeError as cause:
-            raise InvalidArgument(f"the checkpoint is of another model: {cause}") from cause
+        fitted = dict(fit_adapters(parameters, own))
+        differences = find_differences(*({name: value.shape for name, value in t.items()} for t in (fitted, own)))
+        if differences is not None:
+            raise InvalidArgument(
+                f"the checkpoint is of another model: {differences}; take a checkpoint of this model, or compile with "
+                "the checkpoint's sizes"
+            )
+        self.model.load_state_dict(fitted)
         samba.session.to_rdu(self.model)
 
     def optimizer_to_device(self, state: Mapping[str, Any]) -> None:
@@ -313,6 +357,30 @@ class ModelProgram:
     def close(self) -> None:
         """Tear down and release the lease."""
         samba.session.close()
+
+    def _build_optimizer(self, shape: Shape) -> Any:
+        clip = COMPILED_GRAD_NORM if shape.clips_gradients else None
+        parameters: Any = self.model.parameters()
+        if shape.layer_decay != 1:
+            named = [(name, value) for name, value in self.model.named_parameters() if value.requires_grad]
+            levels = levels_of([name for name, _ in named])
+            shares = rate_shares(levels, shape.layer_decay)
+            parameters = [
+                {"params": [value for (_, value), level in zip(named, levels, strict=True) if level == wanted]}
+                for wanted in shares
+            ]
+            self._shares = tuple(shares.values())
+        if shape.optimizer == "adamw":
+            return samba.optim.AdamW(
+                parameters, lr=COMPILED_LR, betas=COMPILED_BETAS, weight_decay=COMPILED_WEIGHT_DECAY,
+                max_grad_norm=clip,
+            )  # fmt: skip
+        if shape.optimizer != "sgd":
+            raise InvalidArgument(f"optimizer {shape.optimizer!r} is not legal; legal: sgd, adamw")
+        return samba.optim.SGD(
+            parameters, lr=COMPILED_LR, momentum=COMPILED_MOMENTUM, weight_decay=COMPILED_WEIGHT_DECAY,
+            max_grad_norm=clip,
+        )  # fmt: skip
 
     def _trained(self) -> Any:
         self.shape.require(TRAIN, "an optimizer")
@@ -338,21 +406,6 @@ def tensor_names(model: nn.Module) -> TensorNames:
 def outputs_of(task: str, purpose: str) -> tuple[str, ...]:
     """Return the names of what a model of a task returns, in order."""
     return OUTPUTS.get((task, purpose), ("loss", "output") if purpose == TRAIN else ("output",))
-
-
-def _build_optimizer(model: nn.Module, shape: Shape) -> Any:
-    clip = COMPILED_GRAD_NORM if shape.clips_gradients else None
-    if shape.optimizer == "adamw":
-        return samba.optim.AdamW(
-            model.parameters(), lr=COMPILED_LR, betas=COMPILED_BETAS, weight_decay=COMPILED_WEIGHT_DECAY,
-            max_grad_norm=clip,
-        )  # fmt: skip
-    if shape.optimizer != "sgd":
-        raise InvalidArgument(f"optimizer {shape.optimizer!r} is not legal; legal: sgd, adamw")
-    return samba.optim.SGD(
-        model.parameters(), lr=COMPILED_LR, momentum=COMPILED_MOMENTUM, weight_decay=COMPILED_WEIGHT_DECAY,
-        max_grad_norm=clip,
-    )  # fmt: skip
 
 
 def _check_same_parameters(served: nn.Module, entry: ModelEntry, shape: Shape) -> None:

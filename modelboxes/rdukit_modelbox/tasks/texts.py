@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from rdukit.errors import InvalidArgument
 from rdukit.files.atomic import write_atomic, write_json_atomic
 from rdukit.pef.identity import tokenizer_digest
-from rdukit_modelbox.preprocessing.data_rules import ValueLimit, check_values
-from rdukit_modelbox.preprocessing.token_dataset import IDS, TokenDataset, load_token_dataset
+from rdukit_modelbox.preprocessing.data_rules import ValueLimit, check_values, validation_rows
+from rdukit_modelbox.preprocessing.token_dataset import IDS, TokenDataset, TokenRows, load_token_dataset
 from rdukit_modelbox.tasks.base import Batch
 from rdukit_serving.shape import IGNORED, Shape
 from rdukit_serving.text.chat_template import GENERATION_FILE, TOKENIZER_FILE
@@ -31,6 +31,16 @@ class TextData:
         self.classes: tuple[str, ...] = ()
         self.columns: tuple[str, ...] = ()
         self.tokens_per_sample: int = dataset.max_seq_length
+        #: Split → the one whose files hold its sequences, and their rows there; of others the whole split.
+        self._rows: dict[str, tuple[str, NDArray[np.int64]]] = {}
+
+    def with_validation(self, share: float) -> "TextData":
+        """See ``TaskData``."""
+        made = TextData(self.dataset, self._limit)
+        count = self.dataset.rows("train")
+        held_N = validation_rows(count, share)
+        made._rows = {"train": ("train", np.delete(np.arange(count), held_N)), "dev": ("train", held_N)}
+        return made
 
     @cached_property
     def tokenizer(self) -> str:
@@ -43,7 +53,10 @@ class TextData:
 
     def count(self, split: str) -> int:
         """Sequences in it."""
-        rows = self.dataset.rows(split) if split in {"train", "dev"} else 0
+        if split in self._rows:
+            rows = len(self._rows[split][1])
+        else:
+            rows = self.dataset.rows(split) if split in {"train", "dev"} else 0
         return min(rows, self._limit or rows)
 
     def batches(self, batch_size: int, seed: int, epoch: int, start: int) -> Iterator[Batch]:
@@ -52,7 +65,7 @@ class TextData:
         Raises:
             InvalidArgument: a batch has no token to predict, so its loss is no number.
         """
-        for number, batch in enumerate(self.dataset.batches("train", batch_size, seed, epoch, start=start), start):
+        for number, batch in enumerate(self._stored("train", batch_size, seed, epoch, start), start):
             labels_BL = labels_of(batch.input_ids_BL, batch.token_type_ids_BL)
             if not (labels_BL != IGNORED).any():
                 raise InvalidArgument(
@@ -67,7 +80,7 @@ class TextData:
         tokens = np.zeros((batch_size, self.tokens_per_sample), np.int64)
         labels = np.full((batch_size, self.tokens_per_sample), IGNORED, np.int64)
         filled = 0
-        for number, batch in enumerate(self.dataset.batches(split, 1, seed=None, epoch=0)):
+        for number, batch in enumerate(self._stored(split, 1, None)):
             if number == count:
                 break
             tokens[filled] = batch.input_ids_BL[0]
@@ -79,6 +92,14 @@ class TextData:
                 filled = 0
         if filled:
             yield tokens.copy(), labels.copy()
+
+    def _stored(
+        self, split: str, batch_size: int, seed: int | None, epoch: int = 0, start: int = 0
+    ) -> Iterator[TokenRows]:
+        if split not in self._rows:
+            return self.dataset.batches(split, batch_size, seed, epoch, start=start)
+        source, rows_R = self._rows[split]
+        return self.dataset.batches(source, batch_size, seed, epoch, start, rows_R)
 
     def keep_with(self, checkpoint: Path) -> None:
         """Return the tokenizer, which token ends a text, and how many tokens there are."""

@@ -27,6 +27,8 @@ from rdukit_serving.device.parameters import Tensors
 from rdukit_serving.shape import SizeValue
 
 FORMAT: Final = 1
+#: Begin of the names of the newest weights in a file whose model's weights are their average.
+NEWEST: Final = "newest/"
 #: Newest files that stay; older ones go once ``latest.json`` names a newer one.
 KEPT: Final = 2
 
@@ -42,6 +44,10 @@ class Identity:
     seed: int
     optimizer: str = "sgd"
     lora_rank: int = 0
+    #: Share of the training samples that is held out to validate; 0 of a data set with a dev split of its own.
+    validation_share: float = 0.0
+    ema_decay: float = 0.0
+    layer_decay: float = 1.0
 
     def find_difference(self, other: "Identity") -> str | None:
         """Return the first field that differs, in words."""
@@ -71,6 +77,7 @@ class Checkpoint:
     """A training after ``step`` whole steps."""
 
     step: int
+    #: Trained weights, which the next step changes.
     parameters: Tensors
     #: ``optimizer.state_dict()``.
     optimizer: Mapping[str, Any]
@@ -80,6 +87,8 @@ class Checkpoint:
     totals: TrainingTotals
     #: The model, with the names of its classes and its tokenizer; None of a file of an earlier version.
     model: ModelIdentity | None = None
+    #: Averaged weights, which whoever reads the file takes for the model's; empty without an average.
+    average: Tensors = field(default_factory=dict)
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint, is_best: bool = False) -> Path:
@@ -87,7 +96,10 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, is_best: bool = False)
 
     ``is_best``: point ``best.json`` at it too, before ``latest.json``: an attempt that resumes knows its best.
     """
-    tensors = {f"{PREFIX}{name}": tensor for name, tensor in checkpoint.parameters.items()}
+    shown = checkpoint.average or checkpoint.parameters
+    tensors = {f"{PREFIX}{name}": tensor for name, tensor in shown.items()}
+    if checkpoint.average:
+        tensors |= {f"{NEWEST}{name}": tensor for name, tensor in checkpoint.parameters.items()}
     tensors |= {f"optimizer/{name}": tensor for name, tensor in _flatten(checkpoint.optimizer["state"]).items()}
     tensors["random/torch"] = checkpoint.random
     header = {
@@ -170,9 +182,11 @@ def load_checkpoint(folder: Path, which: str = "newest") -> Checkpoint:
         header = json.loads(found.metadata[TRAINING_KEY])
         with safe_open(path, framework="pt") as stream:
             tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
+        shown, newest = _under(PREFIX, tensors), _under(NEWEST, tensors)
         return Checkpoint(
             step=int(header["step"]),
-            parameters=_under(PREFIX, tensors),
+            parameters=newest or shown,
+            average=shown if newest else {},
             optimizer={"state": _unflatten(_under("optimizer/", tensors)), "param_groups": header["param_groups"]},
             random=tensors["random/torch"],
             identity=Identity(**header["identity"]),
@@ -180,7 +194,10 @@ def load_checkpoint(folder: Path, which: str = "newest") -> Checkpoint:
             model=found.identity,
         )
     except (SafetensorError, ValueError, KeyError, TypeError) as cause:
-        raise InvalidArgument(f"{path} is not a checkpoint that this version can read: {cause!r}") from cause
+        raise InvalidArgument(
+            f"{path} is damaged, or not a checkpoint of a training that this version can read; expected a file that "
+            "train wrote. Of other files pass continue_as=weights to take their parameters"
+        ) from cause
 
 
 def _find_before(folder: Path, name: str) -> dict[str, Any] | None:

@@ -1,4 +1,5 @@
-"""The record of a training, over all its attempts: ``metrics.jsonl``, and its losses as an SVG picture.
+"""The record of a training, over all its attempts: ``metrics.jsonl``, the same as CSV and for TensorBoard, and its
+losses as an SVG picture.
 
 A step: ``step`` (counted from 1), ``loss``, ``lr``, ``samples_per_s``, for texts ``tokens_per_s``. An evaluation:
 ``step``, ``split`` and its scores. Lines after an attempt's last checkpoint are dropped when the next one starts. The
@@ -19,6 +20,9 @@ from rdukit.files.svg import svg_document, svg_text
 from rdukit.strict_json import json_text
 
 FILE_NAME = "metrics.jsonl"
+CSV_NAME: Final = "metrics.csv"
+#: End of the event file's name.
+_ENDING: Final = ".training"
 
 
 class TrainingJournal:
@@ -28,8 +32,8 @@ class TrainingJournal:
         self.path = folder / FILE_NAME
         kept = [line for line in read_lines(self.path) if int(str(line["step"])) <= step]
         write_atomic(self.path, "".join(_text(line) for line in kept).encode())
-        #: Steps with an evaluation; an attempt that only finishes another evaluates its last step again.
-        self._evaluated = {line["step"] for line in kept if "split" in line}
+        #: Steps and splits with an evaluation; an attempt that only finishes another evaluates its last step again.
+        self._evaluated = {(line["step"], line["split"]) for line in kept if "split" in line}
         self._stream = self.path.open("a")
 
     def record(self, line: Mapping[str, object]) -> None:
@@ -37,9 +41,9 @@ class TrainingJournal:
         self._stream.write(_text(line))
 
     def record_evaluation(self, step: int, split: str, scores: Mapping[str, float]) -> None:
-        """Add the line of an evaluation, unless that step has one."""
-        if step not in self._evaluated:
-            self._evaluated.add(step)
+        """Add the line of an evaluation, unless that step has one of the split."""
+        if (step, split) not in self._evaluated:
+            self._evaluated.add((step, split))
             self.record({"step": step, "split": split, **scores})
 
     def flush(self) -> None:
@@ -80,6 +84,37 @@ def write_csv(source: Path, target: Path) -> None:
     write_atomic(target, text.getvalue().encode())
 
 
+def write_curves(source: Path, folder: Path) -> Path:
+    """Write a journal as ``metrics.csv`` and as an event file for TensorBoard; returns the folder."""
+    write_events(source, folder)
+    write_csv(source, folder / CSV_NAME)
+    return folder
+
+
+def write_events(source: Path, folder: Path) -> Path:
+    """Write a journal as an event file for TensorBoard, in the place of an earlier one; returns the folder.
+
+    TensorBoard shows ``train/loss``, ``train/lr`` …, and ``dev/loss``, ``test/accuracy`` … of the evaluations. Numbers
+    that are not finite are left out.
+    """
+    from tensorboardX.summary import scalar
+    from tensorboardX.writer import FileWriter
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for earlier in folder.glob(f"events.out.tfevents.*{_ENDING}"):
+        earlier.unlink()
+    writer = FileWriter(str(folder), filename_suffix=_ENDING)
+    try:
+        for line in read_lines(source):
+            step, split = int(str(line["step"])), str(line.get("split", "train"))
+            for name, value in line.items():
+                if name != "step" and isinstance(value, int | float) and math.isfinite(value):
+                    writer.add_summary(scalar(f"{split}/{name}", value), step)
+    finally:
+        writer.close()
+    return folder
+
+
 def _text(line: Mapping[str, object]) -> str:
     return json_text(line) + "\n"
 
@@ -108,14 +143,14 @@ _DARK: Final = """\
 
 def draw_loss_curve(lines: Iterable[Mapping[str, object]], title: str) -> str:
     """Return a complete SVG document from a journal's lines; without finite losses it says so."""
-    steps: list[Point] = []
-    held: list[Point] = []
-    split = ""
+    found: dict[str, list[Point]] = {}
     for line in lines:
         loss = line.get("loss")
         if isinstance(loss, int | float) and math.isfinite(loss):
-            (held if "split" in line else steps).append((float(str(line["step"])), float(loss)))
-            split = str(line.get("split", split))
+            found.setdefault(str(line.get("split", "")), []).append((float(str(line["step"])), float(loss)))
+    steps = found.pop("", [])
+    # The split that the training was watched on: another one is reported once, at its end.
+    split, held = max(found.items(), key=lambda item: len(item[1]), default=("", []))
     everything = [*steps, *held]
     if not everything:
         return _document([svg_text(LEFT, TOP + 20, "dim", "no losses were recorded")], title)

@@ -44,6 +44,16 @@ class TrainingOptions:
     #: Evaluations without a better one.
     patience: int = 0
     continue_as: str = "resume"
+    #: Share of the training samples that evaluations take where the data set has no dev split; 0: they take its test
+    #: split.
+    validation_share: float = 0.1
+    #: Share of the former average of the weights in the next one; 0: no average.
+    ema_decay: float = 0.0
+
+    @property
+    def held_share(self) -> float:
+        """Return ``validation_share`` if the training evaluates on its way, else 0."""
+        return self.validation_share if self.evaluate_every else 0.0
 
     def find_fault(self) -> str | None:
         """Say what does not fit together, in words; None if all does."""

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -11,8 +12,9 @@ import torch
 from rdukit.errors import Cancelled, RuntimeFault
 from rdukit.pef.identity import ModelIdentity
 from rdukit.units import plain
-from rdukit_modelbox.tasks.base import Batch, Scores, Task, TaskData, evaluation_split
+from rdukit_modelbox.tasks.base import Batch, Scores, Task, TaskData, reported_split, watched_split
 from rdukit_modelbox.tasks.program import ModelProgram
+from rdukit_modelbox.training.averages import WeightAverage
 from rdukit_modelbox.training.checkpoints import Checkpoint, Identity, TrainingTotals, save_checkpoint
 from rdukit_modelbox.training.journal import TrainingJournal
 from rdukit_modelbox.training.members import Members
@@ -51,9 +53,15 @@ class TrainingRun:
         self._first_loss: float | None = None
         self._epoch_loss = start.totals.epoch_loss
         self._epoch_steps = start.totals.epoch_steps
-        self._split = evaluation_split(data)
-        #: The newest evaluation of this attempt, with its step.
-        self._scores: tuple[int, Scores] | None = None
+        self._watched, self._reported = watched_split(data), reported_split(data)
+        #: Split → its newest evaluation of this attempt, with its step.
+        self._scores: dict[str, tuple[int, Scores]] = {}
+        trained = {name for name, value in program.model.named_parameters() if value.requires_grad}
+        self._average = (
+            WeightAverage(options.ema_decay, trained, start.average)
+            if options.ema_decay and self._members.is_first
+            else None
+        )
         self.judged = start.totals.judged
         #: Whole steps so far.
         self.step = start.step
@@ -85,21 +93,43 @@ class TrainingRun:
                 break
         return reason or "steps"
 
+    def validate(self, journal: TrainingJournal) -> Scores | None:
+        """Return scores on the split ``dev`` after the steps so far; None if the data set has none."""
+        return None if self._watched in {None, self._reported} else self._evaluate(self._watched, journal)
+
     def evaluate(self, journal: TrainingJournal) -> Scores | None:
-        """Scores on the held-out split after the steps so far, also in the journal; None if the data set has none."""
-        if self._split is None:
+        """Return scores on the split that is reported, also in the journal; None if the data set has none."""
+        return self._evaluate(self._reported, journal)
+
+    def _evaluate(self, split: str | None, journal: TrainingJournal) -> Scores | None:
+        if split is None:
             return None
-        if self._scores is not None and self._scores[0] == self.step:
-            return self._scores[1]
-        scores = self._task.evaluate(self._program, self._data, self._split, self._context, "evaluate")
+        known = self._scores.get(split)
+        if known is not None and known[0] == self.step:
+            return known[1]
+        with self._averaged_weights():
+            scores = self._task.evaluate(self._program, self._data, split, self._context, "evaluate")
         if not math.isfinite(scores.loss):
             raise RuntimeFault(
                 f"the held-out loss is {scores.loss} after step {self.step}; lower lr (or momentum) and train again",
                 step=self.step,
             )
-        journal.record_evaluation(self.step, self._split, scores.to_json())
-        self._scores = self.step, scores
+        journal.record_evaluation(self.step, split, scores.to_json())
+        self._scores[split] = self.step, scores
         return scores
+
+    @contextmanager
+    def _averaged_weights(self) -> Iterator[None]:
+        """Have the average of the weights on the device meanwhile, if there is one."""
+        if self._average is None or not self._average.weights:
+            yield
+            return
+        newest = self._program.parameters_to_host()
+        self._program.parameters_to_device(self._average.weights)
+        try:
+            yield
+        finally:
+            self._program.parameters_to_device(newest)
 
     def totals(self) -> TrainingTotals:
         """Return the totals of all attempts so far."""
@@ -125,7 +155,7 @@ class TrainingRun:
             Checkpoint(
                 step=self.step, parameters=self._program.parameters_to_host(),
                 optimizer=self._program.optimizer_to_host(), random=torch.get_rng_state(), identity=self._identity,
-                totals=self.totals(), model=self._model,
+                totals=self.totals(), model=self._model, average=self._average.weights if self._average else {},
             ),
             is_best,
         )  # fmt: skip
@@ -166,6 +196,8 @@ class TrainingRun:
         rows = self._members.part_of(batch)
         loss = self._program.train_step(rows, options.scalars(rate), is_member=self._members.count > 1)
         loss = self._members.mean(loss)
+        if self._average is not None:
+            self._average.add(self._program.parameters_to_host())
         seconds = max(time.perf_counter() - began, 1e-9)
         self._first_loss = loss if self._first_loss is None else self._first_loss
         if not math.isfinite(loss) or abs(loss) > DIVERGED * max(abs(self._first_loss), 1.0):
@@ -194,11 +226,11 @@ class TrainingRun:
         every = self._options.evaluate_every
         if not every or (self.step % every and self.step != self._total) or not self._members.is_first:
             return False
-        scores = self.evaluate(journal)
+        scores = self._evaluate(self._watched, journal)
         if scores is None:
             return False
         self.judged = judge_evaluation(self.judged, self.step, scores.loss, scores.accuracy, self._options.best_by)
         words = ", ".join(f"{name} {plain(value)}" for name, value in scores.figures().items())
         is_better = self.judged.best_step == self.step
-        self._context.log(f"step {self.step}: {words} on {self._split}{', the best so far' if is_better else ''}")
+        self._context.log(f"step {self.step}: {words} on {self._watched}{', the best so far' if is_better else ''}")
         return is_better

@@ -58,6 +58,13 @@ def run_compile(
     box = context.box
     entry = entry_of(box)
     shape = shape_to_compile(box, entry, parameters)
+    members = int(parameters.get("members", 1))
+    if members > 1 and shape.accumulation_steps > 1:
+        raise InvalidArgument(
+            f"accumulation_steps is {shape.accumulation_steps} and members is {members}; expected one of them to be 1, "
+            "as each member already adds its batch to a step",
+            parameter="accumulation_steps",
+        )
     mode, target = str(parameters.get("mode", box.mode)), str(parameters.get("target", box.target))
     num_tiles = int(parameters.get("num_tiles", 4))
     progress = CompileProgress(context)
@@ -74,7 +81,7 @@ def run_compile(
             path = compile_text_serving(entry, shape, box.name, output, mode, target, num_tiles, extras)
     else:
         with followed_compiles(progress):
-            path = program.compile(box.name, output, mode, target, num_tiles, int(parameters.get("members", 1)))
+            path = program.compile(box.name, output, mode, target, num_tiles, members)
         shape = program.shape
     loaded = read_pef(path)
     if read_constants(loaded.pef):
@@ -100,6 +107,8 @@ def shape_to_compile(box: Box, entry: ModelEntry, parameters: Mapping[str, Param
         batch_size=int(parameters.get("batch_size", 1)), precision=precision,
         task=entry.task, purpose=purpose, optimizer=str(parameters.get("optimizer", "sgd")),
         clips_gradients=bool(parameters.get("clip_gradients", False)),
+        accumulation_steps=int(parameters.get("accumulation_steps", 1)) if purpose == TRAIN else 1,
+        layer_decay=float(parameters.get("layer_decay", 1.0)) if purpose == TRAIN else 1.0,
         lora_rank=int(parameters.get("lora_rank", 0)) if purpose == TRAIN else 0,
         lora_alpha=float(parameters.get("lora_alpha", 16.0)),
     )  # fmt: skip

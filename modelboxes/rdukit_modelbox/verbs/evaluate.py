@@ -9,7 +9,7 @@ from rdukit.units import plain
 from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.contract.models import entry_of, read_shape
 from rdukit_modelbox.tasks import task_of
-from rdukit_modelbox.tasks.base import Task, TaskData, evaluation_split, measured, require_samples, with_names
+from rdukit_modelbox.tasks.base import Task, TaskData, measured, reported_split, require_samples, with_names
 from rdukit_modelbox.tasks.baselines import baselines_of
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.verbs.context import VerbContext, VerbResult
@@ -17,7 +17,7 @@ from rdukit_serving.device.parameters import load_parameters
 from rdukit_serving.shape import TRAIN
 from rdukit_zoo.registry import ModelEntry
 
-#: Value of ``split``: whatever split trainings are judged on.
+#: Value of ``split``: whatever split trainings report.
 HELD_OUT: Final = "held_out"
 
 
@@ -71,6 +71,6 @@ def run_evaluate(
 
 
 def _split_of(data: TaskData, asked: str) -> str:
-    split = evaluation_split(data) or "dev or test" if asked == HELD_OUT else asked
+    split = reported_split(data) or "dev or test" if asked == HELD_OUT else asked
     require_samples(data, split)
     return split

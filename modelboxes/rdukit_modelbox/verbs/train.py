@@ -16,7 +16,7 @@ from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.contract.box import Verb
 from rdukit_modelbox.contract.models import entry_of, read_shape
 from rdukit_modelbox.tasks import task_of
-from rdukit_modelbox.tasks.base import Scores, Task, TaskData, evaluation_split, with_names
+from rdukit_modelbox.tasks.base import DEV, Scores, Task, TaskData, reported_split, watched_split, with_names
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.training.checkpoints import (
     Checkpoint,
@@ -26,7 +26,7 @@ from rdukit_modelbox.training.checkpoints import (
     load_checkpoint,
     with_rows_a_step,
 )
-from rdukit_modelbox.training.journal import TrainingJournal, draw_loss_curve, read_lines
+from rdukit_modelbox.training.journal import TrainingJournal, draw_loss_curve, read_lines, write_curves
 from rdukit_modelbox.training.members import Members
 from rdukit_modelbox.training.options import TrainingOptions, options_from
 from rdukit_modelbox.training.run import TrainingRun
@@ -40,12 +40,15 @@ def run_train(
     context: VerbContext, parameters: Mapping[str, ParameterValue], inputs: Mapping[str, Path], output: Path,
     model: tuple[Task, ModelEntry] | None = None,
 ) -> VerbResult:  # fmt: skip
-    """Train by the order that the seed gives and evaluate on the dev split, or where there is none on the test split.
+    """Train by the order that the seed gives, watch the dev split, and report the test split once at the end.
+
+    A training that evaluates on its way takes ``validation_share`` of the training samples as the dev split of a data
+    set without one.
 
     Resumes from ``<output>/checkpoint`` if an earlier attempt left one, else starts from the input ``checkpoint`` if
     given, else from the seed. Batches are whole: the rest of an epoch that fills no batch is left out of that epoch.
-    Also writes ``<output>/metrics.jsonl`` and the picture ``<output>/report.svg``. Of several members that were
-    launched together each trains on its part of a larger batch, and the first one alone writes.
+    Also writes ``<output>/metrics.jsonl``, the picture ``<output>/report.svg`` and ``<output>/curves``. Of several
+    members that were launched together each trains on its part of a larger batch, and the first one alone writes.
 
     Args:
         model: task and model in place of the box's, with the same parameters.
@@ -66,17 +69,22 @@ def run_train(
     data = task.open_data(entry, shape, inputs["dataset"])
     shape = with_names(shape, data)
     assert shape.identity is not None
-    split = evaluation_split(data)
     members = Members.meet()
-    batch_size = shape.batch_size * members.count
+    batch_size = shape.batch_size * members.count * shape.accumulation_steps
+    data, held_share = _with_validation(context, data, options, batch_size)
+    split, watched = reported_split(data), watched_split(data)
     steps_per_epoch = _steps_per_epoch(data, batch_size)
     if options.evaluate_every and split is None:
-        raise InvalidArgument("evaluate_every needs a dev or test split, which the data set lacks; preprocess again")
+        raise InvalidArgument(
+            "evaluate_every needs a dev or test split, which the data set lacks; set validation_share above 0, or "
+            "preprocess again"
+        )
     total = steps_per_epoch * options.epochs
     total = min(total, options.max_steps or total)
     identity = Identity(
-        shape.model, dict(shape.sizes), batch_size, data.digest, options.seed, shape.optimizer, shape.lora_rank
-    )
+        shape.model, dict(shape.sizes), batch_size, data.digest, options.seed, shape.optimizer, shape.lora_rank,
+        held_share, options.ema_decay, shape.layer_decay,
+    )  # fmt: skip
     if shape.lora_rank and "checkpoint" not in inputs and not has_checkpoint(output / "checkpoint"):
         raise InvalidArgument(
             "the PEF trains adapters beside frozen weights (lora_rank), so that it needs weights: pass the input "
@@ -89,8 +97,8 @@ def run_train(
     program = ModelProgram(shape, options.seed, entry)
     program.load(inputs["pef"])
     try:
-        if split is not None:
-            program.check_evaluation(next(data.batches(shape.batch_size, options.seed, 0, 0)), data.count(split))
+        for held in {split, watched} - {None}:
+            program.check_evaluation(next(data.batches(shape.batch_size, options.seed, 0, 0)), data.count(str(held)))
         start = _starting_point(
             context, program, folder, inputs.get("checkpoint"), identity, options, shape, data.count("train")
         )
@@ -110,7 +118,7 @@ def run_train(
                 run.save()
             data.keep_with(folder)
             with span("evaluate"):
-                scores = run.evaluate(journal)
+                validation, scores = run.validate(journal), run.evaluate(journal)
         totals = run.totals()
         trained = sum(p.numel() for p in program.model.parameters() if p.requires_grad)
     finally:
@@ -119,12 +127,16 @@ def run_train(
     figures = {**_figures(totals, run.step, start.step, ended, steps_per_epoch), "trained_parameters": trained}
     if members.count > 1:
         figures["members"] = members.count
+    if validation is not None:
+        named = {"validation_loss": validation.loss, "validation_accuracy": validation.accuracy}
+        figures |= {name: value for name, value in named.items() if value is not None}
     if scores is not None:
         figures |= {"split": split, **scores.figures()}
     context.log(_in_words(figures, scores))
     if totals.judged.best_score is not None:
         figures |= {"best_step": totals.judged.best_step, f"best_{options.best_by}": totals.judged.best_score}
     made = {"checkpoint": folder, "metrics": journal.path, "report": output / "report.svg"}
+    made["curves"] = write_curves(journal.path, output / "curves")
     slots = {slot.name for slot in context.box.slots_of(Verb.TRAIN).outputs}
     return VerbResult(figures, {name: path for name, path in made.items() if name in slots})
 
@@ -134,6 +146,32 @@ def _follow(run: TrainingRun) -> VerbResult:
     with TemporaryDirectory() as folder, TrainingJournal(Path(folder), 0) as journal:
         run.go(journal)
     return VerbResult({}, {})
+
+
+def _with_validation(
+    context: VerbContext, data: TaskData, options: TrainingOptions, batch: int
+) -> tuple[TaskData, float]:  # fmt: skip
+    """Return the data set with a split to watch, and the share of its training samples that this takes."""
+    if not options.evaluate_every or data.count(DEV):
+        return data, 0.0
+    if not options.held_share:
+        context.log(
+            "the data set has no dev split and validation_share is 0: evaluations look at the test split, which is "
+            "also reported, so its figures are too good; set validation_share above 0"
+        )
+        return data, 0.0
+    made = data.with_validation(options.held_share)
+    if made.count("train") < batch:
+        raise InvalidArgument(
+            f"the data set has no dev split; without {made.count(DEV)} samples to validate with, {made.count('train')} "
+            f"are left to train on, and a step takes {batch}; expected a smaller validation_share, or a smaller batch",
+            parameter="validation_share",
+        )
+    context.log(
+        f"the data set has no dev split: {made.count(DEV)} of its {data.count('train')} training samples "
+        f"(validation_share {options.held_share:g}) are held out to validate"
+    )
+    return made, options.held_share
 
 
 def _steps_per_epoch(data: TaskData, batch: int) -> int:

@@ -33,7 +33,7 @@ class FiveSequences(TokenDataset):
         return 5 if split == "dev" else 0
 
     def batches(
-        self, split: str, batch_size: int, seed: int | None, epoch: int = 0, start: int = 0
+        self, split: str, batch_size: int, seed: int | None, epoch: int = 0, start: int = 0, rows_R: object = None
     ) -> Iterator[TokenRows]:
         assert (batch_size, seed) == (1, None)
         for number in range(5):

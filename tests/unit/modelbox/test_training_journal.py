@@ -3,6 +3,8 @@
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+from tensorboardX.proto.event_pb2 import Event
+
 from rdukit_modelbox.training.journal import (
     POINTS,
     TrainingJournal,
@@ -11,6 +13,7 @@ from rdukit_modelbox.training.journal import (
     read_lines,
     thin_out,
     write_csv,
+    write_curves,
 )
 from support import shows
 
@@ -55,6 +58,31 @@ def test_parts_are_means_and_limits_are_round() -> None:
     assert nice_limits([0.13, 2.9]) == (0.0, 3.0, 0.5)
     low, high, gap = nice_limits([5.0, 5.0])
     assert low < high and 1 <= round((high - low) / gap) <= 10
+
+
+def test_the_picture_has_the_split_that_was_watched() -> None:
+    held = [{"step": step, "loss": 1.0, "split": "dev"} for step in (2, 4)]
+    drawn = draw_loss_curve([*held, {"step": 4, "loss": 2.0, "split": "test"}], "run")
+    assert "loss on dev" in drawn and "loss on test" not in drawn
+
+
+def test_curves_are_csv_and_an_event_file(tmp_path: Path) -> None:
+    with TrainingJournal(tmp_path, 0) as journal:
+        journal.record({"step": 1, "loss": 2.0, "lr": 0.5})
+        journal.record_evaluation(1, "dev", {"loss": 1.5, "accuracy": 0.25})
+    for _ in range(2):
+        folder = write_curves(journal.path, tmp_path / "curves")
+    assert (folder / "metrics.csv").read_text().splitlines() == [
+        "step,loss,lr,split,accuracy", "1,2.0,0.5,,", "1,1.5,,dev,0.25",
+    ]  # fmt: skip
+    (events,) = folder.glob("events.out.tfevents.*")
+    data, at, found = events.read_bytes(), 0, []
+    while at < len(data):  # a record: its length in 8 bytes, 4 of a checksum, the event, 4 of a checksum
+        size = int.from_bytes(data[at : at + 8], "little")
+        event = Event.FromString(data[at + 12 : at + 12 + size])
+        found += [(event.step, value.tag, value.simple_value) for value in event.summary.value]
+        at += size + 16
+    assert found == [(1, "train/loss", 2.0), (1, "train/lr", 0.5), (1, "dev/loss", 1.5), (1, "dev/accuracy", 0.25)]
 
 
 def test_a_journal_becomes_csv_with_a_column_for_each_name(tmp_path: Path) -> None:
