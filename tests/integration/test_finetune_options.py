@@ -24,6 +24,7 @@ def tuned(folder: Path, name: str, **options: object) -> Finetuned:
     return finetune(folder / "model", folder / "data.jsonl", folder / name, FinetuneOptions(**chosen), context)  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 def test_accumulated_batches_count_by_their_tokens_and_the_average_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from rdukit_serving.device.parameters import load_parameters
 from support import shows
 from support.boxes import run_verb
 
-pytestmark = shows("training")
+pytestmark = shows("training", "validation")
 
 FEATURES: Final = 784
 SAMPLES: Final = 176
@@ -53,7 +53,11 @@ def weights(folder: Path, which: str = "newest") -> dict[str, torch.Tensor]:
     return dict(load_parameters(folder / "checkpoint", which)[1])
 
 
-@pytest.mark.parametrize("options", [{}, {"optimizer": "adamw", "clip_gradients": True}], ids=["sgd", "adamw, clipped"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, pytest.param({"optimizer": "adamw", "clip_gradients": True}, marks=pytest.mark.long)],
+    ids=["sgd", "adamw, clipped"],
+)
 def test_accumulated_batches_are_one_large_batch(tmp_path: Path, dataset: Path, options: dict[str, Any]) -> None:
     """Within 1e-5 in f32: the sums of gradients come in another order."""
     large = compiled(tmp_path / "large", batch_size=64, **options)
@@ -68,6 +72,11 @@ def test_accumulated_batches_are_one_large_batch(tmp_path: Path, dataset: Path, 
     one, other = weights(tmp_path / "0"), weights(tmp_path / "1")
     for name, value in one.items():
         assert torch.allclose(value, other[name], rtol=0, atol=1e-5), name
+
+
+def test_accumulation_is_refused_with_members(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="accumulation_steps is 2 and members is 3; expected one of them to be 1"):
+        compiled(tmp_path, accumulation_steps=2, members=3)
 
 
 def test_averaged_weights_are_evaluated_kept_and_continued(tmp_path: Path, dataset: Path) -> None:
@@ -121,7 +130,7 @@ def test_a_training_is_watched_on_other_samples_than_it_reports(tmp_path: Path, 
     assert done.figures["validation_loss"] == held[-2]["loss"] != held[-1]["loss"]
     assert done.figures["best_loss"] == min(line["loss"] for line in held[:3])
     assert done.figures["epochs"] == round(6 / ((SAMPLES - 44) // 16), 4), "44 samples are not trained on"
-    with pytest.raises(Conflict, match="validation_share"):
+    with pytest.raises(Conflict, match=r"pass validation_share=0\.25 to go on as it began, or use another"):
         trained(tmp_path / "run", pef, dataset, evaluate_every=2, max_steps=8, validation_share=0.1)
     large = compiled(tmp_path / "large", batch_size=128)
     with pytest.raises(InvalidArgument, match="88 are left to train on, and a step takes 128"):

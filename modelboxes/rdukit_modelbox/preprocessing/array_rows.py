@@ -238,4 +238,4 @@ def _read_image(source: SourceFile, request: RowPreprocessRequest) -> Image.Imag
         size = (request.image_size, request.image_size) if request.image_size else plain.size
         return plain if plain.size == size else plain.resize(size, Image.Resampling.BILINEAR)
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as cause:
-        raise _BadImage(f"not readable as an image: {cause}", "PNG, JPEG, BMP, GIF, WebP or TIFF") from cause
+        raise _BadImage("not readable as an image", "PNG, JPEG, BMP, GIF, WebP or TIFF") from cause

@@ -158,18 +158,18 @@ def _parquet_rows(source: SourceFile, consumed: list[int]) -> Iterator[NumberedR
                     yield number, values
                 consumed[0] = source.bytes * number // total
         except (arrow.ArrowException, OSError) as cause:
-            raise _no_parquet(source, cause) from cause
+            raise _no_parquet(source) from cause
 
 
 def _open_parquet(source: SourceFile) -> Any:
     try:
         return parquet.ParquetFile(source.path)
     except (arrow.ArrowException, OSError) as cause:
-        raise _no_parquet(source, cause) from cause
+        raise _no_parquet(source) from cause
 
 
-def _no_parquet(source: SourceFile, cause: Exception) -> InvalidArgument:
-    return InvalidArgument(f"{source.name} is not readable as Parquet: {cause}; expected an intact Parquet file")
+def _no_parquet(source: SourceFile) -> InvalidArgument:
+    return InvalidArgument(f"{source.name} is not readable as Parquet; expected an intact Parquet file")
 
 
 def _checked(

@@ -140,7 +140,7 @@ def _parquet_rows(source: SourceFile, policy: ArticlePolicy, bad: RowErrors) -> 
                         records.append(encode(value))
                 yield RecordBlock(records, source.bytes * row // total)
     except (arrow.ArrowInvalid, OSError) as cause:
-        raise InvalidArgument(f"{source.name} is not readable as Parquet: {cause}") from cause
+        raise InvalidArgument(f"{source.name} is not readable as Parquet; expected an intact Parquet file") from cause
 
 
 def _keys(source: SourceFile, columns: Sequence[str], policy: ArticlePolicy) -> list[str]:

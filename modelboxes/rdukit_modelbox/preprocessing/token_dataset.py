@@ -175,7 +175,7 @@ def _open(path: Path, rows: int, length: int) -> h5py.File:
     try:
         file = h5py.File(path, "r")
     except OSError as cause:
-        raise InvalidArgument(f"{path} is not readable: {cause}; preprocess again") from cause
+        raise InvalidArgument(f"{path} is missing or damaged; preprocess again") from cause
     for name in (IDS, TYPES):
         data = file.get(name)
         if data is None or data.shape != (rows, length) or data.dtype != np.int32:

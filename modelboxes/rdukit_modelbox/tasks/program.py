@@ -294,7 +294,7 @@ class ModelProgram:
         except (RuntimeError, ValueError, TypeError, IndexError) as cause:
             raise InvalidArgument(
                 f"the last {len(given[0])} samples fill no batch of {self.shape.batch_size}, and the model takes no "
-                f"fewer ({cause}); use a number of samples that the batch size divides"
+                "fewer; use a number of samples that the batch size divides"
             ) from cause
         return float((made[0] if isinstance(made, tuple) else made).float().mean())
 

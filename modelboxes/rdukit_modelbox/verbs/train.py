@@ -222,8 +222,8 @@ def _starting_point(
         difference = identity.find_difference(found.identity)
         if difference is not None:
             raise Conflict(
-                f"{folder} holds a checkpoint of another training ({difference}); use another output folder, or pass "
-                f"it as the input checkpoint with continue_as=weights"
+                f"{folder} holds a checkpoint of another training ({difference}); {_same_share(identity, found)}use "
+                f"another output folder, or pass it as the input checkpoint with continue_as=weights"
             )
         if found.model is not None and shape.identity is not None:
             require_same(
@@ -248,9 +248,17 @@ def _starting_point(
                 f"to go on at its row, or continue_as=weights to take only its parameters"
             )
         raise InvalidArgument(
-            f"the input checkpoint is of another training ({difference}); its position means nothing here: {advice}"
+            f"the input checkpoint is of another training ({difference}); its position means nothing here: "
+            f"{_same_share(identity, found)}{advice}"
         )
     return _resume(program, found)
+
+
+def _same_share(identity: Identity, found: Checkpoint) -> str:
+    """Return how to go on with a checkpoint that differs by its validation samples alone; else nothing."""
+    share = found.identity.validation_share
+    is_alone = replace(identity, validation_share=share).find_difference(found.identity) is None
+    return f"pass validation_share={share:g} to go on as it began, or " if is_alone else ""
 
 
 def _newest_whole(context: VerbContext, folder: Path) -> Checkpoint:

@@ -235,7 +235,7 @@ def open_tensors(path: Path) -> Iterator[Readers]:
             stream = stack.enter_context(safe_open(path, framework="pt"))
             names = list(stream.keys())
         except SafetensorError as cause:
-            raise InvalidArgument(f"{path} is no safetensors file, or damaged: {cause}") from cause
+            raise InvalidArgument(f"{path} is no safetensors file, or damaged; expected an intact one") from cause
         ours = [name for name in names if name.startswith(PREFIX)] or names
         yield {name.removeprefix(PREFIX): lambda name=name: stream.get_tensor(name) for name in ours}  # type: ignore[misc]
 

@@ -329,9 +329,7 @@ def _stored_tensors(files: Iterable[Path], stack: ExitStack) -> Iterator[tuple[s
                 for name in stream.keys():  # noqa: SIM118  (the stream is no mapping)
                     yield name, partial(stream.get_tensor, name)
             except SafetensorError as cause:
-                raise InvalidArgument(
-                    f"{file} is damaged: {cause}; expected an intact file, so copy it again"
-                ) from cause
+                raise InvalidArgument(f"{file} is damaged; expected an intact file, so copy it again") from cause
         else:
             try:
                 values = torch.load(file, map_location="cpu", weights_only=True, mmap=True)

@@ -112,4 +112,4 @@ def _tensors(file: Path) -> dict[str, torch.Tensor]:
         with safe_open(file, framework="pt") as stream:
             return {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118  (the stream is no mapping)
     except (SafetensorError, OSError) as cause:
-        raise InvalidArgument(f"{file} is no safetensors file, or damaged: {cause}") from cause
+        raise InvalidArgument(f"{file} is no safetensors file, or damaged; expected an intact one") from cause
