@@ -103,6 +103,25 @@ def test_averaged_weights_are_evaluated_kept_and_continued(tmp_path: Path, datas
         trained(tmp_path / "ema", pef, dataset, max_steps=8, ema_decay=0.5)
 
 
+@pytest.mark.long
+def test_tied_weights_have_one_average(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(
+        "".join(f"{number} and {number + 1} are next to each other.\n" for number in range(200))
+    )
+    sizes = {"max_seq_length": 16, "num_training_splits": 1, "dev_ratio": 0.2}
+    made = run_verb("gpt2", "preprocess", tmp_path / "data", {"data": tmp_path / "text.txt"}, **sizes)
+    small = {"context_length": 16, "prompt_length": 8, "width": 16, "heads": 2, "layers": 1, "accumulation_steps": 2}
+    pef = run_verb("gpt2", "compile", tmp_path / "pef", batch_size=4, **small).outputs["pef"]
+    given = {"pef": pef, "dataset": made.outputs["dataset"]}
+    done = run_verb("gpt2", "train", tmp_path / "run", given, max_steps=3, evaluate_every=1, ema_decay=0.9)
+    assert done.figures["split"] == "dev" and "validation_loss" not in done.figures
+    kept = load_checkpoint(tmp_path / "run/checkpoint")
+    (table,) = [name for name in kept.average if name.endswith("wte.weight")]
+    (head,) = [name for name in kept.average if name.endswith("lm_head.weight")]
+    assert torch.equal(kept.average[table], kept.average[head])
+    assert not torch.equal(kept.average[table], kept.parameters[table])
+
+
 def test_each_level_has_its_share_of_the_rate(tmp_path: Path, dataset: Path) -> None:
     """The first step of plain SGD changes a weight by its rate times its gradient, which is the same in both."""
     changes = []

@@ -56,7 +56,8 @@ class TrainingRun:
         self._watched, self._reported = watched_split(data), reported_split(data)
         #: Split → its newest evaluation of this attempt, with its step.
         self._scores: dict[str, tuple[int, Scores]] = {}
-        trained = {name for name, value in program.model.named_parameters() if value.requires_grad}
+        named = program.model.named_parameters(remove_duplicate=False)  # each name of a tied weight
+        trained = {name for name, value in named if value.requires_grad}
         self._average = (
             WeightAverage(options.ema_decay, trained, start.average)
             if options.ema_decay and self._members.is_first
