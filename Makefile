@@ -116,7 +116,8 @@ audit: setup ## Known vulnerabilities of what requirements.lock pins; says so wh
 	@$(BIN)/python scripts/audit.py $(ARGS)
 
 proto: setup ## Regenerate the gRPC code from the .proto files.
-	$(BIN)/python -m grpc_tools.protoc -I core --python_out=core --pyi_out=core --grpc_python_out=core $(PROTO)/*.proto
+	$(BIN)/python -m grpc_tools.protoc -I core --python_out=core --pyi_out=core $(PROTO)/*.proto
+	$(BIN)/python -m grpc_tools.protoc -I core --grpc_python_out=core $(filter-out %/chakra.proto,$(wildcard $(PROTO)/*.proto))
 
 docs: setup ## Rewrite the generated parts of the manual.
 	$(BIN)/python scripts/docs.py

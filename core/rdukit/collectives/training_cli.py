@@ -11,6 +11,7 @@ import click
 
 from rdukit.cli.commands import JSON_OPTION, Duration
 from rdukit.cli.tables import Table, print_tables
+from rdukit.collectives.chakra import write_chakra
 from rdukit.collectives.cli import machine_options, machine_to_dicts, write_trace
 from rdukit.collectives.projection import ScalePoint, TrainingScenario, link_traffic, project_training, rank_tiles
 from rdukit.collectives.topology import MAX_RANKS, Machine, break_links, make_machine
@@ -66,11 +67,16 @@ class RankCounts(click.ParamType[tuple[int, ...]]):
 @click.option(
     "--trace-goal", type=click.Path(path_type=Path, dir_okay=False), help="Write the largest reduce as a GOAL schedule."
 )
+@click.option(
+    "--trace-chakra", type=click.Path(path_type=Path, file_okay=False),
+    help="Write a step of the most ranks to this folder as Chakra traces, one file a rank.",
+)  # fmt: skip
 @JSON_OPTION
 def training(
     file: Path, topology: str, broken: Sequence[str], ranks: tuple[int, ...], steps: int, straggler: float,
     mtbf: float | None, checkpoint_every: float | None, checkpoint_time: float, restart_time: float,
-    price: float | None, plot: Path | None, trace_goal: Path | None, as_json: bool,
+    price: float | None, plot: Path | None, trace_goal: Path | None, trace_chakra: Path | None,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Project a data-parallel training of PEF on more RDUs, nodes and racks.
 
@@ -100,6 +106,9 @@ def training(
         if points[-1].reduce is None:
             raise InvalidArgument("--trace-goal needs a reduce, and one rank has none; expected --ranks from 2")
         write_trace(trace_goal, points[-1].reduce.plan)
+    if trace_chakra is not None:
+        files = write_chakra(trace_chakra, file.stem, pef, ranks[-1], straggler)
+        click.echo(f"wrote {len(files)} traces, {trace_chakra / file.stem}.RANK.et", err=True)
     if as_json:
         click.echo(json.dumps(training_to_dict(pef, machine, scenario, points), indent=2))
     else:

@@ -1,12 +1,15 @@
 """Projections of data-parallel training: reduce, efficiency, failures, stragglers, cost."""
 
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from google.protobuf.proto import parse_length_prefixed
 
+from rdukit.collectives import chakra
 from rdukit.collectives.projection import (
     TrainingScenario,
     default_machine,
@@ -23,6 +26,7 @@ from rdukit.hardware import CHIPS
 from rdukit.pef.cli import explain
 from rdukit.pef.file import write_pef
 from rdukit.pef.model import SectionType
+from rdukit.proto.chakra_pb2 import COMM_COLL_NODE, COMP_NODE, GlobalMetadata, Node
 from support import shows
 from support.pefs.examples import example_kernels, example_pef, training_pef
 
@@ -125,6 +129,42 @@ def test_the_command_refuses_what_it_would_ignore(file: Path, words: list[str], 
     shown = CliRunner().invoke(training, [str(file), "--topology", "16xSN10-8", *words])
     assert shown.exit_code != 0
     assert message in shown.output + str(shown.exception)
+
+
+def read_chakra(file: Path) -> tuple[GlobalMetadata, list[Node]]:
+    data, nodes = io.BytesIO(file.read_bytes()), list[Node]()
+    head = parse_length_prefixed(GlobalMetadata, data)
+    assert head is not None
+    while (node := parse_length_prefixed(Node, data)) is not None:
+        nodes.append(node)
+    return head, nodes
+
+
+def test_chakra_traces_have_a_node_for_each_section_and_a_collective_for_the_reduce(file: Path, tmp_path: Path) -> None:
+    words = [str(file), "--topology", "1xSN10-8", "--ranks", "2,8", "--straggler", "3"]
+    made = CliRunner().invoke(training, [*words, "--trace-chakra", str(tmp_path / "traces")])
+    assert made.exit_code == 0, made.output
+    assert sorted(p.name for p in (tmp_path / "traces").iterdir()) == [f"training.{rank}.et" for rank in range(8)]
+    head, nodes = read_chakra(tmp_path / "traces" / "training.7.et")
+    pef = training_pef()
+    scheduled = [pef.sections[number] for graph in pef.main_graphs() for number in graph.schedule]
+    assert head.version and [node.name for node in nodes] == [section.name for section in scheduled]
+    assert [list(node.data_deps) for node in nodes] == [[], *([number] for number in range(len(nodes) - 1))]
+    (reduce,) = (node for node in nodes if node.type == COMM_COLL_NODE)
+    assert {a.name: a.int64_val for a in reduce.attr}["comm_size"] == SIZE
+    computed = [node for node in nodes if node.type == COMP_NODE]
+    seconds = sum(s.cost.seconds for s in scheduled if s.type is not SectionType.REDUCE)
+    assert len(computed) == len(nodes) - 1
+    assert sum(node.duration_micros for node in computed) == round(seconds * 1e6)
+    slow = read_chakra(tmp_path / "traces" / "training.0.et")[1]
+    assert sum(node.duration_micros for node in slow) == round(3 * seconds * 1e6)
+
+
+def test_chakra_traces_that_would_fill_a_disk_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(chakra, "MAX_BYTES", 100)
+    with pytest.raises(InvalidArgument, match="fewer --ranks"):
+        chakra.write_chakra(tmp_path / "traces", "a", training_pef(), 8)
+    assert not (tmp_path / "traces").exists()
 
 
 def test_explain_projects_the_reduce_for_a_world_size_given_now(file: Path) -> None:
