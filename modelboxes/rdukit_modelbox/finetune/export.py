@@ -15,6 +15,7 @@ from rdukit.errors import Conflict, InvalidArgument
 from rdukit.files.atomic import write_json_atomic
 from rdukit.pef.checkpoint_files import ADAPTER_PARTS, PICTURE_FILE, picture_file
 from rdukit_modelbox.finetune.peft_folder import base_of, is_peft_folder, read_peft_folder, write_peft_folder
+from rdukit_modelbox.tasks.frozen_weights import thawed
 from rdukit_serving.device.adapters import read_adapter
 from rdukit_serving.device.parameters import Tensors, load_parameters, merge_adapters
 from rdukit_serving.raw_inputs.pictures import find_picture_preprocessing
@@ -54,7 +55,7 @@ def export_folder(
     Raises:
         NotFound, InvalidArgument: there is no checkpoint, it is damaged, or not of this model.
     """
-    tensors = dict(load_parameters(checkpoint)[1])
+    tensors = thawed(load_parameters(checkpoint)[1])
     write_folder(hub, sizes, merge_adapters(tensors), output, classes)
     if classes is None:
         _name_ends(hub, output)

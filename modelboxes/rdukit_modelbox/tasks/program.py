@@ -16,6 +16,7 @@ from torch import nn
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.contract.models import read_shape
 from rdukit_modelbox.tasks.adapters import add_adapters, fit_adapters, head_outputs
+from rdukit_modelbox.tasks.frozen_weights import fit_frozen, freeze_weights
 from rdukit_serving.device.parameters import check_tied
 from rdukit_serving.shape import IGNORED, SERVE, TRAIN, Shape, TensorNames
 from rdukit_zoo.registry import WITHOUT_TARGET, ModelEntry, get_model
@@ -70,6 +71,7 @@ class ModelProgram:
         if shape.lora_rank:
             heads = head_outputs(shape.sizes)
             add_adapters(self.model, shape.lora_rank, shape.lora_alpha, *heads, layers=shape.lora_layers)
+            freeze_weights(self.model, shape.base_precision, *heads)
         samba.from_torch_model_(self.model)
         inputs = self._make_inputs(shape.batch_size, **shape.sizes)
         #: Names of the arrays of a data set, the target last if the task has one.
@@ -295,7 +297,7 @@ class ModelProgram:
         own = {name: plain_tensor(value) for name, value in self.model.state_dict().items()}
         check_tied(self.shape.tensors, parameters)
         try:
-            self.model.load_state_dict(dict(fit_adapters(parameters, own)))
+            self.model.load_state_dict(dict(fit_frozen(fit_adapters(parameters, own), own)))
         except RuntimeError as cause:
             raise InvalidArgument(f"the checkpoint is of another model: {cause}") from cause
         samba.session.to_rdu(self.model)
