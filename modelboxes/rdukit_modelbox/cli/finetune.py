@@ -44,6 +44,8 @@ _PATH: Final = click.Path(path_type=Path)
               help="Share of the records that the model is judged on, before and after.")  # fmt: skip
 @click.option("--beta", type=click.FloatRange(0, 10, min_open=True), default=0.1, show_default=True,
               help="Of preference pairs: how closely the model stays to what it was.")  # fmt: skip
+@click.option("--augment", default="", metavar="NAME=N,…",
+              help="Change training pictures: flip, shift, crop, rotation, colour: flip=0.5,crop=0.2.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Seed of all orders.")
 @click.option("--job", "as_job", is_flag=True, help="Run it on the platform as a job, and fetch the trained folder.")
 @JSON_OPTION
@@ -51,7 +53,7 @@ def finetune(
     folder: Path, data: Path, output: Path, lora: int, lora_alpha: float, lora_layers: str, base_precision: str,
     base: Path | None,
     context: int, batch: int, epochs: int, max_steps: int, lr: float, warmup: int, held_out: float, beta: float,
-    seed: int, as_job: bool, as_json: bool,
+    augment: str, seed: int, as_job: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Train the model of a Hugging Face folder on texts, completions, chats, preferences, or labelled data.
 
@@ -71,7 +73,20 @@ def finetune(
     if (layers or lora_alpha) and not lora:
         raise InvalidArgument("--lora-layers and --lora-alpha are for updates of low rank; add --lora RANK")
     options = FinetuneOptions(
-        lora, lora_alpha, layers, base_precision, context, batch, epochs, max_steps, lr, warmup, held_out, seed, beta
+        lora,
+        lora_alpha,
+        layers,
+        base_precision,
+        context,
+        batch,
+        epochs,
+        max_steps,
+        lr,
+        warmup,
+        held_out,
+        seed,
+        beta,
+        augment,
     )
     with ProgressBars(is_quiet=as_json) as bars:
         if as_job:

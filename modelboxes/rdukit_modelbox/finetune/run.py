@@ -29,7 +29,6 @@ from rdukit_modelbox.finetune.classes import (
     ChosenClasses,
     choose_classes,
     new_head,
-    picture_parameters,
 )
 from rdukit_modelbox.finetune.examples import PAIRS, PREFERENCES, TEXT, PreparedData, prepare_examples
 from rdukit_modelbox.finetune.export import ADAPTER, export_folder, refuse_code
@@ -43,6 +42,8 @@ from rdukit_modelbox.finetune.preferences import (
     write_pairs,
 )
 from rdukit_modelbox.preprocessing.arrays import Arrays
+from rdukit_modelbox.preprocessing.augmentation import augmentation_parameters
+from rdukit_modelbox.preprocessing.picture_processor import picture_parameters
 from rdukit_modelbox.tasks.base import Task
 from rdukit_modelbox.tasks.frozen_weights import BASE_PRECISIONS, F32
 from rdukit_modelbox.tasks.program import ModelProgram
@@ -99,6 +100,8 @@ class FinetuneOptions:
     seed: int = 0
     #: Of preference pairs: how closely the model stays to the one that it begins as.
     beta: float = 0.1
+    #: Changes to training pictures, as NAME=VALUE with commas; empty: none.
+    augment: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +248,8 @@ def _check_request(folder: Path, data: Path, options: FinetuneOptions, base: Pat
         raise NotFound(f"there are no data at {data}; name a file, or a folder with files")
     classes = None if hub.entry.task == LANGUAGE_MODELLING else choose_classes(hub, data)
     _check_options(options, classes)
+    if options.augment and hub.entry.task != PICTURES:
+        raise InvalidArgument("--augment changes pictures; leave it out for a model of texts")
     sizes = limited_sizes(hub.entry, hub.sizes, options.context)
     if classes is not None:
         sizes[CLASSES] = classes.count
@@ -376,7 +381,7 @@ def _preprocess_classes(
         parameters |= {"text_column": TEXT_COLUMN, "label_column": LABEL_COLUMN}
         inputs["tokenizer"] = hub.path
     else:
-        parameters |= picture_parameters(hub.path)
+        parameters |= {**picture_parameters(hub), **augmentation_parameters(options.augment)}
     return _call(context, Verb.PREPROCESS, work / "data", inputs, parameters)
 
 
