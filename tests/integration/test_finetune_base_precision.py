@@ -111,6 +111,7 @@ def test_a_base_of_fewer_bits_needs_updates_of_low_rank(folder: Path) -> None:
     box = load_box(box_file_of(folder / "model"))
     for options, words in (
         (FinetuneOptions(base_precision="int8"), "--base-precision int8 is for a frozen base; add --lora RANK"),
+        (FinetuneOptions(augment="flip=0.5"), "--augment changes pictures; leave it out for a model of texts"),
         (FinetuneOptions(base_precision="fp8", lora=2), "'fp8'; expected one of f32, bf16, int8, int4"),
     ):
         with pytest.raises(InvalidArgument, match=words):

@@ -8,6 +8,7 @@ import json
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -76,8 +77,8 @@ def read_pictures_of(
     if len(classes) != num_classes:
         some = f"{', '.join(classes[:5])}{', …' if len(classes) > 5 else ''}"
         raise InvalidArgument(
-            f"{data.name} has {len(classes)} classes ({some}), the "
-            f"model has {num_classes}; expected as many: preprocess and compile with num_classes={len(classes)}"
+            f"{data.name} has {len(classes)} classes ({some}), the model has {num_classes}; expected as many: "
+            f"preprocess and compile with num_classes={len(classes)}"
         )
     made = preprocessing_of(shape, classes, parameters)
     count, number = sum(len(file.labels) for file in files), {name: index for index, name in enumerate(classes)}
@@ -123,10 +124,7 @@ def find_picture_rows(data: Path) -> list[PictureRows] | None:
     if data.is_dir() and any(data.glob("*.npy")):
         arrays = {path.stem: path for path in sorted(data.glob("*.npy"))}
         return _rows_of_arrays(_npy_source(data), arrays, lambda name: arrays[name].open("rb"))
-    try:
-        sources = find_sources(data, "**/*", "auto", (Format.PARQUET, Format.HDF5, Format.NPZ))
-    except (InvalidArgument, NotFound):
-        return None
+    sources = _find_files(data)
     found: list[PictureRows] = []
     for source in sources:
         try:
@@ -145,7 +143,18 @@ def find_picture_rows(data: Path) -> list[PictureRows] | None:
             raise InvalidArgument(
                 f"{source.name} is damaged: {cause}; expected an intact {source.format} file"
             ) from cause
-    return found
+    return found or None
+
+
+def _find_files(data: Path) -> tuple[SourceFile, ...]:
+    """Return the files of the one format that is there; none where there are other files only."""
+    found: dict[Format, tuple[SourceFile, ...]] = {}
+    for kind in (Format.PARQUET, Format.HDF5, Format.NPZ):
+        with suppress(InvalidArgument, NotFound):
+            found[kind] = find_sources(data, "**/*", "auto", (kind,))
+    if len(found) > 1:
+        raise InvalidArgument(f"{data.name} mixes {' and '.join(found)}; expected files of one format")
+    return next(iter(found.values()), ())
 
 
 def _open_member(archive: zipfile.ZipFile, names: Mapping[str, str], name: str) -> IO[bytes]:

@@ -19,6 +19,7 @@ from rdukit_modelbox.contract.box import find_box_file, load_box
 from rdukit_modelbox.contract.check_parameters import check_parameters
 from rdukit_modelbox.contract.parts import Verb
 from rdukit_modelbox.preprocessing.arrays import ArrayDataset, preprocess_arrays
+from rdukit_modelbox.preprocessing.augmentation import augmentation_parameters
 from rdukit_modelbox.preprocessing.datasets import MANIFEST
 from rdukit_modelbox.preprocessing.picture_rows import classes_of_pictures
 from rdukit_modelbox.verbs.context import VerbResult
@@ -143,6 +144,21 @@ def test_a_damaged_file_and_a_huge_picture_are_refused(tmp_path: Path) -> None:
         file["label"] = [0, 1]
     with pytest.raises(InvalidArgument, match="8192 x 16384 pixels; expected at most 67108864"):
         preprocess(tmp_path / "huge.h5", tmp_path / "out")
+
+
+def test_files_of_several_formats_are_refused(tmp_path: Path) -> None:
+    write_parquet(tmp_path)
+    write_hdf5(tmp_path)
+    with pytest.raises(InvalidArgument, match="mixes parquet and hdf5; expected files of one format"):
+        classes_of_pictures(tmp_path)
+
+
+def test_an_augmentation_in_words_becomes_parameters() -> None:
+    assert augmentation_parameters("flip=0.5, shift=2") == {"augment_flip": 0.5, "augment_shift": 2}
+    assert augmentation_parameters("") == {}
+    for words in ("flip", "blur=1", "flip=nan", "flip=x"):
+        with pytest.raises(InvalidArgument, match=f"augmentation '{words}'; expected NAME=NUMBER with one of rotation"):
+            augmentation_parameters(words)
 
 
 AUGMENTED = {
