@@ -59,7 +59,7 @@ def run_train(
         RuntimeFault: the loss is not a number any more.
         Cancelled: between two steps.
     """
-    if context.box.folder.parent == FOLDER_BOXES:
+    if context.box.folder.parent == FOLDER_BOXES.resolve():
         from rdukit_modelbox.finetune.job import run_finetune  # which calls this verb for the model's own box
 
         return run_finetune(context, parameters, inputs, output)
