@@ -120,6 +120,8 @@ class Shape:
     lora_alpha: float = 16.0
     #: Layers with such updates, by full names or by their ends; empty: all linear layers but heads.
     lora_layers: tuple[str, ...] = ()
+    #: What the frozen weights of linear layers are held in beside such updates: f32, bf16, int8 or int4.
+    base_precision: str = "f32"
     #: The model that was compiled; None in a PEF of an earlier version.
     identity: ModelIdentity | None = None
     tensors: TensorNames = TensorNames()
@@ -165,6 +167,8 @@ class Shape:
             value["accumulation_steps"] = self.accumulation_steps
         if self.layer_decay != 1:
             value["layer_decay"] = self.layer_decay
+        if self.base_precision != "f32":
+            value["base_precision"] = self.base_precision
         if self.identity is not None:
             value["identity"] = self.identity.to_json()
             value["buffers"], value["tied"] = self.tensors.buffers, self.tensors.tied
@@ -200,6 +204,7 @@ def shape_of(pef: Pef, name: str) -> Shape:
             graphs={int(rows): str(graph) for rows, graph in value.get("graphs", {}).items()},
             lora_rank=int(lora_rank), lora_alpha=float(lora_alpha),
             lora_layers=tuple(map(str, lora_layers[0])) if lora_layers else (),
+            base_precision=str(value.get("base_precision", "f32")),
             identity=identity_from_json(value["identity"]) if "identity" in value else None,
             tensors=TensorNames(tuple(value.get("buffers", ())), tuple(map(tuple, value.get("tied", ())))),
         )  # fmt: skip

@@ -24,7 +24,12 @@ from rdukit_compiler.operators.run_operator import run_operator
 from rdukit_compiler.operators.supported import is_guard
 from rdukit_compiler.passes.assign_precision import Precision
 from rdukit_compiler.passes.choose_compute import DECLARED
-from rdukit_compiler.passes.section_rewrites import rematerialize_casts, rematerialize_joins, update_in_place
+from rdukit_compiler.passes.section_rewrites import (
+    rematerialize_casts,
+    rematerialize_joins,
+    rematerialize_weights,
+    update_in_place,
+)
 from rdukit_compiler.torch_private import FakeTensorMode, OpOverload, split_joint, trace_functional, without_onednn
 
 _CLONE: Final = torch.ops.aten.clone.default
@@ -165,6 +170,8 @@ def build_kernels(
     forward, backward = split_joint(joint, len(outputs))
     masters = [graph.values[n].kind is ValueKind.PARAMETER and n not in graph.updates for n in inputs]
     rematerialize_casts(forward, backward, masters)
+    buffers = [graph.values[n].kind is ValueKind.BUFFER and n not in graph.updates for n in inputs]
+    rematerialize_weights(forward, backward, buffers)
     if graph.chips > 1:
         rematerialize_joins(forward, backward)
     gradients = tuple(name for name, there in zip(wanted, present, strict=True) if there)

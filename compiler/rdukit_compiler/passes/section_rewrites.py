@@ -11,7 +11,7 @@ it just before its first use; the copy is freed after its last.
 Source: ours.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -34,6 +34,8 @@ _PARTS: Final[dict[Any, Any]] = {
     aten.select_scatter.default: aten.select.int,
 }
 
+#: Dtypes of weights of few bits.
+_NARROW: Final = frozenset({torch.int8, torch.uint8, torch.bfloat16})
 #: Operators that show the same elements in another shape.
 _VIEWS: Final = frozenset(
     {aten.t.default, aten.transpose.int, aten.permute.default, aten.view.default, aten._unsafe_view.default,
@@ -130,6 +132,48 @@ def rematerialize_casts(forward: fx.GraphModule, backward: fx.GraphModule, maste
         if chain and chain[0].name in kept:
             _replace(backward.graph, placeholder, chain, placeholders)
     backward.recompile()
+
+
+def rematerialize_weights(forward: fx.GraphModule, backward: fx.GraphModule, buffers: Sequence[bool]) -> None:
+    """Rewrite ``backward`` to compute wide weights from their narrow buffers again instead of keeping them.
+
+    A frozen weight of few bits is widened for a product. Kept from forward to backward, the wide ones of all layers
+    would take the memory that the narrow ones save. Source: ours; as QLoRA does.
+
+    Args:
+        forward, backward: as in ``rematerialize_casts``.
+        buffers: for each primal, whether it is a buffer that stays unchanged between the two.
+    """
+    (result,) = (node for node in forward.graph.nodes if node.op == "output")
+    made = {node.name: node for node in result.args[0] if isinstance(node, fx.Node)}
+    kept = {f"primals_{position + 1}" for position, is_buffer in enumerate(buffers) if is_buffer}
+    placeholders = {node.name: node for node in backward.graph.nodes if node.op == "placeholder"}
+    for name, placeholder in list(placeholders.items()):
+        chain = _widening(made[name], kept) if name in made else []
+        if chain:
+            _replace(backward.graph, placeholder, chain, placeholders)
+    backward.recompile()
+
+
+def _widening(made: fx.Node, kept: Collection[str]) -> list[fx.Node]:
+    """Return the buffers and the steps from them to ``made`` in order, if it is computed from narrow ones alone and
+    takes at least twice their memory; otherwise nothing.
+    """
+    if made.op != "call_function":
+        return []
+    needed, pending = {made}, [made]
+    while pending:
+        node = pending.pop()
+        if node.op == "placeholder" and node.name not in kept:
+            return []
+        pending.extend(set(node.all_input_nodes) - needed)
+        needed.update(node.all_input_nodes)
+    sources: list[torch.Tensor] = [node.meta["val"] for node in needed if node.op == "placeholder"]
+    wide: torch.Tensor = made.meta["val"]
+    if not any(source.dtype in _NARROW and source.dim() == 2 for source in sources) or wide.dim() != 2:
+        return []
+    is_saved = 2 * sum(source.nbytes for source in sources) <= wide.nbytes
+    return [node for node in made.graph.nodes if node in needed] if is_saved else []
 
 
 def rematerialize_joins(forward: fx.GraphModule, backward: fx.GraphModule) -> None:

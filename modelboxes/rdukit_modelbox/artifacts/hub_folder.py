@@ -31,9 +31,12 @@ from rdukit.pef.checkpoint_files import LATEST, PICTURE_FILE
 from rdukit.pef.identity import metadata_of
 from rdukit.system.process import end_group_with_parent
 from rdukit_modelbox.contract.box import box_names, find_box_file, load_box
+from rdukit_modelbox.preprocessing.arrays import PICTURES
+from rdukit_modelbox.preprocessing.picture_processor import preprocessing_of_folder
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.verbs.compile import AUTO, LANGUAGE_MODELLING, compile_text_serving, precision_of
 from rdukit_serving.models.prepare_folder import PreparedModel
+from rdukit_serving.raw_inputs.pictures import write_picture_file
 from rdukit_serving.shape import SERVE, Shape
 from rdukit_serving.text.chat_template import GENERATION_FILE, TEMPLATE_FILES, TOKENIZER_FILE
 from rdukit_serving.text.generation_config import sampling_of
@@ -214,6 +217,10 @@ def write_checkpoint(
         if (hub.path / name).is_file():
             (target / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(hub.path / name, target / name)
+    if hub.entry.task == PICTURES and not head and not (target / PICTURE_FILE).is_file():
+        pictures = preprocessing_of_folder(hub)
+        if pictures is not None:
+            write_picture_file(target, pictures)
     generation = hub.path / GENERATION_FILE
     known = json.loads(generation.read_text()) if generation.is_file() else {}
     ends = known.get("eos_token_id", hub.config.get("eos_token_id"))

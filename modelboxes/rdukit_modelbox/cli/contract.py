@@ -14,7 +14,16 @@ from rdukit.files.atomic import write_atomic
 from rdukit.strict_json import read_json
 from rdukit.units import format_bytes, plain
 from rdukit_modelbox.cli.show import print_description
-from rdukit_modelbox.contract.box import FILE_NAME, Box, box_names, find_box_file, load_box, read_document, refusal_of
+from rdukit_modelbox.contract.box import (
+    FILE_NAME,
+    FOLDER_BOXES,
+    Box,
+    box_names,
+    find_box_file,
+    load_box,
+    read_document,
+    refusal_of,
+)
 from rdukit_modelbox.contract.cards import card_of
 from rdukit_modelbox.contract.describe import SCHEMA_FILE
 from rdukit_modelbox.contract.describe import describe as describe_box
@@ -36,7 +45,7 @@ def list_boxes(as_json: bool) -> None:
 
     Example: rdukit box list --json
     """
-    boxes = [load_box(find_box_file(name)) for name in box_names()]
+    boxes = [load_box(find_box_file(name)) for name in sorted([*box_names(), *box_names(FOLDER_BOXES)])]
     if as_json:
         click.echo(json.dumps([_with_card(b) for b in boxes], indent=2))
         return

@@ -10,7 +10,7 @@ import click
 
 from rdukit.cli.commands import JSON_OPTION
 from rdukit.errors import Cancelled, InvalidArgument
-from rdukit.units import plain
+from rdukit.units import format_bytes, plain
 
 if TYPE_CHECKING:
     from rdukit_modelbox.cli.call import ProgressBars
@@ -30,6 +30,8 @@ _PATH: Final = click.Path(path_type=Path)
               help="What the updates are multiplied by, over their rank [default: 16, or the adapter's].")  # fmt: skip
 @click.option("--lora-layers", default="", metavar="NAME,…",
               help="Layers with updates, by the ends of their names [default: all linear ones but heads].")  # fmt: skip
+@click.option("--base-precision", type=click.Choice(["f32", "bf16", "int8", "int4"]), default="f32",
+              show_default=True, help="What the frozen base is held in beside updates of low rank.")  # fmt: skip
 @click.option("--base", type=_PATH, help="Folder of the model that an adapter belongs to [default: as it says].")
 @click.option("--context", type=click.IntRange(2), default=512, show_default=True, help="Tokens of a sequence at most.")
 @click.option("--batch", type=click.IntRange(1, 1024), default=8, show_default=True, help="Sequences of a step.")
@@ -48,17 +50,21 @@ _PATH: Final = click.Path(path_type=Path)
               help="Judge and write the moving average of the weights, of this decay [default: 0, none].")  # fmt: skip
 @click.option("--layer-decay", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True,
               help="Learning rate of a layer, over that of the next one.")  # fmt: skip
+@click.option("--augment", default="", metavar="NAME=N,…",
+              help="Change training pictures: flip, shift, crop, rotation, colour: flip=0.5,crop=0.2.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Seed of all orders.")
+@click.option("--job", "as_job", is_flag=True, help="Run it on the platform as a job, and fetch the trained folder.")
 @JSON_OPTION
 def finetune(
-    folder: Path, data: Path, output: Path, lora: int, lora_alpha: float, lora_layers: str, base: Path | None,
+    folder: Path, data: Path, output: Path, lora: int, lora_alpha: float, lora_layers: str, base_precision: str,
+    base: Path | None,
     context: int, batch: int, epochs: int, max_steps: int, lr: float, warmup: int, held_out: float, beta: float,
-    accumulate: int, ema: float, layer_decay: float, seed: int, as_json: bool,
+    accumulate: int, ema: float, layer_decay: float, augment: str, seed: int, as_job: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Train the model of a Hugging Face folder on texts, completions, chats, preferences, or labelled data.
 
     FOLDER may be a PEFT adapter, which trains on. OUTPUT becomes a folder that transformers and rdukit serve read.
-    Ctrl-C stops; the same command goes on.
+    Ctrl-C stops; the same command goes on. A job goes on without this command, and the same command follows it.
 
     Example: rdukit finetune ~/models/my-llama talks.jsonl --lora 8 --output ~/models/my-llama-talks
 
@@ -73,16 +79,22 @@ def finetune(
     if (layers or lora_alpha) and not lora:
         raise InvalidArgument("--lora-layers and --lora-alpha are for updates of low rank; add --lora RANK")
     options = FinetuneOptions(
-        lora, lora_alpha, layers, context, batch, epochs, max_steps, lr, warmup, held_out, seed, beta,
-        accumulate, ema, layer_decay,
+        lora, lora_alpha, layers, base_precision, context, batch, epochs, max_steps, lr, warmup, held_out, seed, beta,
+        accumulate, ema, layer_decay, augment,
     )  # fmt: skip
     with ProgressBars(is_quiet=as_json) as bars:
-        made = run(folder, data, output, options, TerminalContext(load_box(box_file_of(folder, base)), bars), base)
+        if as_job:
+            from rdukit_modelbox.cli.finetune_job import finetune_on_platform
+
+            made = finetune_on_platform(folder, data, output, options, bars, base)
+        else:
+            made = run(folder, data, output, options, TerminalContext(load_box(box_file_of(folder, base)), bars), base)
     if as_json:
         click.echo(json.dumps({**asdict(made), "folder": str(made.folder)}, default=str, indent=2))
         return
     rows = [("steps", f"{made.steps:,}"), ("trained parameters", f"{made.trained_parameters:,}")]
     rows += [(name, f"{plain(value)} before, {plain(made.after[name])} after") for name, value in made.before.items()]
+    rows += [("memory", f"{format_bytes(made.step_bytes)} in a step, {format_bytes(made.weight_bytes)} of it weights")]
     rows += [("folder", str(made.folder)), *([("adapter", str(made.adapter))] if made.adapter else [])]
     rows += [("curve", str(made.curve)), ("serve it", f"rdukit box run --checkpoint {made.folder}")]
     width = max(len(name) for name, _ in rows)

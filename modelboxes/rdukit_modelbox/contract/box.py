@@ -37,6 +37,7 @@ __all__ = [
     "API_VERSION",
     "BOXES_FOLDER",
     "FILE_NAME",
+    "FOLDER_BOXES",
     "ArtifactSlot",
     "Box",
     "BoxParameter",
@@ -54,6 +55,8 @@ __all__ = [
 
 API_VERSION: Final = "rdukit.dev/v1"
 BOXES_FOLDER: Final = Path(__file__).parents[1] / "boxes"
+#: Boxes that work with any model of a folder; they have no card and no model of their own.
+FOLDER_BOXES: Final = Path(__file__).parents[1] / "finetune" / "boxes"
 FILE_NAME: Final = "modelbox.yaml"
 
 OwnModule = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._/-]*\.py:[A-Za-z_]\w*$")]
@@ -176,9 +179,10 @@ def find_box_file(box: str) -> Path:
     Raises:
         NotFound: none of these; the message lists the names.
     """
-    installed = BOXES_FOLDER / box / FILE_NAME
-    if "/" not in box and installed.is_file():
-        return installed
+    for folder in (BOXES_FOLDER, FOLDER_BOXES):
+        installed = folder / box / FILE_NAME
+        if "/" not in box and installed.is_file():
+            return installed
     path = Path(box)
     for candidate in (path, path / FILE_NAME):
         if candidate.is_file():

@@ -3,16 +3,15 @@
 A head whose classes are others than those of the data is replaced; the rest of the model keeps its weights.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 
 from rdukit.errors import InvalidArgument
-from rdukit_modelbox.preprocessing.picture_folders import NORMALISATIONS, picture_classes
+from rdukit_modelbox.preprocessing.picture_rows import classes_of_pictures
 from rdukit_modelbox.preprocessing.row_run import TABLES
 from rdukit_modelbox.preprocessing.sources import RowErrors, find_sources
 from rdukit_modelbox.preprocessing.table_rows import rows_of
@@ -25,7 +24,6 @@ CLASSES: Final = "num_classes"
 TEXT_COLUMN, LABEL_COLUMN = "text", "label"
 #: Value of ``problem_type`` in ``config.json`` that is trained.
 _ONE_CLASS: Final = "single_label_classification"
-PROCESSOR: Final = "preprocessor_config.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,7 @@ def choose_classes(hub: HubFolder, data: Path) -> ChosenClasses:
             f"{hub.path}/config.json: problem_type is {problem!r}; expected {_ONE_CLASS!r} or none: each sample is "
             "trained to have one class"
         )
-    found = picture_classes(data) if hub.entry.task == PICTURES else _text_classes(data)
+    found = classes_of_pictures(data) if hub.entry.task == PICTURES else _text_classes(data)
     is_numbered = all(name.isdecimal() for name in found)
     count = int(max(found, key=int)) + 1 if is_numbered else len(found)
     names = () if is_numbered else found
@@ -85,25 +83,3 @@ def new_head(hub: HubFolder, sizes: Mapping[str, SizeValue], seed: int) -> dict[
     torch.manual_seed(seed)
     made = hub.entry.build(**sizes).state_dict()
     return {name: tensor.clone() for name, tensor in made.items() if tensor.shape != shapes[name]}
-
-
-def picture_parameters(folder: Path) -> dict[str, str]:
-    """Return how the folder's ``preprocessor_config.json`` makes arrays of pictures, as parameters of preprocess.
-
-    Raises:
-        InvalidArgument: it asks for another normalisation than there is.
-    """
-    path = folder / PROCESSOR
-    said: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
-    mean, deviation = said.get("image_mean", [0.5]), said.get("image_std", [0.5])
-    asked = (_each(mean), _each(deviation)) if said.get("do_normalize", True) else NORMALISATIONS["none"]
-    name = next((name for name, known in NORMALISATIONS.items() if known == asked), None)
-    if name is None:
-        legal = "; ".join(f"{name}: {mean}, {std}" for name, (mean, std) in NORMALISATIONS.items())
-        raise InvalidArgument(f"{path}: image_mean {mean} with image_std {deviation}; expected one of {legal}")
-    return {"image_normalize": name, "image_fit": "crop" if said.get("do_center_crop") else "squash"}
-
-
-def _each(values: object) -> tuple[float, ...]:
-    found = tuple(map(float, values)) if isinstance(values, list) else (float(str(values)),)
-    return found[:1] if len(set(found)) == 1 else found

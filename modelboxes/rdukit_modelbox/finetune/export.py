@@ -15,9 +15,10 @@ from rdukit.errors import Conflict, InvalidArgument
 from rdukit.files.atomic import write_json_atomic
 from rdukit.pef.checkpoint_files import ADAPTER_PARTS, PICTURE_FILE, picture_file
 from rdukit_modelbox.finetune.peft_folder import base_of, is_peft_folder, read_peft_folder, write_peft_folder
+from rdukit_modelbox.tasks.frozen_weights import thawed
 from rdukit_serving.device.adapters import read_adapter
 from rdukit_serving.device.parameters import Tensors, load_parameters, merge_adapters
-from rdukit_serving.raw_inputs.pictures import find_picture_preprocessing
+from rdukit_serving.raw_inputs.pictures import RESAMPLES, find_picture_preprocessing
 from rdukit_zoo.checkpoints.folder import (
     CONFIG,
     HubFolder,
@@ -54,7 +55,7 @@ def export_folder(
     Raises:
         NotFound, InvalidArgument: there is no checkpoint, it is damaged, or not of this model.
     """
-    tensors = dict(load_parameters(checkpoint)[1])
+    tensors = thawed(load_parameters(checkpoint)[1])
     write_folder(hub, sizes, merge_adapters(tensors), output, classes)
     if classes is None:
         _name_ends(hub, output)
@@ -160,7 +161,7 @@ def _write_processor(hub: HubFolder, checkpoint: Path, output: Path) -> None:
     each = known.channels
     processor = {
         "image_processor_type": "ViTImageProcessor", "do_resize": True, "do_rescale": True, "do_normalize": True,
-        "size": {"height": known.height, "width": known.width}, "resample": 2,
+        "size": {"height": known.height, "width": known.width}, "resample": int(RESAMPLES[known.resample]),
         "image_mean": list(known.mean * each)[:each], "image_std": list(known.deviation * each)[:each],
     }  # fmt: skip
     write_json_atomic(output / "preprocessor_config.json", processor)

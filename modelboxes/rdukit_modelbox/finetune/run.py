@@ -6,12 +6,16 @@ Sizes, tokenizer and chat template come from the Hugging Face folder; its weight
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from rdukit.errors import Conflict, InvalidArgument, NotFound
 from rdukit.files.atomic import sha256_of, write_json_atomic
+from rdukit.pef import read_pef
+from rdukit.pef.memory import lease_bytes
+from rdukit.pef.model import SymbolKind
 from rdukit_modelbox.artifacts.hub_folder import box_of, limited_sizes, write_checkpoint
 from rdukit_modelbox.contract.box import Verb, find_box_file
 from rdukit_modelbox.contract.check_parameters import check_parameters
@@ -25,10 +29,9 @@ from rdukit_modelbox.finetune.classes import (
     ChosenClasses,
     choose_classes,
     new_head,
-    picture_parameters,
 )
 from rdukit_modelbox.finetune.examples import PAIRS, PREFERENCES, TEXT, PreparedData, prepare_examples
-from rdukit_modelbox.finetune.export import export_folder, refuse_code
+from rdukit_modelbox.finetune.export import ADAPTER, export_folder, refuse_code
 from rdukit_modelbox.finetune.peft_folder import PeftAdapter, adapter_for, base_of, is_peft_folder
 from rdukit_modelbox.finetune.preferences import (
     MARGIN,
@@ -38,7 +41,11 @@ from rdukit_modelbox.finetune.preferences import (
     tokenize_pairs,
     write_pairs,
 )
+from rdukit_modelbox.preprocessing.arrays import Arrays
+from rdukit_modelbox.preprocessing.augmentation import augmentation_parameters
+from rdukit_modelbox.preprocessing.picture_processor import picture_parameters
 from rdukit_modelbox.tasks.base import Task
+from rdukit_modelbox.tasks.frozen_weights import BASE_PRECISIONS, F32
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.training.journal import write_csv, write_events
 from rdukit_modelbox.verbs import load_verb
@@ -55,6 +62,8 @@ from rdukit_zoo.registry import ModelEntry, SizeValue
 WORK: Final = ".finetune"
 #: File of the output that says what was asked for and reached.
 REPORT: Final = "finetune.json"
+#: File of the output with the losses as a picture.
+CURVE: Final = "curve.svg"
 #: Tasks whose models are trained here.
 TASKS: Final = (LANGUAGE_MODELLING, TEXTS, PICTURES)
 #: Learning rates where none is given. Source: ours; the usual ones of open recipes.
@@ -76,6 +85,8 @@ class FinetuneOptions:
     lora_alpha: float = 0.0
     #: Layers with updates, by full names or their last parts; empty: all linear layers but heads.
     lora_layers: tuple[str, ...] = ()
+    #: What the frozen base is held in beside the updates: f32, bf16, int8 or int4.
+    base_precision: str = F32
     #: Tokens of a sequence.
     context: int = 512
     batch_size: int = 8
@@ -95,6 +106,8 @@ class FinetuneOptions:
     ema_decay: float = 0.0
     #: Learning rate of a layer, over that of the next one.
     layer_decay: float = 1.0
+    #: Changes to training pictures, as NAME=VALUE with commas; empty: none.
+    augment: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,35 +121,64 @@ class Finetuned:
     steps: int
     trained_parameters: int
     curve: Path
+    #: Bytes on the device: of the model's weights, and of all that a step has in memory at its peak.
+    weight_bytes: int = 0
+    step_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A checked request: the folder's model, and the options with what adapter, sizes and classes fix."""
+
+    hub: HubFolder
+    adapter: PeftAdapter | None
+    options: FinetuneOptions
+    classes: ChosenClasses | None
+    sizes: dict[str, SizeValue]
+
+    @property
+    def is_language(self) -> bool:
+        """Return whether the model generates text."""
+        return self.classes is None
+
+
+@dataclass(frozen=True, slots=True)
+class _Data:
+    """Prepared data: the data set, its samples to train on, and for preference pairs the model and the splits."""
+
+    kind: str
+    dataset: Path
+    samples: int
+    model: tuple[Task, ModelEntry] | None = None
+    splits: Mapping[str, Arrays] = field(default_factory=dict)
 
 
 def finetune(
-    folder: Path, data: Path, output: Path, options: FinetuneOptions, context: VerbContext, base: Path | None = None
+    folder: Path, data: Path, output: Path, options: FinetuneOptions, context: VerbContext, base: Path | None = None,
+    work: Path | None = None,
 ) -> Finetuned:  # fmt: skip
     """Train the model of a Hugging Face folder on data, and write such a folder.
 
     ``folder`` may be a PEFT adapter: its updates train on, beside the weights of its base, which is the folder that it
     names, or ``base``.
 
+    Args:
+        work: folder that a later call continues from; it belongs to this request alone. Default: one in ``output``,
+            which another request is refused for.
     Raises:
         NotFound, InvalidArgument: the folder is of no model that is trained here, or the data cannot be used.
         Conflict: ``output`` holds something else.
         CompileError: the compiler refuses.
         Cancelled: between two steps; the same call goes on.
     """
-    hub = open_model(folder, base)
-    adapter = adapter_for(folder, hub, options.lora)
-    options = _with_adapter(options, adapter)
-    if not data.exists():
-        raise NotFound(f"there are no data at {data}; name a file, or a folder with files")
-    is_language = hub.entry.task == LANGUAGE_MODELLING
-    classes = None if is_language else choose_classes(hub, data)
-    _check_options(options, classes)
-    stamps = [_stamp(hub.path), *([_stamp(folder)] if adapter else [])]
-    work = _begin(output, {"folder": stamps, "data": str(data.resolve()), **asdict(options)})
-    sizes = limited_sizes(hub.entry, hub.sizes, options.context)
-    if classes is not None:
-        sizes[CLASSES] = classes.count
+    request = _check_request(folder, data, options, base)
+    hub, adapter, options, classes, sizes = (
+        request.hub, request.adapter, request.options, request.classes, request.sizes
+    )  # fmt: skip
+    if work is None:
+        stamps = [_stamp(hub.path), *([_stamp(folder)] if adapter else [])]
+        work = _begin(output, {"folder": stamps, "data": str(data.resolve()), **asdict(options)})
+    output.mkdir(parents=True, exist_ok=True)
     tell = context.log
     tell(_in_words(hub, sizes))
     checkpoint = work / "base"
@@ -147,47 +189,97 @@ def finetune(
         beside = {**adapter.replaced, **adapter.tensors} if adapter else None
         write_checkpoint(hub, sizes, _fresh(work / "base.unfinished"), keeps_tied=True, head=head, beside=beside)
         (work / "base.unfinished").rename(checkpoint)
-    if is_language:
-        examples = prepare_examples(data, hub.path, _end_of_text(hub.path), work / "examples.jsonl")
-    else:
-        examples = PreparedData(data, hub.entry.task)
-    model: tuple[Task, ModelEntry] | None = None
-    if examples.kind == PREFERENCES:
-        model = Preferences(), preference_entry(hub.entry, options.beta)
-        splits = tokenize_pairs(
-            examples.path, hub, int(sizes["context_length"]), options.dev_ratio, options.seed
-        )  # fmt: skip
-        dataset, samples = write_pairs(work / "pairs", splits, model[1], hub, sizes), len(splits["train"][MARGIN])
-    else:
-        made = _preprocess(context, hub, examples, sizes, options, work)
-        samples = int(str(made.figures["train_sequences" if is_language else "train_samples"]))
-        dataset = made.outputs["dataset"]
-    batch_size = min(options.batch_size, samples)
+    made = _prepare(context, request, data, work)
+    model, dataset = made.model, made.dataset
+    batch_size = min(options.batch_size, made.samples)
     if batch_size < options.batch_size:
-        tell(f"batches of {batch_size}, as there are {samples} samples to train on")
+        tell(f"batches of {batch_size}, as there are {made.samples} samples to train on")
     pef = _compile(context, hub, model[1] if model else hub.entry, sizes, batch_size, options, work)
     if model:
         margins = reference_margins(context, model[1], pef, checkpoint, dataset, options.beta)
-        splits = {split: {**arrays, MARGIN: margins[split]} for split, arrays in splits.items()}
+        splits = {split: {**arrays, MARGIN: margins[split]} for split, arrays in made.splits.items()}
         dataset = write_pairs(work / "data", splits, model[1], hub, sizes)
     inputs = {"pef": pef, "dataset": dataset, "checkpoint": checkpoint}
-    judged = ("held_out_loss", "preferred" if model else "perplexity" if is_language else "accuracy")
+    judged = ("held_out_loss", "preferred" if model else "perplexity" if request.is_language else "accuracy")
     before = _judge(context, inputs, work / "before", judged, model) if options.dev_ratio else {}
     trained = _call(context, Verb.TRAIN, work / "train", inputs, _training(options, bool(model)), model)
     after = {name: float(str(trained.figures[name])) for name in before if name in trained.figures}
     names = None if classes is None else classes.names
     replaced = adapter.replaced if adapter else ()
     written = export_folder(hub, sizes, trained.outputs["checkpoint"], output, names, replaced)
-    curve = output / "curve.svg"
+    curve = output / CURVE
     shutil.copyfile(trained.outputs["report"], curve)
     shutil.copyfile(trained.outputs["metrics"], output / "metrics.jsonl")
     write_csv(output / "metrics.jsonl", output / "metrics.csv")
     write_events(output / "metrics.jsonl", output / "tensorboard")
     steps, parameters = (int(str(trained.figures[name])) for name in ("steps", "trained_parameters"))
-    asked = {**asdict(options), "data": data.name, "examples": examples.kind, "sizes": sizes, "batch_size": batch_size}
-    reached = {"before": before, "after": after, "steps": steps, "trained_parameters": parameters}
+    asked = {**asdict(options), "data": data.name, "examples": made.kind, "sizes": sizes, "batch_size": batch_size}
+    weights, step = _memory_of(pef)
+    reached = {
+        "before": before, "after": after, "steps": steps, "trained_parameters": parameters, "weight_bytes": weights,
+        "step_bytes": step,
+    }  # fmt: skip
     write_json_atomic(output / REPORT, {"asked": asked, "reached": reached})
-    return Finetuned(output, written, before, after, steps, parameters, curve)
+    return Finetuned(output, written, before, after, steps, parameters, curve, weights, step)
+
+
+def read_finetuned(folder: Path) -> Finetuned:
+    """Return the result that ``finetune`` has written to a folder."""
+    reached = json.loads((folder / REPORT).read_text())["reached"]
+    adapter = folder / ADAPTER
+    return Finetuned(
+        folder, adapter if adapter.is_dir() else None, reached["before"], reached["after"], reached["steps"],
+        reached["trained_parameters"], folder / CURVE, reached["weight_bytes"], reached["step_bytes"],
+    )  # fmt: skip
+
+
+def check_finetune(
+    folder: Path, data: Path, options: FinetuneOptions, context: VerbContext, base: Path | None = None
+) -> Path | None:
+    """Check a request as ``finetune`` does, up to the prepared data. Returns the base of an adapter, if it is one.
+
+    Raises:
+        NotFound, InvalidArgument: as ``finetune``.
+    """
+    request = _check_request(folder, data, options, base)
+    with TemporaryDirectory(prefix="rdukit-finetune-") as work:
+        _prepare(context, request, data, Path(work))
+    return request.hub.path if request.adapter else None
+
+
+def _check_request(folder: Path, data: Path, options: FinetuneOptions, base: Path | None) -> _Request:
+    hub = open_model(folder, base)
+    adapter = adapter_for(folder, hub, options.lora)
+    options = _with_adapter(options, adapter)
+    if not data.exists():
+        raise NotFound(f"there are no data at {data}; name a file, or a folder with files")
+    classes = None if hub.entry.task == LANGUAGE_MODELLING else choose_classes(hub, data)
+    _check_options(options, classes)
+    if options.augment and hub.entry.task != PICTURES:
+        raise InvalidArgument("--augment changes pictures; leave it out for a model of texts")
+    sizes = limited_sizes(hub.entry, hub.sizes, options.context)
+    if classes is not None:
+        sizes[CLASSES] = classes.count
+    return _Request(hub, adapter, options, classes, sizes)
+
+
+def _prepare(context: VerbContext, request: _Request, data: Path, work: Path) -> _Data:
+    """Write the data set below ``work``; that of preference pairs still lacks the margins of the reference."""
+    hub, options, sizes = request.hub, request.options, request.sizes
+    if request.is_language:
+        examples = prepare_examples(data, hub.path, _end_of_text(hub.path), work / "examples.jsonl")
+    else:
+        examples = PreparedData(data, hub.entry.task)
+    if examples.kind == PREFERENCES:
+        entry = preference_entry(hub.entry, options.beta)
+        splits = tokenize_pairs(
+            examples.path, hub, int(sizes["context_length"]), options.dev_ratio, options.seed
+        )  # fmt: skip
+        dataset = write_pairs(work / "pairs", splits, entry, hub, sizes)
+        return _Data(examples.kind, dataset, len(splits["train"][MARGIN]), (Preferences(), entry), splits)
+    made = _preprocess(context, hub, examples, sizes, options, work)
+    samples = int(str(made.figures["train_sequences" if request.is_language else "train_samples"]))
+    return _Data(examples.kind, made.outputs["dataset"], samples)
 
 
 def _with_adapter(options: FinetuneOptions, adapter: PeftAdapter | None) -> FinetuneOptions:
@@ -296,11 +388,19 @@ def _preprocess_classes(
         parameters |= {"text_column": TEXT_COLUMN, "label_column": LABEL_COLUMN}
         inputs["tokenizer"] = hub.path
     else:
-        parameters |= picture_parameters(hub.path)
+        parameters |= {**picture_parameters(hub), **augmentation_parameters(options.augment)}
     return _call(context, Verb.PREPROCESS, work / "data", inputs, parameters)
 
 
 def _check_options(options: FinetuneOptions, classes: ChosenClasses | None) -> None:
+    if options.base_precision not in BASE_PRECISIONS:
+        raise InvalidArgument(
+            f"the base precision is {options.base_precision!r}; expected one of {', '.join(BASE_PRECISIONS)}"
+        )
+    if options.base_precision != F32 and not options.lora:
+        raise InvalidArgument(
+            f"--base-precision {options.base_precision} is for a frozen base; add --lora RANK, or train in f32"
+        )
     if classes is None:
         return
     if options.lora and classes.replaces_head:
@@ -326,12 +426,19 @@ def _compile(
         shape = Shape(
             model_name_of(box), sizes, batch_size, "f32", task=entry.task, purpose=TRAIN, optimizer="adamw",
             clips_gradients=True, lora_rank=options.lora, lora_alpha=options.lora_alpha,
-            lora_layers=options.lora_layers, accumulation_steps=options.accumulation_steps,
-            layer_decay=options.layer_decay,
+            lora_layers=options.lora_layers, base_precision=options.base_precision,
+            accumulation_steps=options.accumulation_steps, layer_decay=options.layer_decay,
         )  # fmt: skip
         found = ModelProgram(shape, entry=entry).compile(box.name, work / "pef", "o3", "sn30", 1)
         (work / "pef.done").touch()
     return found
+
+
+def _memory_of(pef: Path) -> tuple[int, int]:
+    """Return the bytes of a PEF's parameters and buffers, and of the lease of a step."""
+    known = read_pef(pef).pef
+    held = [s.bytes for s in known.symbols.values() if s.kind in {SymbolKind.PARAMETER, SymbolKind.BUFFER}]
+    return sum(held), lease_bytes(known)
 
 
 def _training(options: FinetuneOptions, is_preference: bool) -> dict[str, object]:

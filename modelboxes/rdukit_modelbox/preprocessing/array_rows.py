@@ -36,9 +36,9 @@ def read_npz(source: SourceFile, request: RowPreprocessRequest, bad: RowErrors) 
             names = [name.removesuffix(".npy") for name in file.namelist()]
             features, labels = _choose(source, names, request)
             with file.open(f"{labels}.npy") as stream:
-                labels_N = _labels(source, labels, _NpyStream(source, labels, stream).read_all(), bad)
+                labels_N = _labels(source, labels, NpyStream(source, labels, stream).read_all(), bad)
             with file.open(f"{features}.npy") as stream:
-                array = _NpyStream(source, features, stream)
+                array = NpyStream(source, features, stream)
                 yield from _blocks(source, features, array.shape, array.take, labels_N, request, bad)
     except (zipfile.BadZipFile, zlib.error, OSError, ValueError, EOFError) as cause:
         raise InvalidArgument(
@@ -75,27 +75,27 @@ def read_hdf5(source: SourceFile, request: RowPreprocessRequest, bad: RowErrors)
         ) from cause
 
 
-class _NpyStream:
+class NpyStream:
     """An .npy array read front to back."""
 
     def __init__(self, source: SourceFile, name: str, stream: IO[bytes]) -> None:
         version = npy.read_magic(stream)
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        self.shape, is_fortran, self._dtype = read(stream)
+        self.shape, is_fortran, self.dtype = read(stream)
         if is_fortran and len(self.shape) > 1:
             raise InvalidArgument(f"{source.name}, {name!r}: rows are stored column by column; legal: C order")
-        if self._dtype.kind not in "iufbUS":
-            raise InvalidArgument(f"{source.name}, {name!r}: its type is {self._dtype}; legal: numbers or texts")
+        if self.dtype.kind not in "iufbUS":
+            raise InvalidArgument(f"{source.name}, {name!r}: its type is {self.dtype}; legal: numbers or texts")
         self._stream = stream
 
     def take(self, count: int) -> NDArray[Any]:
         """Return the next ``count`` rows."""
         shape = (count, *self.shape[1:])
-        wanted = int(np.prod(shape)) * self._dtype.itemsize
+        wanted = int(np.prod(shape)) * self.dtype.itemsize
         data = self._stream.read(wanted)
         if len(data) != wanted:
             raise EOFError("the array ends early")
-        return np.frombuffer(data, self._dtype).reshape(shape)
+        return np.frombuffer(data, self.dtype).reshape(shape)
 
     def read_all(self) -> NDArray[Any]:
         """Read all rows."""

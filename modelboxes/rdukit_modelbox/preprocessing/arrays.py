@@ -5,6 +5,7 @@ Axes: N samples, B batch.
 """
 
 import hashlib
+import json
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,11 +22,13 @@ from rdukit.files.atomic import atomic_target, sha256_of, write_atomic, write_js
 from rdukit.pef.checkpoint_files import PICTURE_FILE
 from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.contract.models import chosen_sizes, entry_of
+from rdukit_modelbox.preprocessing.augmentation import AUGMENTATION, augmentation_from, read_augmentation
 from rdukit_modelbox.preprocessing.data_rules import ValueLimit, check_values, validation_rows
 from rdukit_modelbox.preprocessing.datasets import FORMAT, MANIFEST, SPLITS, read_manifest
-from rdukit_modelbox.preprocessing.picture_folders import chosen_splits, is_picture_folder, read_picture_folder
+from rdukit_modelbox.preprocessing.picture_folders import chosen_splits
+from rdukit_modelbox.preprocessing.picture_rows import read_pictures_of
 from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
-from rdukit_serving.raw_inputs.pictures import write_picture_file
+from rdukit_serving.raw_inputs.pictures import find_picture_preprocessing, write_picture_file
 from rdukit_zoo.registry import WITHOUT_TARGET, ModelEntry, SizeValue
 
 KIND: Final = "arrays"
@@ -107,6 +110,10 @@ class ArrayDataset:
         self.columns: tuple[str, ...] = ()
         self.tokenizer = str(manifest.get("tokenizer", ""))
         self._folder = folder
+        #: Changes to training pictures; another choice of them is another data set.
+        self._augmentation = read_augmentation(manifest, find_picture_preprocessing(folder))
+        if self._augmentation is not None:
+            self.digest = sha256_of(f"{self.digest} {json.dumps(self._augmentation.to_json())}".encode())
         self._arrays = {
             split: {name: np.load(folder / split / f"{name}.npy", mmap_mode="r") for name in self.names}
             for split in SPLITS
@@ -138,7 +145,11 @@ class ArrayDataset:
         """See ``TaskData``."""
         order_N = np.random.default_rng([seed, epoch]).permutation(self.count("train"))
         for index in range(start, len(order_N) // batch_size):
-            yield tuple(self._take("train", order_N[index * batch_size : (index + 1) * batch_size]).values())
+            chosen_B = order_N[index * batch_size : (index + 1) * batch_size]
+            batch = list(self._take("train", chosen_B).values())
+            if self._augmentation is not None:
+                batch[0] = self._augmentation.apply(batch[0], chosen_B.tolist(), seed, epoch)
+            yield tuple(batch)
 
     def held_out(self, split: str, batch_size: int) -> Iterator[tuple[int, dict[str, NDArray[Any]]]]:
         """Yield a split in stored order as batches by name; the last is filled up with its first samples.
@@ -204,16 +215,22 @@ def preprocess_arrays(
     sizes = chosen_sizes(context.box, entry, parameters)
     forms = array_forms(entry, sizes)
     seed, ratio = int(parameters["seed"]), float(parameters["test_ratio"])
-    said: Names = {}
+    said: dict[str, object] = {}
     (output / "dataset" / PICTURE_FILE).unlink(missing_ok=True)
     context.progress(Progress("read", 0, 2))
-    if "data" in inputs and entry.task == PICTURES and is_picture_folder(inputs["data"]):
-        read = read_picture_folder(context, inputs["data"], forms[0].shape, int(sizes[CLASSES]), parameters)
+    read = None
+    if "data" in inputs and entry.task == PICTURES:
+        read = read_pictures_of(context, inputs["data"], forms[0].shape, int(sizes[CLASSES]), parameters)
+    augmentation = augmentation_from(parameters, read.preprocessing if read else None)
+    if read is not None:
         splits: Mapping[str, Arrays] = chosen_splits(read, [form.name for form in forms], seed, ratio)
         source, said = inputs["data"].name, {"classes": list(read.preprocessing.classes)}
+        if augmentation is not None:
+            said |= {AUGMENTATION: augmentation.to_json()}
         write_picture_file(output / "dataset", read.preprocessing)
     elif "data" in inputs:
-        arrays, said = _read_data(entry, sizes, forms, parameters, inputs)
+        arrays, about = _read_data(entry, sizes, forms, parameters, inputs)
+        said = dict(about)
         source = inputs["data"].name
         order = np.random.default_rng(seed).permutation(len(next(iter(arrays.values()))))
         cut = len(order) - int(len(order) * ratio)

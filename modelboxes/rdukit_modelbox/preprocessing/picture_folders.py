@@ -117,7 +117,13 @@ def preprocessing_of(
     if len(mean) not in {1, channels}:
         raise InvalidArgument(f"image_normalize={normalize} is for rgb; expected half or none for grey pictures")
     is_cropped = parameters.get("image_fit", "crop") == "crop"
-    return PicturePreprocessing(height, width, channels, is_cropped, mean, deviation, classes)
+    resample, shorter = str(parameters.get("image_resample", "bilinear")), int(parameters.get("image_shorter_side", 0))
+    if shorter and (not is_cropped or shorter < max(height, width)):
+        raise InvalidArgument(
+            f"image_shorter_side is {shorter}; expected 0, or with image_fit=crop at least {max(height, width)}, the "
+            "model's size"
+        )
+    return PicturePreprocessing(height, width, channels, is_cropped, mean, deviation, classes, resample, shorter)
 
 
 def _class_of(source: SourceFile) -> str:

@@ -28,7 +28,7 @@ class LatestModel:
     def remember(self, verb: Verb, inputs: Mapping[str, Path], outputs: Mapping[str, str]) -> None:
         """Remember the model of a successful operation, unless its checkpoint was uploaded elsewhere."""
         match verb:
-            case Verb.TRAIN if "://" not in outputs["checkpoint"]:
+            case Verb.TRAIN if "pef" in inputs and "://" not in outputs["checkpoint"]:
                 self._paths = {"pef": inputs["pef"], "checkpoint": Path(outputs["checkpoint"])}
             case Verb.INFER:
                 self._paths = {"pef": inputs["pef"], "checkpoint": inputs["checkpoint"]}

@@ -17,6 +17,7 @@ from rdukit.errors import InvalidArgument
 from rdukit.pef.checkpoint_files import find_differences
 from rdukit_modelbox.contract.models import read_shape
 from rdukit_modelbox.tasks.adapters import add_adapters, fit_adapters, head_outputs
+from rdukit_modelbox.tasks.frozen_weights import fit_frozen, freeze_weights
 from rdukit_modelbox.tasks.layer_rates import levels_of, rate_shares
 from rdukit_serving.device.parameters import check_tied
 from rdukit_serving.shape import IGNORED, SERVE, TRAIN, Shape, TensorNames
@@ -72,6 +73,7 @@ class ModelProgram:
         if shape.lora_rank:
             heads = head_outputs(shape.sizes)
             add_adapters(self.model, shape.lora_rank, shape.lora_alpha, *heads, layers=shape.lora_layers)
+            freeze_weights(self.model, shape.base_precision, *heads)
         samba.from_torch_model_(self.model)
         inputs = self._make_inputs(shape.batch_size, **shape.sizes)
         #: Names of the arrays of a data set, the target last if the task has one.
@@ -334,7 +336,7 @@ class ModelProgram:
         """
         own = {name: plain_tensor(value) for name, value in self.model.state_dict().items()}
         check_tied(self.shape.tensors, parameters)
-        fitted = dict(fit_adapters(parameters, own))
+        fitted = dict(fit_frozen(fit_adapters(parameters, own), own))
         differences = find_differences(*({name: value.shape for name, value in t.items()} for t in (fitted, own)))
         if differences is not None:
             raise InvalidArgument(

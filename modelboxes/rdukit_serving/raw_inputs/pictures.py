@@ -22,11 +22,16 @@ from rdukit.files.atomic import write_json_atomic
 from rdukit.pef.checkpoint_files import PICTURE_FILE, picture_file, read_identity
 from rdukit_serving.raw_inputs.answers import ClassPrediction, predictions_of
 
-#: Version of the file's form; another one is refused.
-VERSION: Final = 1
+#: Versions of the file's form; others are refused. The second has ``resample`` and ``shorter_side``, where they are not
+#: the first's.
+VERSIONS: Final = (1, 2)
 #: Formats that are read; others need programs of their own.
 FORMATS: Final = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF")
 LEGAL_PICTURE: Final = "PNG, JPEG, BMP, GIF, WebP or TIFF"
+#: How pixels are computed when a picture is resized, by name, as Pillow has them.
+RESAMPLES: Final[Mapping[str, Image.Resampling]] = {
+    name: Image.Resampling[name.upper()] for name in ("bilinear", "bicubic", "nearest", "lanczos", "box", "hamming")
+}
 #: Pixels of a picture at most.
 MAX_PIXELS: Final = 1 << 26
 #: Pictures of a request at most.
@@ -56,6 +61,10 @@ class PicturePreprocessing:
     deviation: tuple[float, ...]
     #: Names of the classes, in the order of the model's outputs.
     classes: tuple[str, ...]
+    #: Name of one of ``RESAMPLES``.
+    resample: str = "bilinear"
+    #: Of cropped pictures: what the shorter side is resized to before the middle is cut out; 0: it just fits.
+    shorter_side: int = 0
 
     def array_of(self, content: bytes) -> NDArray[np.float32]:
         """Return a picture's array [C, Y, X]: upright, in the model's colours and size, and normalised.
@@ -69,20 +78,30 @@ class PicturePreprocessing:
             with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
                 if opened.width * opened.height > MAX_PIXELS:
                     raise BadPicture(f"{opened.width} x {opened.height} pixels", f"at most {MAX_PIXELS} pixels")
-                image = ImageOps.exif_transpose(opened).convert("L" if self.channels == 1 else "RGB")
+                image = ImageOps.exif_transpose(opened)
+                return self.array_of_image(image)
         except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as cause:
             if isinstance(cause, BadPicture):
                 raise
             raise BadPicture("not readable as an image", LEGAL_PICTURE) from cause
+
+    def array_of_image(self, image: Image.Image) -> NDArray[np.float32]:
+        """Return the array [C, Y, X] of an upright picture: in the model's colours and size, and normalised."""
+        image = image.convert("L" if self.channels == 1 else "RGB")
         pixels = np.asarray(self._fitted(image), np.float32).reshape(self.height, self.width, self.channels) / 255
         scaled = (pixels - np.array(self.mean, np.float32)) / np.array(self.deviation, np.float32)
         return np.ascontiguousarray(scaled.transpose(2, 0, 1), np.float32)
 
     def _fitted(self, image: Image.Image) -> Image.Image:
-        size = (self.width, self.height)
+        size, how = (self.width, self.height), RESAMPLES[self.resample]
+        if self.is_cropped and self.shorter_side:
+            short = min(image.size)
+            width, height = (int(self.shorter_side * side / short) for side in image.size)
+            left, top = (width - self.width) // 2, (height - self.height) // 2
+            return image.resize((width, height), how).crop((left, top, left + self.width, top + self.height))
         if image.size == size:
             return image
-        return (ImageOps.fit if self.is_cropped else Image.Image.resize)(image, size, Image.Resampling.BILINEAR)
+        return (ImageOps.fit if self.is_cropped else Image.Image.resize)(image, size, how)
 
     def predictions(self, logits_NK: NDArray[Any]) -> list[ClassPrediction]:
         """Return the answer for each picture of a classifier's outputs [N, K], before their softmax."""
@@ -109,10 +128,13 @@ class PicturePreprocessing:
 
     def to_json(self) -> dict[str, Any]:
         """Return the file's document."""
-        return {
-            "version": VERSION, "height": self.height, "width": self.width, "channels": self.channels,
+        value = {
+            "version": VERSIONS[0], "height": self.height, "width": self.width, "channels": self.channels,
             "is_cropped": self.is_cropped, "mean": self.mean, "std": self.deviation, "classes": self.classes,
         }  # fmt: skip
+        if (self.resample, self.shorter_side) == ("bilinear", 0):
+            return value
+        return {**value, "version": VERSIONS[1], "resample": self.resample, "shorter_side": self.shorter_side}
 
     def describe(self) -> dict[str, Any]:
         """Return what a picture becomes, and the classes."""
@@ -133,13 +155,18 @@ def find_picture_preprocessing(checkpoint: Path) -> PicturePreprocessing | None:
     path = picture_file(checkpoint)
     try:
         value = json.loads(path.read_text())
-        if value["version"] != VERSION:
+        if value["version"] not in VERSIONS:
+            legal = " or ".join(map(str, VERSIONS))
             raise InvalidArgument(
-                f"{path} is of version {value['version']}; expected {VERSION}; preprocess and train again"
+                f"{path} is of version {value['version']}; expected {legal}; preprocess and train again"
             )
+        resample, shorter = str(value.get("resample", "bilinear")), int(value.get("shorter_side", 0))
+        if resample not in RESAMPLES or (shorter and shorter < max(int(value["height"]), int(value["width"]))):
+            raise ValueError(f"resample {resample!r}, shorter_side {shorter}")
         return PicturePreprocessing(
             int(value["height"]), int(value["width"]), int(value["channels"]), bool(value["is_cropped"]),
             tuple(map(float, value["mean"])), tuple(map(float, value["std"])), tuple(map(str, value["classes"])),
+            resample, shorter,
         )  # fmt: skip
     except FileNotFoundError:
         return None

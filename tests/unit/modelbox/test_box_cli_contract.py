@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from rdukit.errors import Conflict, InvalidArgument, NotFound, RdukitError
 from rdukit_modelbox.cli.main import box
-from rdukit_modelbox.contract.box import box_names, load_box
+from rdukit_modelbox.contract.box import FOLDER_BOXES, box_names, load_box
 from rdukit_modelbox.contract.describe import SCHEMA_FILE
 from rdukit_modelbox.contract.models import entry_of
 from rdukit_modelbox.image.contents import read_contents
@@ -31,8 +31,10 @@ def run(*arguments: object) -> str:
 def test_the_installed_boxes_are_listed_for_people_and_for_machines() -> None:
     lines = run("list").splitlines()
     assert lines[0].split() == ["NAME", "MODEL", "MODE", "TARGET", "VERBS", "TITLE"]
-    assert [line.split()[0] for line in lines[1:]] == list(box_names())
-    assert [told["name"] for told in json.loads(run("list", "--json"))] == list(box_names())
+    names = sorted([*box_names(), *box_names(FOLDER_BOXES)])
+    assert "finetune" in names
+    assert [line.split()[0] for line in lines[1:]] == names
+    assert [told["name"] for told in json.loads(run("list", "--json"))] == names
 
 
 def test_describe_has_the_legal_values_in_words_and_as_schema() -> None:

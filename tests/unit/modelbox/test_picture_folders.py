@@ -158,7 +158,8 @@ def test_a_file_of_another_model_or_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "picture_preprocessing.json"
     value = json.loads(path.read_text())
     for changed, words in (
-        ({**value, "version": 2}, "of version 2; expected 1"),
+        ({**value, "version": 3}, "of version 3; expected 1 or 2"),
+        ({**value, "version": 2, "resample": "magic"}, "damaged"),
         ({"version": 1}, "damaged"),
         ([], "damaged"),
     ):
