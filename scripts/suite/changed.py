@@ -1,4 +1,8 @@
-"""Which test files a change touches: by imports, nearest first, and by the features that its files belong to."""
+"""Which test files a change touches: by imports, nearest first, and by the features that its files belong to.
+
+A file that no test reaches by imports, such as a migration, a rule or a model of the zoo, counts as part of the modules
+that load files by their names and write its name or its folder's.
+"""
 
 import re
 import subprocess
@@ -96,10 +100,47 @@ def find_distances(changed: Iterable[str], imports: Mapping[str, set[str]]) -> d
     return distances
 
 
+#: What a module does that loads other files by their names.
+_LOADS = re.compile(r"__file__|\bimport_module\(|\bfiles\(|\bPackageLoader\(|\bentry_points\(")
+
+
+def find_loaders(
+    changed: Iterable[str], imports: Mapping[str, set[str]], shown: Iterable[Shown], tree: Path = TREE
+) -> set[str]:  # fmt: skip
+    """Return the modules that load changed files which no short test reaches by imports, or that load their importers.
+
+    A loader belongs to the same root and names in quotes the file, with or without its suffix, or one of its folders.
+    """
+    found, short = set[str](), {each.file for each in shown if each.is_short}
+    for file in changed:
+        root, path = file.partition("/")[0], Path(file)
+        reached = find_distances([module_of(file)], imports)
+        if root not in ROOTS or root == "tests" or short & set(reached):
+            continue
+        parts = {path.name, path.stem, *path.parts[2:-1]}
+        parts |= {part for name in reached if "/" not in name for part in name.split(".")[1:]}
+        words = "|".join(map(re.escape, sorted(parts)))
+        names = re.compile(rf"""["'](?:[\w.-]+[./])*(?:{words})(?:/[^"']*|:\w+)?["']""")
+        for loader in (tree / root).rglob("*.py"):
+            text = loader.read_text()
+            if loader != tree / file and _LOADS.search(text) and names.search(text):
+                found.add(module_of(str(loader.relative_to(tree))))
+    return found & set(imports)
+
+
+def read_entries(tree: Path = TREE) -> dict[str, set[str]]:
+    """Return the commands and tools that a module is the entry of; one of ``rdukit.box.commands`` is of ``box``."""
+    project = read_project(tree)
+    entries: dict[str, set[str]] = defaultdict(set)
+    for group, targets in {**project["entry-points"], "scripts": project["scripts"]}.items():
+        for name, target in targets.items():
+            own = group in {"rdukit.commands", "scripts"}
+            entries[target.split(":")[0]].add(name if own else group.split(".")[1])
+    return dict(entries)
+
+
 def find_touched_features(changed: Iterable[str], tree: Path = TREE) -> set[str]:
-    """Return the features that changed files belong to: a box's YAML, a page, a command's module, a route group."""
-    commands = read_project(tree)["entry-points"]["rdukit.commands"]
-    modules = {target.split(":")[0]: name for name, target in commands.items()}
+    """Return the features that changed files belong to: a box's YAML, a page, a route group."""
     features = set()
     for file in changed:
         path = Path(file)
@@ -109,8 +150,6 @@ def find_touched_features(changed: Iterable[str], tree: Path = TREE) -> set[str]
             features.add(path.stem)
         if "console" in path.parts:
             features.add("console")
-        if module_of(file) in modules:
-            features.add(modules[module_of(file)])
         if path.suffix == ".py" and (tree / path).exists():
             features |= set(ROUTE_GROUP.findall((tree / path).read_text()))
     return features
@@ -119,12 +158,24 @@ def find_touched_features(changed: Iterable[str], tree: Path = TREE) -> set[str]
 def choose(
     changed: list[str], imports: Mapping[str, set[str]], shown: Iterable[Shown], features: set[str],
     times: Mapping[str, float], budget_core_s: float = BUDGET_CORE_S,
+    entries: Mapping[str, set[str]] | None = None, loaders: Iterable[str] = (),
 ) -> Choice:  # fmt: skip
-    """Choose the short test files that a change touches: itself first, then the nearest ones, as time allows."""
-    distances = find_distances([module_of(file) for file in changed], imports)
+    """Choose the short test files that a change touches: itself first, then the nearest ones, as time allows.
+
+    Args:
+        features: what the changed files belong to. A file that shows it is as near as one that imports an importer.
+        entries: as from ``read_entries``; a command that is touched from further away is shown from as much further.
+        loaders: as from ``find_loaders``; they are changed, too.
+    """
+    distances = find_distances([*map(module_of, changed), *loaders], imports)
+    near = dict.fromkeys(features, 0)
+    for module, names in (entries or {}).items():
+        for name in names if module in distances else ():
+            near[name] = min(near.get(name, distances[module]), distances[module])
     for each in shown:
-        if features & set(each.names):
-            distances[each.file] = min(distances.get(each.file, 2), 2)
+        ways = [2 + near[name] for name in each.names if name in near]
+        if ways:
+            distances[each.file] = min(distances.get(each.file, ways[0]), *ways)
     short = {each.file for each in shown if each.is_short}
     touched = sorted(
         (file for file in distances if file in short),
@@ -144,4 +195,9 @@ def choose(
 def choose_files(base: str, times: Mapping[str, float]) -> tuple[list[str], Choice]:
     """Return the changed files, and the test files to run for them."""
     changed = find_changes(base)
-    return changed, choose(changed, read_imports(), read_shown(), find_touched_features(changed), times)
+    imports, shown = read_imports(), read_shown()
+    choice = choose(
+        changed, imports, shown, find_touched_features(changed), times,
+        entries=read_entries(), loaders=find_loaders(changed, imports, shown),
+    )  # fmt: skip
+    return changed, choice

@@ -13,13 +13,6 @@ import torch
 from rdukit.errors import InvalidArgument
 from rdukit_runtime.collectives.elastic import check_device, find_own_address, has_ended, open_elastic
 from rdukit_runtime.collectives.group import Collectives
-from rdukit_runtime.collectives.membership import (
-    RankProgress,
-    decide,
-    must_average_again,
-    read_decision,
-    read_rank_progress,
-)
 from sambaflow import samba
 from sambaflow.samba import utils
 from support import FIND_SUPPORT, shows
@@ -300,37 +293,6 @@ def test_a_port_that_nobody_listens_at_proves_that_a_process_has_ended() -> None
         port = server.getsockname()[1]
         assert not has_ended((address, port))
     assert has_ended((address, port))
-
-
-@pytest.mark.parametrize(
-    ("former", "here", "dead", "goes_on"),
-    [
-        ((0, 1, 2, 3), (0, 1, 3), (2,), True),
-        ((0, 1, 2, 3), (3,), (0, 1, 2), True),
-        ((0, 1, 2, 3), (1, 3), (0,), True),  # 2 may run
-        ((0, 1, 2, 3), (0, 1), (), True),
-        ((0, 1, 2, 3), (2, 3), (), False),
-        ((0, 1, 2), (2,), (0,), False),
-    ],
-)
-def test_two_parts_of_a_group_never_both_go_on(
-    former: tuple[int, ...], here: tuple[int, ...], dead: tuple[int, ...], goes_on: bool
-) -> None:
-    verdict = decide("n", former, here, dead, 1)
-    assert read_decision(verdict.text) == verdict
-    assert (verdict.members, bool(verdict.refusal)) == (here, not goes_on)
-    rest = [rank for rank in former if rank not in (*here, *dead)]
-    if rest and goes_on:
-        assert decide("n", former, rest, dead, 1).refusal
-
-
-def test_a_step_is_averaged_again_only_if_no_rank_has_used_its_means() -> None:
-    behind, done, ahead = RankProgress(3, True), RankProgress(4, True), RankProgress(4, False)
-    assert read_rank_progress(ahead.text) == ahead
-    assert must_average_again([done, ahead], done)
-    assert must_average_again([behind, ahead], ahead)
-    assert not must_average_again([behind, ahead], behind)
-    assert not must_average_again([done, done], done)
 
 
 #: Two trainings of one process lose the same rank; here a rank of its own.

@@ -17,7 +17,7 @@ from support.platform.processes import PlatformUnderTest, platform_under_test, s
 
 pytestmark = shows("endpoints", "endpoint calls", "console", "experts", "logreg", "endpoint-updates", "endpoint-calls")
 
-#: Native kernels are `test_box_road`'s: here they would only be built once more.
+#: Native kernels are `test_fast_paths`'s: here they would only be built once more.
 FAST = {
     "RDUKIT_WORKER_LEASE_S": "4", "RDUKIT_JOB_BACKOFF_S": "0.1", "RDUKIT_KERNELS": "portable",
     "RDUKIT_WORKER_REPLICAS": "4", "RDUKIT_ENDPOINT_DRAIN_S": "20",

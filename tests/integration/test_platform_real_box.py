@@ -14,7 +14,7 @@ from support.platform.processes import PlatformUnderTest, platform_under_test, r
 
 pytestmark = [shows("logreg", "job", "jobs", "training"), pytest.mark.long]
 
-#: Native kernels are `test_box_road`'s: here they would only be built once more.
+#: Native kernels are `test_fast_paths`'s: here they would only be built once more.
 FAST = {"RDUKIT_WORKER_LEASE_S": "4", "RDUKIT_JOB_BACKOFF_S": "0.1", "RDUKIT_KERNELS": "portable"}
 EPOCHS = 10
 #: Input of a training → step of the pipeline whose output it is.

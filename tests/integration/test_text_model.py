@@ -41,13 +41,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "llama", "preprocess", folder / "data", {"data": folder / "sums.jsonl"}, max_seq_length=24,
         input_packing_config="greedy::drop", dev_ratio=0.1,
     ).outputs["dataset"]  # fmt: skip
-    train, serve = (
-        run_verb("llama", "compile", folder / purpose, purpose=purpose, batch_size=rows, **TINY).outputs["pef"]
-        for purpose, rows in (("train", 4), ("serve", 2))
-    )
-    done = run_verb(
-        "llama", "train", folder / "run", {"pef": train, "dataset": data}, max_steps=60, epochs=99, lr=0.03
-    )  # fmt: skip
+    serve = run_verb("llama", "compile", folder / "serve", purpose="serve", batch_size=2, **TINY).outputs["pef"]
+    with pytest.MonkeyPatch.context() as patch:  # native training is `test_fast_paths`'s
+        patch.setenv("RDUKIT_KERNELS", "portable")
+        train = run_verb("llama", "compile", folder / "train", purpose="train", batch_size=4, **TINY).outputs["pef"]
+        done = run_verb(
+            "llama", "train", folder / "run", {"pef": train, "dataset": data}, max_steps=60, epochs=99, lr=0.03
+        )  # fmt: skip
     checkpoint = done.outputs["checkpoint"]
     return {"dataset": data, "train": train, "serve": serve, "checkpoint": checkpoint, "folder": folder}
 

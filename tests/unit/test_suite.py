@@ -116,9 +116,19 @@ def test_the_tests_nearest_to_a_change_run_as_time_allows() -> None:
     assert changed.choose([], imports, shown, {"box"}, times).chosen == ["tests/unit/test_other.py"]
 
 
-def test_what_a_change_touches_is_read_from_imports_and_features() -> None:
+@pytest.fixture(scope="module")
+def imports() -> dict[str, set[str]]:
+    return changed.read_imports()
+
+
+@pytest.fixture(scope="module")
+def shown() -> list[features.Shown]:
+    return features.read_shown()
+
+
+def test_what_a_change_touches_is_read_from_imports_and_features(imports: dict[str, set[str]]) -> None:
     decide = ["platform/rdukit_platform/scheduler/decide.py"]
-    distances = changed.find_distances(map(changed.module_of, decide), changed.read_imports())
+    distances = changed.find_distances(map(changed.module_of, decide), imports)
     assert distances["rdukit_platform.scheduler.decide"] == 0
     assert distances["rdukit_platform.scheduler.loop"] == 1
     assert "rdukit_compiler.pipeline" not in distances
@@ -128,6 +138,29 @@ def test_what_a_change_touches_is_read_from_imports_and_features() -> None:
         "platform/rdukit_platform/api/audit.py",
     ]
     assert changed.find_touched_features(files) == {"gan", "sweeps", "audit"}
+
+
+@pytest.mark.parametrize(
+    ("file", "loader", "test"),
+    [
+        ("platform/rdukit_platform/db/migrations/versions/r0018_quotas.py", "rdukit_platform.db.migrate",
+         "tests/integration/test_migrations.py"),
+        ("zoo/rdukit_zoo/vision/gan.py", "rdukit_zoo.registry", "tests/conformance/test_zoo_parity.py"),
+        ("compiler/rdukit_compiler/rules/mlp.yaml", "rdukit_compiler.rules",
+         "tests/unit/compiler/test_rules_models.py"),
+        ("runtime/rdukit_node/faults/migrations/0001.sql", "rdukit_node.faults.schema",
+         "tests/unit/runtime/test_fault_schema.py"),
+        ("platform/rdukit_platform/backup/write.py", None, "tests/integration/test_backup.py"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_loaded_by_its_name_or_behind_a_command_has_its_tests(
+    file: str, loader: str | None, test: str, imports: dict[str, set[str]], shown: list[features.Shown]
+) -> None:
+    loaders = changed.find_loaders([file], imports, shown)
+    assert loaders == ({loader} if loader else set())
+    entries = changed.read_entries()
+    found = changed.choose([file], imports, shown, set(), {}, entries=entries, loaders=loaders)
+    assert test in found.chosen
 
 
 def test_a_report_warns_of_a_layer_over_its_share_and_of_new_slow_cases() -> None:

@@ -112,3 +112,37 @@ def test_tracing_touches_no_weight() -> None:
     traced = trace_model(model, samba.randn(3, 6, name="x"), "block")
     assert traced.graph.values[traced.graph.outputs[0]].shape == (3, 8)
     assert all(p.device.type == "meta" for p in model.parameters())
+
+
+class Fading(nn.Module):
+    """A product with a buffer that forward halves afterwards."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([1.0, 2.0, 3.0]))
+        self.register_buffer("scale", torch.tensor([2.0, 4.0, 8.0]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = x * self.weight * self.scale
+        self.scale.mul_(0.5)
+        return made
+
+
+def test_a_backward_reads_a_buffer_as_it_was_before_forward_updated_it() -> None:
+    model = Fading()
+    samba.from_torch_model_(model)
+    traced = trace_model(model, samba.randn(1, 3, name="x"), "fading")
+    graph = assign_precision(traced.graph, Precision("f32", True))
+    output = graph.outputs[0]
+    kernels = build_kernels(graph, graph.operators, Precision("f32", True), {output: 1})
+    values = {"x": torch.ones(1, 3), **{name: value.data.clone() for name, value in traced.state.items()}}
+    made = run(kernels.forward, [values[name] for name in kernels.inputs])
+    values |= dict(zip(kernels.outputs, made, strict=False))
+    for buffer, update in graph.updates.items():  # as the engine does between forward and backward
+        values[buffer].copy_(values[update])
+    extras = made[len(kernels.outputs) :]
+    saved = [extras[each.index] if each.value is None else values[each.value] for each in kernels.saved]
+    gradients = dict(zip(kernels.gradients, run(kernels.backward, [*saved, torch.ones(1, 3)]), strict=True))
+    (weight,) = kernels.gradients
+    torch.testing.assert_close(gradients[weight], torch.tensor([2.0, 4.0, 8.0]))
+    assert [values[buffer].tolist() for buffer in graph.updates] == [[1.0, 2.0, 4.0]]

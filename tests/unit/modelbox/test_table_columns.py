@@ -11,9 +11,11 @@ import pytest
 from rdukit.errors import IllegalValue, InvalidArgument, NotFound, PefMismatch
 from rdukit.pef.identity import ModelIdentity
 from rdukit_modelbox.contract.box import find_box_file, load_box
+from rdukit_modelbox.preprocessing.columns import known_names
 from rdukit_modelbox.preprocessing.datasets import load_dataset
 from rdukit_modelbox.preprocessing.rows import preprocess_rows
 from rdukit_modelbox.verbs.context import VerbResult
+from rdukit_serving.raw_inputs.encoding import OTHER
 from rdukit_serving.raw_inputs.preprocessing import (
     TablePreprocessing,
     find_preprocessing,
@@ -142,6 +144,12 @@ def test_rare_categories_are_one_that_unknown_ones_join(tmp_path: Path) -> None:
     assert table.feature_names == ("city=Oslo", "city=Rome", "city=(other)")
     features = read_features(table, [{"city": name} for name in ("Rome", "Bern", "Pune")])
     assert features.tolist() == [[0, 1, 0], [0, 0, 1], [0, 0, 1]]
+
+
+def test_a_category_of_as_many_rows_as_asked_for_is_not_rare() -> None:
+    counts = {"Oslo": 3, "Rome": 2, "Bern": 1}
+    assert known_names(counts, 2) == ("Oslo", "Rome", OTHER)
+    assert known_names(counts, 1) == known_names(counts, 0) == ("Bern", "Oslo", "Rome")
 
 
 def test_unknown_categories_are_refused_where_no_rare_one_trained_their_feature(tmp_path: Path) -> None:

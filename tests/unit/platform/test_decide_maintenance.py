@@ -84,6 +84,22 @@ def test_what_is_kept_away_makes_nobody_leave_and_holds_nobody_up() -> None:
     assert len(decide(snapshot(urgent, NodeState("n", held, 8), active=(running,))).preemptions) == 1
 
 
+def test_tiles_are_reserved_where_no_maintenance_begins_before_the_job_s_end() -> None:
+    def full(name: str, windows: Windows = ()) -> NodeState:
+        capacity = node(name, windows).capacity
+        assert capacity is not None
+        return NodeState(name, replace(capacity, free_tiles=0, free_rows=(), free_mask=0, held=((name, 255),)), 8)
+
+    active = tuple(
+        ActiveJob(name, "u", 8, True, NOW + ends_s, name, began=900.0)
+        for name, ends_s in (("first", 100.0), ("later", 500.0))
+    )
+    half = ((NOW + 1000.0, None, 0b1111),)
+    for limit_s, starts_s in ((800.0, 100.0), (2000.0, 500.0)):
+        decision = decide(snapshot([wants("wide", 8, limit_s)], full("first", half), full("later"), active=active))
+        assert decision.waits["wide"].starts_at == NOW + starts_s
+
+
 def test_the_daemon_s_words_become_windows_of_tiles() -> None:
     tiles = [
         {"rdu": f"RDU_{i // 2}", "tile": i % 2, "path": f"/NODE/XRDU_0/RDU_{i // 2}/TILE_{i % 2}", "health": "online"}

@@ -132,6 +132,14 @@ def test_who_makes_room_already_is_waited_for_and_the_room_is_nobody_elses() -> 
     assert "are preempted for it" in decision.waits["mine"].why
 
 
+def test_tiles_that_a_tenant_gives_back_already_are_no_longer_borrowed() -> None:
+    shares = {"lab": TenantShare(quota=4), "guest": TenantShare(quota=2), "third": TenantShare(quota=4)}
+    active = (runs("goes", 2, leaving=True), runs("stays", 2), runs("other", 4, "third"))
+    assert victims(decide(snapshot([wants("mine", 4)], active, shares=shares))) == [], "within quota without the first"
+    shares["guest"] = TenantShare(quota=0)
+    assert victims(decide(snapshot([wants("mine", 4)], active, shares=shares))) == ["stays"]
+
+
 def test_a_higher_priority_takes_tiles_of_preemptible_jobs_by_the_gap_only() -> None:
     active = (runs("keep", 4, "a"), runs("give", 4, "a", preemptible=True))
     for priority, expected in ((9, []), (10, ["give"])):

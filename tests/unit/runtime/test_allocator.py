@@ -107,6 +107,17 @@ def test_a_request_larger_than_the_node_says_that_waiting_cannot_help(test1: Nod
         assert caught.value.detail["fits_when_empty"] is False
 
 
+def test_no_wait_gives_back_memory_that_is_retired(test1: Node) -> None:
+    test1.allocator.set_health(frozenset(), [GIB])
+    whole = LeaseRequest("whole", 1, 384 * GIB)
+    with pytest.raises(NoResources, match=r"1 GiB of memory are out of service.*repair the node") as caught:
+        test1.acquire(whole.tiles, whole.memory_bytes)
+    assert caught.value.detail["fits_when_empty"] is False
+    with pytest.raises(NoResources, match="out of service"):
+        test1.allocator.check_possible(whole)
+    assert test1.acquire(1, 383 * GIB).memory == ((0, 383 * GIB),)
+
+
 @pytest.mark.parametrize(("tiles", "memory"), [(0, 0), (-1, 0), (1, -1)])
 def test_numbers_below_the_legal_ones_are_refused(test1: Node, tiles: int, memory: int) -> None:
     with pytest.raises(InvalidArgument, match="legal"):

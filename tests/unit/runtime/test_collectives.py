@@ -1,4 +1,4 @@
-"""How values of several ranks become one, and what a world of one does."""
+"""How values of several ranks become one, what a world of one does, and which ranks go on after a loss."""
 
 import pytest
 import torch
@@ -7,6 +7,13 @@ from hypothesis import strategies as st
 
 from rdukit.errors import InvalidArgument
 from rdukit_runtime.collectives.group import describe
+from rdukit_runtime.collectives.membership import (
+    RankProgress,
+    decide,
+    must_average_again,
+    read_decision,
+    read_rank_progress,
+)
 from rdukit_runtime.collectives.stragglers import Stragglers
 from rdukit_runtime.collectives.sums import CHUNK, Adder, Flat, RankMean, Reduction, check_reduction, slice_of
 from rdukit_runtime.engine.collectives import all_reduce_mean, broadcast, gather_facts
@@ -114,3 +121,35 @@ def test_a_world_of_one_leaves_everything_as_it_is() -> None:
     assert all_reduce_mean(gradients) is gradients
     broadcast(gradients)
     assert gather_facts(["a", 1]) == [["a", 1]]
+
+
+@pytest.mark.parametrize(
+    ("former", "here", "dead", "goes_on"),
+    [
+        ((0, 1, 2, 3), (0, 1, 3), (2,), True),
+        ((0, 1, 2, 3), (3,), (0, 1, 2), True),
+        ((0, 1, 2, 3), (1, 3), (0,), True),  # 2 may run
+        ((0, 1, 2, 3), (0, 1), (), True),
+        ((0, 1, 2, 3), (2, 3), (), False),
+        ((0, 1, 2), (2,), (0,), False),
+        ((0, 1, 2, 3), (1, 2), (1,), False),  # 1 has come after all, and 0 and 3 may go on
+    ],
+)
+def test_two_parts_of_a_group_never_both_go_on(
+    former: tuple[int, ...], here: tuple[int, ...], dead: tuple[int, ...], goes_on: bool
+) -> None:
+    verdict = decide("n", former, here, dead, 1)
+    assert read_decision(verdict.text) == verdict
+    assert (verdict.members, bool(verdict.refusal)) == (here, not goes_on)
+    rest = [rank for rank in former if rank not in (*here, *dead)]
+    if rest and goes_on:
+        assert decide("n", former, rest, dead, 1).refusal
+
+
+def test_a_step_is_averaged_again_only_if_no_rank_has_used_its_means() -> None:
+    behind, done, ahead = RankProgress(3, True), RankProgress(4, True), RankProgress(4, False)
+    assert read_rank_progress(ahead.text) == ahead
+    assert must_average_again([done, ahead], done)
+    assert must_average_again([behind, ahead], ahead)
+    assert not must_average_again([behind, ahead], behind)
+    assert not must_average_again([done, done], done)

@@ -6,8 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rdukit.errors import InvalidArgument
+from rdukit_serving.text.constraints import FormKind, TextForm
 from rdukit_serving.text.sampling import Sampler, SamplingOptions, likeliest, log_probabilities, probabilities
 from support import shows
+from support.formed_texts import END, constraints
 
 pytestmark = shows("inference", "text-models")
 
@@ -122,3 +124,24 @@ def test_a_bias_is_added_to_the_logits() -> None:
     assert {without.choose(LOGITS) for _ in range(100)} == {0, 2}
     masked = np.array([0.0, -np.inf], np.float32)
     assert Sampler(SamplingOptions(temperature=0.0, bias=[(1, 100.0)])).choose(masked) == 0
+
+
+@pytest.mark.parametrize("pattern", [None, "a*"])
+def test_no_text_ends_before_its_least_number_of_tokens_with_or_without_a_form(pattern: str | None) -> None:
+    forms, tokens = constraints()
+    logits_V = np.zeros(len(tokens), np.float32)
+    logits_V[[ord("a"), END]] = 1.0, 9.0
+    for least in (0, 1, 3):
+        form = None if pattern is None else forms.find(TextForm(FormKind.REGEX, pattern))
+        sampler = Sampler(SamplingOptions(temperature=0.0, min_tokens=least), constraint=form, ends=[END])
+        assert [sampler.choose(logits_V) for _ in range(least + 1)] == [ord("a")] * least + [END]
+
+
+def test_a_form_that_leaves_nothing_else_ends_a_text_before_its_least_number_of_tokens() -> None:
+    forms, tokens = constraints()
+    form = forms.find(TextForm(FormKind.REGEX, "ab"))
+    sampler = Sampler(SamplingOptions(temperature=0.0, min_tokens=5), constraint=form, ends=[END])
+    made = []
+    while not sampler.is_over:
+        made.append(sampler.choose(np.zeros(len(tokens), np.float32)))
+    assert made in ([ord("a"), ord("b")], [ord("a"), ord("b"), END])
