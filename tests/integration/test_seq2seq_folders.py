@@ -37,6 +37,7 @@ _BART: Final[dict[str, Any]] = {
 CONFIGS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "t5": ("T5", _T5),
     "t5-gated": ("T5", {**_T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
+    "mt5": ("MT5", {**_T5, "feed_forward_proj": "gated-gelu"}),
     "bart": ("Bart", _BART),
     "mbart": ("MBart", {**_BART, "scale_embedding": True, "decoder_start_token_id": 5}),
 }
@@ -52,7 +53,7 @@ def write_folder(folder: Path, name: str) -> Any:
         model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
-    if name != "t5" and name != "t5-gated":
+    if name in {"bart", "mbart"}:
         torch.nn.init.normal_(model.final_logits_bias)
     model.save_pretrained(folder)
     if name == "t5-gated":
@@ -140,6 +141,20 @@ def test_several_targets_with_sources_of_their_own_continue_from_the_caches(name
 
 def test_each_family_has_a_case() -> None:
     assert {name.partition("-")[0] for name in CONFIGS} == set(SEQ2SEQ)
+
+
+def test_tensors_of_older_files_that_are_not_used_are_ignored(tmp_path: Path) -> None:
+    theirs = write_folder(tmp_path, "t5")
+    tensors, shared = load_file(tmp_path / "model.safetensors"), theirs.shared.weight.detach()
+    tensors |= {f"{side}.embed_tokens.weight": shared.clone() for side in ("encoder", "decoder")}
+    tensors["lm_head.weight"] = shared.clone()
+    tensors["decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"] = torch.ones(8, 4)
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    ours: Any = load_hub_folder(tmp_path).eval()
+    tokens, labels = draw_batch(0)
+    with torch.no_grad():
+        asked = {"input_ids": tokens, "attention_mask": (tokens != 0).long(), "labels": labels}
+        require_near(ours.logits(tokens, ours.shifted(labels)), theirs(**asked).logits, 1e-5)
 
 
 def test_what_a_folder_says_of_generating_lies_beside_its_checkpoint(tmp_path: Path) -> None:

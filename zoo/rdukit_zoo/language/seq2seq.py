@@ -1,4 +1,4 @@
-"""Encoder-decoders: T5, BART and mBART as one module with a table of their differences.
+"""Encoder-decoders: T5, mT5, BART and mBART as one module with a table of their differences.
 
 Parameters are named as BART's; ``seq2seq_configs`` says how a family's folders spell them.
 
@@ -336,7 +336,7 @@ _LIMITS: Mapping[str, str | int] = {"tokens": "vocabulary", "labels": "vocabular
 
 model(
     name="seq2seq",
-    title="Encoder-decoders: T5, BART, mBART",
+    title="Encoder-decoders: T5, mT5, BART, mBART",
     task="text-to-text",
     licence="Apache-2.0",
     source="Raffel et al., T5 (2020); Lewis et al., BART (2020); Liu et al., mBART (2020)",

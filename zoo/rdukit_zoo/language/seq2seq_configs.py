@@ -60,11 +60,12 @@ def sizes_of_config(config: Mapping[str, Any]) -> dict[str, SizeValue]:
     name = family_of(config)
     is_t5 = SEQ2SEQ[name].has_distances
     keys = _T5_KEYS if is_t5 else _BART_KEYS
-    known = {**(_T5_ABSENT if is_t5 else _BART_ABSENT), **{k: v for k, v in config.items() if v is not None}}
+    absent = {**_T5_ABSENT, "feed_forward_proj": "gated-gelu"} if name == "mt5" else _T5_ABSENT
+    known = {**(absent if is_t5 else _BART_ABSENT), **{k: v for k, v in config.items() if v is not None}}
     found: dict[str, Any] = {size: known[key] for size, key in keys.items()} | {"family": name}
     require_value(known, "is_encoder_decoder", True)
     if is_t5:
-        found |= _t5_sizes(known, found)
+        found |= _t5_sizes(known, found, SEQ2SEQ[name].may_scale_head)
     else:
         found |= {
             "head_width": int(found["width"]) // int(found["heads"]), "epsilon": 1e-5, "scales_head": False,
@@ -75,7 +76,7 @@ def sizes_of_config(config: Mapping[str, Any]) -> dict[str, SizeValue]:
     return asdict(Seq2SeqSizes(**{size: type(defaults[size])(value) for size, value in found.items()}))
 
 
-def _t5_sizes(known: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+def _t5_sizes(known: Mapping[str, Any], found: Mapping[str, Any], may_scale_head: bool) -> dict[str, Any]:
     *gate, activation = str(known["feed_forward_proj"]).split("-")
     if gate not in ([], ["gated"]):
         raise InvalidArgument(
@@ -87,7 +88,7 @@ def _t5_sizes(known: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, A
         "decoder_feed_forward": found["feed_forward"], "is_gated": bool(gate), "is_tied": is_tied,
         "activation": "gelu_new" if gate and activation == "gelu" else activation,
         # Later versions write this instead of the tie, which then says nothing of the scale.
-        "scales_head": bool(known.get("scale_decoder_outputs", is_tied)),
+        "scales_head": may_scale_head and bool(known.get("scale_decoder_outputs", is_tied)),
         "padding": known["pad_token_id"], "start": known["decoder_start_token_id"],
     }  # fmt: skip
 
@@ -106,7 +107,8 @@ def config_of_sizes(sizes: Mapping[str, SizeValue]) -> dict[str, Any]:
         return found | {"bos_token_id": None, "eos_token_id": None, "forced_eos_token_id": None, "dropout": 0.0}
     activation = "gelu" if known.is_gated and known.activation == "gelu_new" else known.activation
     return found | {
-        "num_decoder_layers": known.decoder_layers, "scale_decoder_outputs": known.scales_head, "dropout_rate": 0.0,
+        "num_decoder_layers": known.decoder_layers, "dropout_rate": 0.0,
+        **({"scale_decoder_outputs": known.scales_head} if known.of.may_scale_head else {}),
         "feed_forward_proj": f"gated-{activation}" if known.is_gated else activation,
     }  # fmt: skip
 
@@ -137,7 +139,7 @@ def seq2seq_generation(known: Mapping[str, Any], *, has_file: bool) -> dict[str,
     Raises:
         InvalidArgument: a value is no number.
     """
-    forced = {} if has_file or known.get("model_type") == "t5" else {"forced_eos_token_id": 2}
+    forced = {} if has_file or known.get("model_type") in {"t5", "mt5"} else {"forced_eos_token_id": 2}
     found = {**forced, **{key: value for key, value in known.items() if value is not None}}
     values = {key: found[key] for key in _GENERATED if key in found}
     wrong = [f"{key} is {value!r}" for key, value in values.items() if type(value) is not int or value < 0]
@@ -154,7 +156,11 @@ def _format_of(name: str) -> HubFormat:
     return HubFormat(
         architectures=(family.architecture,), sizes_of_config=sizes_of_config, config_of_sizes=config_of_sizes,
         prefix="model.", writes_prefix=not is_t5, tied={"lm_head.weight": "model.shared.weight"},
-        ignored=(r"(encoder|decoder)\.embed_tokens\.weight$", r"coder\.version$"),
+        # Old files of T5 have distances of tokens of the target and the source, which are not used.
+        ignored=(
+            r"(encoder|decoder)\.embed_tokens\.weight$", r"coder\.version$",
+            r"EncDecAttention\.relative_attention_bias\.weight$",
+        ),
         tables=(r"\.buckets$",), spelled=family.spelled, sizes_of_folder=start_of_folder,
         # Of T5 the feed-forward part is the second of the encoder's layers, and the third of the decoder's.
         renamed=((r"^(encoder\.block\.\d+\.layer\.)1\.", r"\g<1>2."),) if is_t5 else (),

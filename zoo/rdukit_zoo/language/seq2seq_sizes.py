@@ -1,4 +1,4 @@
-"""Families of encoder-decoders and their sizes: T5, BART and mBART. Deciding only: no torch.
+"""Families of encoder-decoders and their sizes: T5, mT5, BART and mBART. Deciding only: no torch.
 
 Sources: Raffel et al., T5 (2020); Lewis et al., BART (2020); Liu et al., mBART (2020), and their published
 configurations.
@@ -30,6 +30,8 @@ class Seq2SeqFamily:
     has_distances: bool = False
     #: Whether norms come before each part, with one more after the last layer; else after each sum.
     norms_first: bool = False
+    #: Whether states may be divided by √width before the head.
+    may_scale_head: bool = False
     #: Whether a target's own last token comes first when it is shifted to train; else ``start`` does.
     wraps_target: bool = False
     spelled: tuple[tuple[str, str], ...] = ()
@@ -58,7 +60,10 @@ _T5_NAMES: Final = (
 SEQ2SEQ: Final[Mapping[str, Seq2SeqFamily]] = {
     "t5": Seq2SeqFamily(
         "T5, T5 1.1, Flan-T5", "T5ForConditionalGeneration", "t5", has_distances=True, norms_first=True,
-        spelled=_T5_NAMES,
+        may_scale_head=True, spelled=_T5_NAMES,
+    ),
+    "mt5": Seq2SeqFamily(
+        "mT5", "MT5ForConditionalGeneration", "mt5", has_distances=True, norms_first=True, spelled=_T5_NAMES
     ),
     "bart": Seq2SeqFamily("BART", "BartForConditionalGeneration", "bart"),
     "mbart": Seq2SeqFamily(
@@ -126,6 +131,8 @@ class Seq2SeqSizes:
                 f"decoder_heads {self.decoder_heads}, buckets {self.buckets}, farthest {self.farthest}; expected "
                 f"{self.heads} (heads), 4 or more, and more than half of the buckets"
             )
+        if self.scales_head and not self.of.may_scale_head:
+            raise InvalidArgument(f"scales_head is true; expected false, as states of {self.of.title} are not scaled")
         for name in ("start", "padding"):
             if not 0 <= getattr(self, name) < self.vocabulary:
                 raise InvalidArgument(
