@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rdukit.errors import InvalidArgument
-from rdukit_modelbox.artifacts.hub_folder import prepare_hub_folder, write_checkpoint
+from rdukit_modelbox.artifacts.hub_folder import box_of, prepare_hub_folder, write_checkpoint
+from rdukit_modelbox.finetune.run import open_model
 from rdukit_serving.text.generation_config import forced_tokens, sampling_defaults
 from rdukit_serving.text.program import TextProgram, generate_all
 from rdukit_serving.text.sampling import Sampler, SamplingOptions
@@ -190,6 +191,15 @@ def test_what_is_not_computed_is_refused_by_name(
     (tmp_path / "config.json").write_text(json.dumps({**config, **changed}))
     with pytest.raises(InvalidArgument, match=words):
         open_hub_folder(tmp_path)
+
+
+def test_a_fine_tuning_and_a_box_are_refused_with_what_is_possible(tmp_path: Path) -> None:
+    write_folder(tmp_path, "bart")
+    with pytest.raises(
+        InvalidArgument, match="is of seq2seq, which is served but not trained here; expected a decoder"
+    ):
+        open_model(tmp_path)
+    assert box_of(open_hub_folder(tmp_path).entry) == ""
 
 
 @pytest.mark.long

@@ -75,7 +75,7 @@ class Seq2SeqAttention(nn.Module):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class EncodedSource:
     """What a decoder's layers read of the encoder: its states, or the rows of the caches that keep them.
 
     ``mask`` [B, 1, 1, S] is true for tokens and false for padding.
@@ -111,7 +111,7 @@ class Seq2SeqLayer(nn.Module):
 
     def forward(
         self, x_BTC: torch.Tensor, mask: torch.Tensor | None, places: Places | None = None,
-        source: Source | None = None,
+        source: EncodedSource | None = None,
     ) -> torch.Tensor:  # fmt: skip
         read_BTC = self._before(self.self_attn_layer_norm, x_BTC)
         x_BTC = self._after(self.self_attn_layer_norm, x_BTC + self.self_attn(read_BTC, read_BTC, mask, places))
@@ -168,7 +168,7 @@ class Seq2SeqStack(nn.Module):
 
     def forward(
         self, x_BTC: torch.Tensor, seen: torch.Tensor | None = None, places: Places | None = None,
-        source: Source | None = None,
+        source: EncodedSource | None = None,
     ) -> torch.Tensor:  # fmt: skip
         """Return the states; ``seen`` [B, 1, 1, S] marks the tokens of a source."""
         count = x_BTC.shape[1]
@@ -272,7 +272,7 @@ class Seq2Seq(nn.Module):
     def logits(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Return the logits [B, T, V] after each token of whole targets [B, T] of sources [B, S]."""
         is_token_BS = tokens != self.sizes.padding
-        source = Source(is_token_BS[:, None, None, :], states=self.encode(tokens, is_token_BS))
+        source = EncodedSource(is_token_BS[:, None, None, :], states=self.encode(tokens, is_token_BS))
         return self._logits_of(self.model.decoder(self.model.embed(targets), source=source))
 
     def shifted(self, labels: torch.Tensor) -> torch.Tensor:
@@ -303,7 +303,7 @@ class Seq2Seq(nn.Module):
         # The spare row has no source: it reads one token of zeros, so that its numbers are finite.
         lengths_B = self.lengths.index_select(0, rows).clamp(min=1)
         seen_B11S = torch.arange(self.sizes.prompt_length) < lengths_B.view(-1, 1, 1, 1)
-        source = Source(seen_B11S, rows=rows)
+        source = EncodedSource(seen_B11S, rows=rows)
         return self._logits_of(self.model.decoder(self.model.embed(tokens), places=places, source=source)[:, 0])
 
     def _logits_of(self, states: torch.Tensor) -> torch.Tensor:
