@@ -27,7 +27,8 @@ class TextSizes:
     (``texts``).
 
     A run has ``texts`` sequences, and ``guesses`` speculative tokens per sequence. Each sequence may use one of
-    ``adapters`` adapters of the rank ``adapter_rank``.
+    ``adapters`` adapters of the rank ``adapter_rank``. With an encoder a prompt is its source, of ``source`` tokens at
+    most, and the sequence is the decoder's, which begins with the token ``start``; 0: there is no encoder.
     """
 
     context: int
@@ -37,10 +38,22 @@ class TextSizes:
     guesses: int = 0
     adapters: int = 0
     adapter_rank: int = 0
+    source: int = 0
+    start: int = 0
+
+    @property
+    def most_prompt(self) -> int:
+        """Return the most tokens of a prompt."""
+        return self.source or self.context - 1
+
+    def begin_of(self, prompt: Sequence[int]) -> list[int]:
+        """Return the tokens that the caches hold once a prompt is read, all of which precede the generated ones."""
+        return [self.start] if self.source else list(prompt)
 
     def figures(self) -> dict[str, int]:
         """Return the sizes that a server reports."""
-        return {"context": self.context, "prompt": self.prompt, "vocabulary": self.vocabulary, "texts": self.texts}
+        found = {"context": self.context, "prompt": self.prompt, "vocabulary": self.vocabulary, "texts": self.texts}
+        return {**found, "source": self.source} if self.source else found
 
     @property
     def prompt_lengths(self) -> tuple[int, ...]:
@@ -62,6 +75,8 @@ class TextSizes:
         Raises:
             InvalidArgument: names what differs.
         """
+        if self.source or draft.source:
+            raise InvalidArgument("a model with an encoder has no draft and is none; expected two decoders")
         if draft.vocabulary != self.vocabulary:
             raise InvalidArgument(
                 f"the draft has {draft.vocabulary} tokens; legal: {self.vocabulary}, as it needs the model's tokenizer"
@@ -159,8 +174,9 @@ class Shape:
         if self.text is not None:
             sizes = self.text
             value["text"] = [sizes.context, sizes.prompt, sizes.vocabulary, sizes.texts]
-            value["text"] += [sizes.guesses] if sizes.guesses or sizes.adapters else []
-            value["text"] += [sizes.adapters, sizes.adapter_rank] if sizes.adapters else []
+            value["text"] += [sizes.guesses] if sizes.guesses or sizes.adapters or sizes.source else []
+            value["text"] += [sizes.adapters, sizes.adapter_rank] if sizes.adapters or sizes.source else []
+            value["text"] += [sizes.source, sizes.start] if sizes.source else []
         if self.lora_rank:
             value["lora"] = [self.lora_rank, self.lora_alpha, *([list(self.lora_layers)] if self.lora_layers else [])]
         if self.accumulation_steps > 1:

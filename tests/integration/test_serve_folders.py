@@ -1,27 +1,20 @@
 """``rdukit serve FOLDER`` and ``rdukit box run --checkpoint FOLDER`` as programs: names, greedy texts, sampling."""
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import torch
 
 from rdukit_modelbox.preprocessing.tokenizer import byte_level_tokenizer
 from support import shows
-from support.helpers import wait_until
+from support.served_folders import running
 
 pytestmark = [shows("serve", "box", "huggingface", "decoder", "mistral"), pytest.mark.long]
 
 transformers = pytest.importorskip("transformers", reason="the extra `models` is not installed")
 
-RDUKIT = Path(sys.executable).with_name("rdukit")
 SIZES: dict[str, Any] = {
     "vocab_size": 257, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
     "num_key_value_heads": 2, "max_position_embeddings": 64, "bos_token_id": 0, "eos_token_id": 256, "head_dim": 8,
@@ -40,25 +33,6 @@ def write_folder(folder: Path, kind: str) -> Any:
     (folder / "tokenizer.json").write_bytes(byte_level_tokenizer().json)
     (folder / "generation_config.json").write_text(json.dumps({"do_sample": False, "eos_token_id": 256}))
     return model.float()
-
-
-@contextmanager
-def running(command: Sequence[str | Path], home: Path) -> Iterator[httpx.Client]:
-    """Run a server until it has announced itself, and end it afterwards."""
-    announced, log = home / "announced.json", home / "log"
-    home.mkdir()
-    environment = {**os.environ, "RDUKIT_HOME": str(home), "RDUKIT_KERNELS": "portable", "OMP_NUM_THREADS": "1"}
-    ports = ["--rest-port", "0", "--grpc-port", "0", "--announce", announced]
-    with log.open("wb") as stream, subprocess.Popen(
-        [RDUKIT, *command, *ports], env=environment, stdout=stream, stderr=stream
-    ) as process:  # fmt: skip
-        try:
-            wait_until(lambda: announced.exists() or process.poll() is not None, 600)
-            assert announced.exists(), log.read_text()
-            with httpx.Client(base_url=json.loads(announced.read_text())["rest"], trust_env=False, timeout=60) as http:
-                yield http
-        finally:
-            process.terminate()
 
 
 @pytest.mark.parametrize(("kind", "name"), [("Qwen3", "qwen3"), ("Mistral", "mistral")])

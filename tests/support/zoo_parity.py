@@ -71,6 +71,14 @@ SMALL_SIZES: Final[Mapping[str, tuple[dict[str, SizeValue], dict[str, SizeValue]
     "neox": (_TEXT, {**_TEXT, "heads": 2, "is_parallel": False, "rotary_share": 0.5}),
     "polymers": ({}, {"kinds": 7, "length": 9, "width": 12, "layers": 1}),
     "rescalenet": ({"width": 4}, {"width": 4, "blocks_2": 2, "num_classes": 12}),
+    "seq2seq": (
+        {**_TEXT, "head_width": 8, "feed_forward": 48, "decoder_feed_forward": 48},
+        {
+            **_TEXT, "family": "bart", "layers": 1, "decoder_layers": 1, "heads": 2, "decoder_heads": 2,
+            "head_width": 16, "feed_forward": 40, "decoder_feed_forward": 40, "positions": 20, "activation": "gelu",
+            "epsilon": 1e-5, "scales_head": False, "start": 2, "padding": 1,
+        },
+    ),
     "unet2d": ({"image_size": 16, "init_features": 4}, {"image_size": 32, "init_features": 2, "in_channels": 1}),
     "unet3d": ({"size": 8, "levels": 2, "features": 4}, {"size": 8, "levels": 3, "features": 2}),
     "uno": ({}, {"cell": 20, "descriptors": 24, "fingerprints": 16, "width": 24, "has_two_drugs": False}),

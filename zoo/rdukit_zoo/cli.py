@@ -11,7 +11,7 @@ from rdukit.cli.tables import Table, print_table, print_tables
 from rdukit.errors import InvalidArgument
 from rdukit_zoo.pictures import load_pictures
 from rdukit_zoo.planning.cli import plan_model
-from rdukit_zoo.registry import MODULES, ModelEntry, get_model, model_names
+from rdukit_zoo.registry import MODULES, TEXT_TO_TEXT, ModelEntry, get_model, model_names
 from rdukit_zoo.skeleton.new_model import FAMILIES, write_new_model
 
 
@@ -107,7 +107,12 @@ def new_model(name: str, title: str | None, family: str, as_json: bool) -> None:
 
 
 def _command_of(entry: ModelEntry) -> str:
-    """Return the command that runs the model: as a program if the model's file is one, otherwise as a box."""
+    """Return the command that runs the model: as a program if the model's file is one, otherwise as a box.
+
+    Encoder-decoders have no box.
+    """
+    if entry.task == TEXT_TO_TEXT:
+        return "rdukit serve FOLDER"
     module = import_module(f"rdukit_zoo.{MODULES[entry.name]}")
     return f"python -m {module.__name__}" if hasattr(module, "main") else f"rdukit box run {entry.name}"
 

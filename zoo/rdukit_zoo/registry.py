@@ -40,6 +40,7 @@ MODULES: Final = {
     "neox": "language.neox",
     "polymers": "science.polymers",
     "rescalenet": "vision.rescalenet",
+    "seq2seq": "language.seq2seq",
     "unet2d": "vision.unet2d",
     "unet3d": "vision.unet3d",
     "uno": "science.uno",
@@ -49,6 +50,7 @@ MODULES: Final = {
 TASKS: Final = (
     "classification",
     "language-modelling",
+    "text-to-text",
     "masked-language-modelling",
     "sequence-classification",
     "embedding",
@@ -63,6 +65,7 @@ TASKS: Final = (
 MODALITIES: Final[Mapping[str, str]] = {
     "classification": "tables",
     "language-modelling": "text",
+    "text-to-text": "text",
     "masked-language-modelling": "text",
     "sequence-classification": "text",
     "embedding": "text",
@@ -70,6 +73,9 @@ MODALITIES: Final[Mapping[str, str]] = {
     "image-classification": "images",
     "generative": "images",
 }
+#: Task of encoder-decoders, and tasks whose models generate texts.
+TEXT_TO_TEXT: Final = "text-to-text"
+GENERATES_TEXT: Final = frozenset({"language-modelling", TEXT_TO_TEXT})
 #: Tasks whose models take no target.
 WITHOUT_TARGET: Final = frozenset({"self-supervised", "embedding"})
 
@@ -107,6 +113,8 @@ class TextServing:
     context: str
     prompt: str
     vocabulary: str
+    #: Size that holds the token which texts begin after, of a model whose prompt is read by an encoder; else empty.
+    start: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +143,8 @@ class ModelEntry:
       rows alone → logits. ``num_features`` and ``num_classes`` are among the sizes.
     - language-modelling: (tokens [batch, context] int64, labels [batch, context] int64) → loss [], the mean over the
       labels that are not -100. ``text_serving`` says how it generates.
+    - text-to-text: (tokens [batch, prompt] int64, labels [batch, context] int64) → loss [], as above, of the text that
+      answers the tokens.
     """
 
     name: str

@@ -26,6 +26,7 @@ from tokenizers import Tokenizer
 
 import rdukit
 from rdukit.cli import exit_on_error
+from rdukit.errors import NotFound
 from rdukit.files.atomic import sha256_of_file, write_json_atomic
 from rdukit.pef.checkpoint_files import LATEST, PICTURE_FILE
 from rdukit.pef.identity import metadata_of
@@ -49,7 +50,8 @@ from rdukit_zoo.checkpoints.folder import (
     shared_names,
     weight_files,
 )
-from rdukit_zoo.registry import ModelEntry, SizeValue
+from rdukit_zoo.language.seq2seq_configs import seq2seq_generation
+from rdukit_zoo.registry import GENERATES_TEXT, TEXT_TO_TEXT, ModelEntry, SizeValue
 
 PREPARED: Final = "prepared.json"
 WEIGHTS: Final = "weights.safetensors"
@@ -62,6 +64,8 @@ TEXTS: Final = (8, 4, 2, 1)
 CACHE_BYTES: Final = 1 << 30
 #: Names of models that are also names of folders.
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+#: Files of tokenizers in other forms, which are not read.
+OTHER_TOKENIZERS: Final = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model", "vocab.json")
 #: Files beside the weights that serving reads.
 COMPANIONS: Final = (TOKENIZER_FILE, *TEMPLATE_FILES, PICTURE_FILE)
 
@@ -83,8 +87,9 @@ def prepare_hub_folder(
     """
     hub = open_hub_folder(folder)
     entry = hub.entry
+    check_tokenizer_form(folder)
     sizes = limited_sizes(entry, hub.sizes, context)
-    generates = entry.task == LANGUAGE_MODELLING
+    generates = entry.task in GENERATES_TEXT
     computed_in = precision_of(precision, SERVE) if generates or precision != AUTO else "f32"
     made = place / _digest(folder, sizes, computed_in)
     try:
@@ -93,8 +98,8 @@ def prepare_hub_folder(
         shutil.rmtree(made, ignore_errors=True)
     place.mkdir(parents=True, exist_ok=True)
     talk = Console(stderr=True)
-    with tempfile.TemporaryDirectory(dir=place, prefix=".unfinished-") as name, talk.status("") as status:
-        unfinished = Path(name)
+    with tempfile.TemporaryDirectory(dir=place, prefix=".unfinished-") as kept, talk.status("") as status:
+        unfinished = Path(kept)
         tell = status.update if talk.is_terminal else talk.print
         tell(f"converting {entry.name}'s weights")
         write_checkpoint(hub, sizes, unfinished / "checkpoint")
@@ -102,20 +107,34 @@ def prepare_hub_folder(
         box = box_of(entry)
         takes_texts = generates or (entry.text_serving is not None and (folder / TOKENIZER_FILE).is_file())
         rows = texts_at_once(entry, sizes) if generates else 1 if takes_texts else BATCH
-        shape = Shape(
-            load_box(find_box_file(box)).model or entry.name, sizes, rows, computed_in,
-            task=entry.task, purpose=SERVE,
-        )  # fmt: skip
+        model = load_box(find_box_file(box)).model if box else ""
+        shape = Shape(model or entry.name, sizes, rows, computed_in, task=entry.task, purpose=SERVE)
+        name = box or entry.name
         if takes_texts:
-            pef = compile_text_serving(entry, shape, box, unfinished, "o3", "sn30", 1)
+            pef = compile_text_serving(entry, shape, name, unfinished, "o3", "sn30", 1)
         else:
-            pef = ModelProgram(shape, entry=entry).compile(box, unfinished, "o3", "sn30", 1)
+            pef = ModelProgram(shape, entry=entry).compile(name, unfinished, "o3", "sn30", 1)
         found = PreparedModel(box, served_name(hub), str(made / pef.relative_to(unfinished)), str(made / "checkpoint"))
         write_json_atomic(unfinished / PREPARED, asdict(found))
         (unfinished / "done").touch()
         unfinished.rename(made)
         unfinished.mkdir()  # the context manager removes it
     return found
+
+
+def check_tokenizer_form(folder: Path) -> None:
+    """Refuse a folder whose tokenizer has another form only.
+
+    Raises:
+        NotFound: the message has the command that writes ``tokenizer.json``.
+    """
+    others = [name for name in OTHER_TOKENIZERS if (folder / name).is_file()]
+    if others and not (folder / TOKENIZER_FILE).is_file():
+        raise NotFound(
+            f"{folder} has its tokenizer as {', '.join(others)} only; expected {TOKENIZER_FILE}. Write it with "
+            f"python -c \"from transformers import AutoTokenizer as T; T.from_pretrained('{folder}')"
+            f".save_pretrained('{folder}')\", which needs the packages transformers and sentencepiece"
+        )
 
 
 def limited_sizes(entry: ModelEntry, sizes: Any, context: int | None = None) -> dict[str, SizeValue]:
@@ -149,16 +168,16 @@ def texts_at_once(entry: ModelEntry, sizes: Mapping[str, SizeValue]) -> int:
 
 def served_name(hub: HubFolder) -> str:
     """Return the name of a folder's model in requests: its box's, or ``model_type`` where a box has several kinds."""
-    kind, box = str(hub.config.get("model_type")), box_of(hub.entry)
+    kind, box = str(hub.config.get("model_type")), box_of(hub.entry) or hub.entry.name
     is_shared = hub.entry.hub is not None and len(hub.entry.hub.architectures) > 1
     return kind if is_shared and _NAME.fullmatch(kind) and not box.startswith(kind) else box
 
 
 def box_of(entry: ModelEntry) -> str:
-    """Return the box that serves a model: the one of its name, or the first by name with this model."""
+    """Return the box of a model: the one of its name, or the first by name with this model; "" where it has none."""
     names = box_names()
     return entry.name if entry.name in names else next(
-        name for name in names if load_box(find_box_file(name)).model == entry.name
+        (name for name in names if load_box(find_box_file(name)).model == entry.name), ""
     )  # fmt: skip
 
 
@@ -232,6 +251,8 @@ def write_checkpoint(
     written = {
         "vocab_size": vocabulary, **({"eos_token_id": ends} if ends is not None else {}), **sampling_of(known)
     }  # fmt: skip
+    if hub.entry.task == TEXT_TO_TEXT:
+        written |= seq2seq_generation(known if generation.is_file() else hub.config, has_file=generation.is_file())
     write_json_atomic(target / GENERATION_FILE, written)
 
 

@@ -10,6 +10,7 @@ from typing import Final
 import click
 
 from rdukit.cli.commands import ExtensibleGroup
+from rdukit.errors import InvalidArgument
 from rdukit.settings import home_folder
 from rdukit_modelbox.cli.contract import COMMANDS
 from rdukit_modelbox.cli.fork_server import fork_server
@@ -92,6 +93,8 @@ def run(
     """
     if checkpoint is not None and is_hub_folder(Path(checkpoint)):
         made = prepare_folder(checkpoint, context, precision)
+        if not (box_name or made.box):
+            raise InvalidArgument(f"models such as {made.name} have no box; serve it with rdukit serve {checkpoint}")
         model_name = model_name or ("" if box_name else made.name)
         box_name, pef, checkpoint = box_name or made.box, pef or made.pef, made.checkpoint
     if draft_checkpoint is not None and is_hub_folder(Path(draft_checkpoint)):

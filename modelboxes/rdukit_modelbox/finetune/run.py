@@ -316,6 +316,11 @@ def open_model(folder: Path, base: Path | None = None) -> HubFolder:
         raise InvalidArgument(f"--base is for an adapter, and {folder} has no adapter_config.json; leave --base out")
     hub = open_hub_folder(folder)
     refuse_code(hub)
+    if not box_of(hub.entry):
+        raise InvalidArgument(
+            f"{folder} is of {hub.entry.name}, which is served but not trained here; expected a decoder, or train the "
+            "module that load_hub_folder returns in a program of your own"
+        )
     if hub.entry.task not in TASKS:
         raise InvalidArgument(
             f"{folder} is of {hub.entry.name}, which neither generates texts nor classifies; expected a model that "

@@ -45,6 +45,7 @@ OUTPUTS: Final = {
     ("classification", TRAIN): ("loss", "logits"),
     ("classification", SERVE): ("logits",),
     ("language-modelling", TRAIN): ("loss",),
+    ("text-to-text", TRAIN): ("loss",),
     ("self-supervised", SERVE): ("loss", "output"),
     ("embedding", SERVE): ("output",),
 }

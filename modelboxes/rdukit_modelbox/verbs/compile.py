@@ -19,7 +19,7 @@ from rdukit_modelbox.verbs.compile_progress import BUILD, CompileProgress
 from rdukit_modelbox.verbs.context import VerbContext, VerbResult
 from rdukit_serving.device.parameters import read_constants
 from rdukit_serving.shape import SERVE, TRAIN, Shape, TextSizes
-from rdukit_zoo.registry import ModelEntry, Sizes
+from rdukit_zoo.registry import GENERATES_TEXT, ModelEntry, Sizes
 from sambaflow import samba
 from sambaflow.samba import utils
 from sambaflow.samba.graph import FwdGraph
@@ -69,7 +69,7 @@ def run_compile(
     num_tiles = int(parameters.get("num_tiles", 4))
     progress = CompileProgress(context)
     progress(BUILD, 0, 0)
-    is_text = shape.task == LANGUAGE_MODELLING and shape.purpose == SERVE
+    is_text = shape.task in GENERATES_TEXT and shape.purpose == SERVE
     program = None if is_text else ModelProgram(shape, entry=entry)
     context.check_cancelled()
     if program is None:
@@ -183,7 +183,7 @@ def compile_text_serving(
     serving = entry.text_serving
     if serving is None:
         raise InvalidArgument(f"model {entry.name!r} has no text_serving: it cannot be compiled with purpose=serve")
-    is_language = entry.task == LANGUAGE_MODELLING
+    is_language = entry.task in GENERATES_TEXT
     if is_language and shape.batch_size > MAX_TEXTS:
         raise InvalidArgument(
             f"batch_size is {shape.batch_size}; legal with purpose=serve: 1 to {MAX_TEXTS} texts at once",
@@ -199,6 +199,10 @@ def compile_text_serving(
         text = replace(
             text, texts=shape.batch_size, guesses=extras.guesses, adapters=extras.adapters, adapter_rank=rank
         )
+    if serving.start:
+        if text.adapters:
+            raise InvalidArgument(f"{entry.name} takes no adapters; expected adapters=0, or a model without an encoder")
+        text = replace(text, source=prompt, start=int(shape.sizes[serving.start]))
     session = samba.session
     session.reset()
     model = (serving.build(texts=text.texts, **shape.sizes) if is_language else serving.build(**shape.sizes)).eval()
@@ -212,7 +216,7 @@ def compile_text_serving(
     traced = {graph: session.trace_multigraph(model, inputs, graph) for graph, inputs in graphs.items()}
     for graph, inputs in graphs.items():
         session.add_graph(FwdGraph(inputs, traced[graph][0], graph))
-    outputs = ("logits",) if entry.task == LANGUAGE_MODELLING else ("output",)
+    outputs = ("logits",) if is_language else ("output",)
     found = replace(
         shape, batch_size=text.texts, task=entry.task, text=text, outputs=outputs,
         identity=entry.identity(shape.sizes), tensors=tensors,
@@ -233,7 +237,7 @@ def compile_text_serving(
 def text_graphs(text: TextSizes) -> dict[str, tuple[samba.SambaTensor, ...]]:
     """Return the inputs of each graph that continues texts: ``prefill_T`` reads T tokens of one, ``decode_B`` takes B
     tokens, each of a text of its own or several of one, ``copy`` gives a text to another row of the caches, where there
-    are several.
+    are several and texts may begin alike.
     """
 
     def inputs(graph: str, **shapes: tuple[int, ...]) -> tuple[samba.SambaTensor, ...]:
@@ -247,4 +251,4 @@ def text_graphs(text: TextSizes) -> dict[str, tuple[samba.SambaTensor, ...]]:
 
     graphs = {f"prefill_{count}": tokens(f"prefill_{count}", 1, count, last=(1,)) for count in text.prompt_lengths}
     graphs |= {f"decode_{batch}": tokens(f"decode_{batch}", batch, 1) for batch in text.widths}
-    return graphs | ({"copy": inputs("copy", source=(1,), target=(1,))} if text.texts > 1 else {})
+    return graphs | ({"copy": inputs("copy", source=(1,), target=(1,))} if text.texts > 1 and not text.source else {})

@@ -161,7 +161,8 @@ class ModelVersion:
             InvalidArgument: it is much too long for the context, or for the compiled prompt.
         """
         assert self.files.checkpoint is not None and self.text is not None, "a text model has both"
-        most = self.text["prompt"] if field == "input" else self.text["context"] - 1
+        longest = self.text.get("source") or self.text["context"] - 1
+        most = self.text["prompt"] if field == "input" else longest
         if not isinstance(text, str):
             if len(text) > most:
                 raise InvalidArgument(f"{field}: it has {len(text)} tokens; legal: 1 to {most}", field=field)

@@ -21,7 +21,7 @@ from rdukit_serving.device.prepared_weights import WeightsReader
 from rdukit_serving.text.chat_template import check_draft_tokens
 from rdukit_serving.text.draft import DraftModel, load_draft
 from rdukit_serving.text.generation import Generation, ModelTokens
-from rdukit_serving.text.generation_config import end_tokens, known_tokens, sampling_defaults
+from rdukit_serving.text.generation_config import end_tokens, forced_tokens, known_tokens, sampling_defaults
 from rdukit_serving.text.process import TextLoop, read_tokens, tell_ready, tokenizer_file
 from rdukit_serving.text.program import TextProgram
 from rdukit_serving.text.rows import choose_turn
@@ -119,7 +119,8 @@ class ExpertLoop(TextLoop):
 
     def _tokens_of(self, checkpoint: Path) -> ModelTokens:
         file = tokenizer_file(checkpoint)
-        key = sha256_of_file(file), end_tokens(checkpoint), *sampling_defaults(checkpoint).items()
+        ends, forced = end_tokens(checkpoint), forced_tokens(checkpoint)
+        key = sha256_of_file(file), ends, forced, *sampling_defaults(checkpoint).items()
         if key not in self._known_tokens:
             if self._draft_checkpoint is not None:
                 check_draft_tokens(checkpoint, self._draft_checkpoint)

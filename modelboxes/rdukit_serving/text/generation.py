@@ -34,7 +34,8 @@ class Tell(Protocol):
 class ModelTokens:
     """Tokens of a model: its tokenizer, their bytes, forms over them, those that end a text, and how it samples.
 
-    ``defaults`` are options of sampling where a request leaves them out.
+    ``defaults`` are options of sampling where a request leaves them out. ``forced`` are the tokens that each text has
+    first, and last if its limit ends it; None: any.
     """
 
     tokenizer: Tokenizer
@@ -42,6 +43,7 @@ class ModelTokens:
     constraints: Constraints
     ends: frozenset[int]
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    forced: tuple[int | None, int | None] = (None, None)
 
     def tokens_of(self, prompt: Prompt, is_rendered: bool = False) -> list[int]:
         """Return the tokens of a prompt; a rendered one gets no special tokens beside its own."""
@@ -67,15 +69,19 @@ class Generation:
     ) -> None:  # fmt: skip
         self.number: int = message["number"]
         self.adapter = adapter
-        self.prompt = vocabulary.tokens_of(prompt, message["is_rendered"])
+        #: What the prompt says to the model; and the tokens that come before those that are made.
+        self.source = vocabulary.tokens_of(prompt, message["is_rendered"])
+        self.prompt = sizes.begin_of(self.source)
         options = options_of(message["sampling"], vocabulary.defaults)
         sizes.check_tokens([token for token, _ in options.bias], "logit_bias")
-        sizes.check_tokens(self.prompt, "prompt")
-        room = sizes.context - len(self.prompt)
-        if room < 1 or not self.prompt:
+        sizes.check_tokens(self.source, "prompt")
+        if not 1 <= len(self.source) <= sizes.most_prompt:
             raise InvalidArgument(
-                f"prompt: it has {len(self.prompt)} tokens; legal: 1 to {sizes.context - 1}", field="prompt"
+                f"prompt: it has {len(self.source)} tokens; legal: 1 to {sizes.most_prompt}", field="prompt"
             )
+        if sizes.source and message["echo"]:
+            raise InvalidArgument("echo: an encoder reads the prompt, which is no part of the text", field="echo")
+        room = sizes.context - len(self.prompt)
         form = message["form"]
         constraint = None if form is None else vocabulary.constraints.find(TextForm(*form))
         sizes.check_tokens(options.stop_tokens, "stop_token_ids")
@@ -85,7 +91,7 @@ class Generation:
         self._stream = TextStream(
             lambda tokens: str(vocabulary.tokenizer.decode(list(tokens), skip_special_tokens=skips)), message["stop"]
         )
-        self._vocabulary, self._tell = vocabulary, tell
+        self._vocabulary, self._tell, self._has_encoder = vocabulary, tell, sizes.source > 0
         self._most: int = room if message["max_tokens"] is None else min(message["max_tokens"], room)
         #: How many of the likeliest tokens are told with each; None: nothing of probabilities.
         self._top: int | None = message["top_logprobs"]
@@ -124,14 +130,16 @@ class Generation:
         return self.row is not None and not self.is_scored and len(self.row.tokens) < len(self.prompt)
 
     def part(self, most: int) -> Sequence[int]:
-        """Return the next part of the prompt, of at most ``most`` tokens."""
+        """Return the next part of the prompt, of at most ``most`` tokens; an encoder reads it at once."""
         assert self.row is not None
+        if self._has_encoder:
+            return self.source
         return self.prompt[len(self.row.tokens) : len(self.row.tokens) + most]
 
     def take_part(self, part: Sequence[int], logits_V: NDArray[np.float32]) -> None:
         """Take what follows the prompt's tokens up to the end of ``part``."""
         assert self.row is not None
-        self.row.tokens.extend(part)
+        self.row.tokens.extend(self.prompt if self._has_encoder else part)
         if not self.is_reading:
             self._choose(logits_V)
         else:
@@ -209,7 +217,7 @@ class Generation:
         """Tell that the text is over: ``stop``, ``length`` or ``cancelled``."""
         self.is_over = True
         self._tell(
-            self.number, kind="done", text=self._stream.finish(), reason=reason, prompt_tokens=len(self.prompt),
+            self.number, kind="done", text=self._stream.finish(), reason=reason, prompt_tokens=len(self.source),
             completion_tokens=self._made, stop_sequence=self._stream.stopped_by, cached_tokens=self.kept,
             guessed_tokens=self._guessed, accepted_tokens=self._accepted,
         )  # fmt: skip
@@ -217,9 +225,10 @@ class Generation:
     def _choose(self, logits_V: NDArray[np.float32]) -> None:
         if self._made == self._most:
             return self.end("length")
-        token = self._sampler.choose(logits_V)
+        forced = self._forced()
+        token = self._sampler.choose(logits_V, forced)
         if token in self._ends:
-            return self.end("stop")
+            return self.end("stop" if forced is None else "length")
         self._made += 1
         self._next = token
         self._tell(self.number, kind="piece", text=self._stream.push(token), **self._chances(token, logits_V))
@@ -228,6 +237,13 @@ class Generation:
         if self._made == self._most:
             self.end("length")
         return None
+
+    def _forced(self) -> int | None:
+        """Return the token that comes next whatever the logits are; None: there is none."""
+        first, last = self._vocabulary.forced
+        if last is not None and last in self._ends and self._made == self._most - 1:
+            return last
+        return first if self._made == 0 else None
 
     def _chances(self, token: int, logits_V: NDArray[np.float32]) -> dict[str, Any]:
         if self._top is None:

@@ -11,7 +11,11 @@ from rdukit_serving.text.chat_template import GENERATION_FILE, companion
 from rdukit_serving.text.sampling import SamplingOptions
 
 #: Keys that are options of sampling.
-SAMPLING_KEYS: Final = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+SAMPLING_KEYS: Final = (
+    "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "min_tokens", "no_repeat_ngram_size",
+)  # fmt: skip
+#: Keys of tokens that come whatever the logits are: first, and last where the limit of tokens ends a text.
+FORCED_KEYS: Final = ("forced_bos_token_id", "forced_eos_token_id")
 _TYPES: Final = {name: type(value) for name, value in asdict(SamplingOptions()).items()}
 
 
@@ -67,6 +71,19 @@ def end_tokens(checkpoint: Path) -> frozenset[int]:
     """
     value = _generation_value(checkpoint, "eos_token_id")
     return frozenset(value if isinstance(value, list) else [] if value is None else [value])
+
+
+def forced_tokens(checkpoint: Path) -> tuple[int | None, int | None]:
+    """Return the tokens that a text has first, and last if its limit ends it, as kept next to the checkpoint.
+
+    Raises:
+        InvalidArgument: the file is damaged, or has lists of them.
+    """
+    first, last = (_generation_value(checkpoint, key) for key in FORCED_KEYS)
+    if isinstance(first, list) or isinstance(last, list):
+        path = companion(checkpoint, GENERATION_FILE)
+        raise InvalidArgument(f"{path}: {' or '.join(FORCED_KEYS)} is a list; expected the number of one token")
+    return first, last
 
 
 def known_tokens(checkpoint: Path) -> int | None:

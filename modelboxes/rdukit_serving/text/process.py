@@ -25,7 +25,7 @@ from rdukit_serving.text.chat_template import TOKENIZER_FILE, check_draft_tokens
 from rdukit_serving.text.constraints import Constraints
 from rdukit_serving.text.draft import DraftModel, load_draft
 from rdukit_serving.text.generation import Generation, ModelTokens
-from rdukit_serving.text.generation_config import end_tokens, sampling_defaults
+from rdukit_serving.text.generation_config import end_tokens, forced_tokens, sampling_defaults
 from rdukit_serving.text.program import TextProgram
 from rdukit_serving.text.rows import RowTable, reads_next
 from rdukit_serving.text.speculation import share_places
@@ -86,7 +86,8 @@ def read_tokens(file: Path, checkpoint: Path, program: TextProgram) -> ModelToke
     defaults = sampling_defaults(checkpoint)
     tokens = max(program.sizes.vocabulary, 1 + max(tokenizer.get_vocab().values()))
     constraints = Constraints(file.read_text(), tokens, ends)
-    return ModelTokens(tokenizer, TokenBytes(tokenizer), constraints, ends, defaults)
+    forced = forced_tokens(checkpoint) if program.sizes.source else (None, None)
+    return ModelTokens(tokenizer, TokenBytes(tokenizer), constraints, ends, defaults, forced)
 
 
 def tell_ready(box: socket.socket, program: TextProgram, draft: DraftModel | None = None) -> None:
@@ -189,7 +190,9 @@ class TextLoop:
     def _begin(self, prompt: Prompt, message: dict[str, Any]) -> None:
         sizes, adapter = self._program.sizes, self._adapter(message)
         text = Generation(prompt, message, self._vocabulary(message), sizes, self._tell, adapter)
-        place = self._rows.take(text.prompt, not text.is_scored, self._weights(message))
+        # What an encoder's source left in a row is of no use to another source.
+        may_keep = not text.is_scored and not sizes.source
+        place = self._rows.take(text.prompt, may_keep, self._weights(message))
         if place.source is not None:
             try:
                 self._program.copy(place.source, place.row.number)

@@ -98,8 +98,8 @@ class TextProgram:
         """
         if not self.generates:
             raise InvalidArgument("this model generates no text; legal: /v1/embeddings")
-        if not 1 <= len(prompt) < self.sizes.context:
-            raise InvalidArgument(f"the prompt has {len(prompt)} tokens; legal: 1 to {self.sizes.context - 1}")
+        if not 1 <= len(prompt) <= self.sizes.most_prompt:
+            raise InvalidArgument(f"the prompt has {len(prompt)} tokens; legal: 1 to {self.sizes.most_prompt}")
         self.sizes.check_tokens(prompt, "prompt")
         for at in range(0, len(prompt), self.sizes.prompt):
             logits_V = self.read(row, prompt[at : at + self.sizes.prompt], at)
@@ -122,6 +122,8 @@ class TextProgram:
         self, row: int, tokens: Sequence[int], position: int, adapter: int | None = None
     ) -> NDArray[np.float32]:  # fmt: skip
         """Read at most ``sizes.prompt`` tokens of a row's text from ``position`` on; return logits [V] after them.
+
+        With an encoder they are the complete source of a new text in the row; the logits follow ``sizes.start``.
 
         ``adapter``: the number of the one that the text takes; None: none.
 
@@ -172,7 +174,7 @@ class TextProgram:
         """Run each graph, so that all is planned and touched before the first text, and known how long it takes."""
         if self.generates:
             for count in self.sizes.prompt_lengths:
-                self.read(0, [0] * min(count, self.sizes.context - 1), 0)
+                self.read(0, [0] * min(count, self.sizes.most_prompt), 0)
             for width in self.sizes.widths * _MEASURED:
                 self.advance([self.sizes.texts] * width, [0] * width, [0] * width)
         if "copy" in self._sections:
@@ -297,7 +299,7 @@ def generate_all(
             number, (prompt, sampler) = following
             row = free.pop()
             logits_V = program.start(prompt, row)
-            made[row] = (number, len(prompt), sampler, [])
+            made[row] = (number, len(program.sizes.begin_of(prompt)), sampler, [])
             yield from choose(row, logits_V)
         if not made:
             return

@@ -171,7 +171,7 @@ class _Routes:
         """Write the next message of a chat."""
         body = await self._read(ChatBody, request)
         version = await self._find(request, body.model)
-        template = find_chat_template(version.files.checkpoint, body.has_tools)
+        template = _chat_template(version, body.has_tools)
         prompt = await self._renderer.render(template, *body.for_template(template))
         answer = Completion(
             version.files.name, version, body.requests(prompt, template), body.choices, is_chat=True,
@@ -278,7 +278,7 @@ class _Routes:
             NotFound: no such model, or none of texts. InvalidArgument: the template refuses the chat.
         """
         version = await self._find(request, chat.model)
-        template: ChatTemplate = find_chat_template(version.files.checkpoint, chat.has_tools)
+        template = _chat_template(version, chat.has_tools)
         prompt = await self._renderer.render(template, *chat.for_template(template)) + beginning
         (asked,) = chat.requests(prompt, template)
         return Turn(version, asked, chat.reader(template, prompt))
@@ -300,6 +300,22 @@ class _Routes:
         answer = {"object": "list", "data": data, "model": version.files.name, "usage": usage}
         queue_us, compute_us = sum(each.queue_us for each in found), sum(each.compute_us for each in found)
         return JSONResponse(answer, headers=server_timing(version, queue_us, compute_us))
+
+
+def _chat_template(version: ModelVersion, has_tools: bool) -> ChatTemplate:
+    """Return the template of a model's chats.
+
+    Raises:
+        InvalidArgument: a file is damaged; or the model has an encoder and no template, so that it knows no chats.
+    """
+    template = find_chat_template(version.files.checkpoint, has_tools)
+    if template.is_ours and version.text is not None and version.text.get("source"):
+        raise InvalidArgument(
+            f"messages: {version.files.name} has an encoder and no chat template, so it knows no chats; send the text "
+            "that it reads as prompt to /v1/completions",
+            field="messages",
+        )
+    return template
 
 
 async def _embed_all(version: ModelVersion, texts: Sequence[str | list[int]]) -> list[Embedding]:

@@ -31,6 +31,7 @@ class SamplingOptions:
     token of ``bias`` gains what stands beside it. Source: OpenAI's API reference; the prompt does not count. Logits of
     tokens of the prompt or the text are divided by ``repetition_penalty`` where they are positive, and multiplied with
     it where not; what is less likely than ``min_p`` of the likeliest goes. Source: transformers' logits processors.
+    No ``no_repeat_ngram_size`` tokens in a row occur twice in a text; 0: any may. Source: as before.
     ``ignore_eos``: a token that ends a text does not end this one. ``stop_tokens`` end it, too. None that ends it is
     chosen before ``min_tokens``, unless its form leaves nothing else. Source: vLLM's sampling parameters.
 
@@ -50,6 +51,7 @@ class SamplingOptions:
     ignore_eos: bool = False
     min_tokens: int = 0
     stop_tokens: Sequence[int] = ()
+    no_repeat_ngram_size: int = 0
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.temperature <= 2.0:
@@ -66,6 +68,8 @@ class SamplingOptions:
             raise InvalidArgument(
                 f"repetition_penalty is {self.repetition_penalty}; legal: 0 < x <= 10", field="repetition_penalty"
             )
+        if self.no_repeat_ngram_size < 0:
+            raise InvalidArgument(f"no_repeat_ngram_size is {self.no_repeat_ngram_size}; expected 0 <= x, 0 for none")
         for name in ("frequency_penalty", "presence_penalty"):
             if not -2.0 <= getattr(self, name) <= 2.0:
                 raise InvalidArgument(f"{name} is {getattr(self, name)}; legal: -2 <= x <= 2", field=name)
@@ -93,17 +97,21 @@ class Sampler:
         self._has_penalties = bool(options.frequency_penalty or options.presence_penalty)
         #: Tokens of prompt and text; None where they do not matter.
         self._seen = set(prompt) if options.repetition_penalty != 1.0 else None
+        #: Tokens of prompt and text in their order; None where that does not matter.
+        self._order = list(prompt) if options.no_repeat_ngram_size else None
 
     @property
     def is_over(self) -> bool:
         """Return whether the text has its form and nothing may follow."""
         return self._constraint is not None and self._constraint.is_over
 
-    def choose(self, logits_V: NDArray[np.float32]) -> int:
-        """Choose the next token."""
-        if self._options.bias or self._chosen or self._seen:
+    def choose(self, logits_V: NDArray[np.float32], forced: int | None = None) -> int:
+        """Choose the next token; a ``forced`` one comes whatever the logits are, and is no part of the form."""
+        if self._options.bias or self._chosen or self._seen or self._order:
             logits_V = self._adjusted(logits_V)
-        if self._constraint is None:
+        if forced is not None:
+            token = forced
+        elif self._constraint is None:
             token = self._draw(self._without_ends(logits_V))
         else:
             legal = self._constraint.legal_tokens(logits_V)
@@ -116,6 +124,8 @@ class Sampler:
             self._chosen[token] = self._chosen.get(token, 0) + 1
         if self._seen is not None:
             self._seen.add(token)
+        if self._order is not None:
+            self._order.append(token)
         return token
 
     def _without_ends(self, logits_V: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -138,7 +148,15 @@ class Sampler:
             adjusted_V[self._biased] += self._biases
         for token, count in self._chosen.items():
             adjusted_V[token] -= options.frequency_penalty * count + options.presence_penalty
+        if self._order and len(repeated := self._repeated(self._order)) < len(adjusted_V):
+            adjusted_V[repeated] = -np.inf
         return adjusted_V
+
+    def _repeated(self, text: list[int]) -> list[int]:
+        """Return the tokens that would end a run of tokens which the text has already."""
+        size = self._options.no_repeat_ngram_size
+        last = text[len(text) - size + 1 :]
+        return sorted({text[at + size - 1] for at in range(len(text) - size + 1) if text[at : at + size - 1] == last})
 
     def _draw(self, logits_V: NDArray[np.float32]) -> int:
         options = self._options

@@ -36,6 +36,10 @@ SILENT: dict[str, dict[str, SizeValue]] = {
         "window": 16, "epsilon": 1e-6, "is_tied": False, "rotary_base": 5e5, "rotary_kind": "linear",
     },
     "neox": {"heads": 2, "epsilon": 1e-6, "rotary_base": 5e5, "rotary_share": 0.5, "is_parallel": False},
+    "seq2seq": {
+        "epsilon": 1e-5, "farthest": 64, "activation": "silu", "is_tied": False, "scales_head": False, "start": 3,
+        "padding": 4,
+    },
     "autophasenn": {"threshold": 0.2},
     "braggnn": {"is_wide": True},
     "cosmictagger2d": {"is_residual": False},

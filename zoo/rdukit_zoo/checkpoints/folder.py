@@ -68,7 +68,7 @@ def open_hub_folder(path: Path | str) -> HubFolder:
             "bfloat16 or float16, because this model's files hold them transposed"
         )
     if _has_another_head(path, hub, sizes):
-        sizes = hub.sizes_of_config({**config, "tie_word_embeddings": False})
+        sizes = {**sizes, "is_tied": False}
     if hub.sizes_of_folder:
         sizes = {**sizes, **hub.sizes_of_folder(path)}
     elif pooling_of_folder(path) not in ({}, {"pooling": "mean", "normalizes": False}):

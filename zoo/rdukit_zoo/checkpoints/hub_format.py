@@ -48,6 +48,8 @@ class HubFormat:
     renamed: tuple[tuple[str, str], ...] = ()
     #: Parts of our names ↔ of those on disk, between dots, applied in this order when a name is read.
     spelled: tuple[tuple[str, str], ...] = ()
+    #: Spelled name → name on disk, applied in order when a name is written.
+    respelled: tuple[tuple[str, str], ...] = ()
     #: Returns the format for a model's sizes, if it depends on them.
     by_sizes: "Callable[[Mapping[str, SizeValue]], HubFormat] | None" = None
     #: Further sizes, which other files of the folder state.
@@ -78,6 +80,8 @@ class HubFormat:
         stored = name if self.writes_prefix else name.removeprefix(self.prefix)
         for ours, theirs in reversed(self.spelled):
             stored = _replace_parts(stored, ours, theirs)
+        for pattern, replacement in self.respelled:
+            stored = re.sub(pattern, replacement, stored)
         return stored
 
     def is_table(self, name: str) -> bool:

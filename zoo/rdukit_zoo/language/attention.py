@@ -275,10 +275,26 @@ class CachedAttention(nn.Module):
         self, query_BHTD: torch.Tensor, key_BGTD: torch.Tensor, value_BGTD: torch.Tensor,
         places: Places | None, mask: torch.Tensor | None, sinks_H: torch.Tensor | None = None,
     ) -> torch.Tensor:  # fmt: skip
-        batch, _, count, _ = query_BHTD.shape
         if places is not None:
             key_BGTD = self._kept(self.keys, key_BGTD, places)
             value_BGTD = self._kept(self.values, value_BGTD, places)
+        return self._attend(query_BHTD, key_BGTD, value_BGTD, mask, sinks_H)
+
+    def write(self, key_BGTD: torch.Tensor, value_BGTD: torch.Tensor, places: Places) -> None:
+        """Write keys and values to the caches."""
+        self._write(self.keys, key_BGTD, places)
+        self._write(self.values, value_BGTD, places)
+
+    def attend_kept(self, query_BHTD: torch.Tensor, rows_B: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """Attend to what the caches have of the texts of the rows."""
+        key_BGSD, value_BGSD = self._rows_of(self.keys, rows_B), self._rows_of(self.values, rows_B)
+        return self._attend(query_BHTD, key_BGSD, value_BGSD, mask, None)
+
+    def _attend(
+        self, query_BHTD: torch.Tensor, key_BGTD: torch.Tensor, value_BGTD: torch.Tensor, mask: torch.Tensor | None,
+        sinks_H: torch.Tensor | None,
+    ) -> torch.Tensor:  # fmt: skip
+        batch, _, count, _ = query_BHTD.shape
         key_BHSD, value_BHSD = self._shared(key_BGTD), self._shared(value_BGTD)
         if self.cap or sinks_H is not None:
             attended = self._written_out(query_BHTD, key_BHSD, value_BHSD, mask, sinks_H)
@@ -319,8 +335,14 @@ class CachedAttention(nn.Module):
 
     def _kept(self, cache: torch.Tensor, x_BGTD: torch.Tensor, places: Places) -> torch.Tensor:
         """Write ``x_BGTD`` into the cache, and return the cache's rows of the texts of the call: [B, G, S, D]."""
+        self._write(cache, x_BGTD, places)
+        return self._rows_of(cache, places.rows)
+
+    def _write(self, cache: torch.Tensor, x_BGTD: torch.Tensor, places: Places) -> None:
         cache.index_copy_(0, places.slots, x_BGTD.reshape(-1, cache.shape[1]))
-        return cache.view(self.texts + 1, self.groups, self.positions, -1).index_select(0, places.rows)
+
+    def _rows_of(self, cache: torch.Tensor, rows_B: torch.Tensor) -> torch.Tensor:
+        return cache.view(self.texts + 1, self.groups, self.positions, -1).index_select(0, rows_B)
 
     def _shared(self, x_BGSD: torch.Tensor) -> torch.Tensor:
         """Repeat each head of keys or values as often as query heads read it: [B, H, S, D]."""

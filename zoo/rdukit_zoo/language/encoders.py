@@ -13,12 +13,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from rdukit_zoo.language.attention import LayerList, RotaryPositions, rotate, split_heads
+from rdukit_zoo.language.distances import distance_buckets
 from rdukit_zoo.language.encoder_sizes import BertSizes
 
 #: What is added to products of tokens that are not seen. It is finite, because a row of padding may see no token.
 UNSEEN: Final = -1e30
-#: MPNet's buckets of distances, and the distance from which on all share the last.
-_BUCKETS, _FARTHEST = 32, 128
+#: MPNet's buckets of distances.
+_BUCKETS: Final = 32
 
 
 class BertEmbeddings(nn.Module):
@@ -99,7 +100,7 @@ class DistanceLayers(LayerList):
         super().__init__(BertLayer(sizes) for _ in range(sizes.layers))
         self.relative_attention_bias = nn.Embedding(_BUCKETS, sizes.heads)
         self.buckets: torch.Tensor
-        self.register_buffer("buckets", distance_buckets(sizes.context_length))
+        self.register_buffer("buckets", bucket_table(sizes.context_length))
 
     def biased(self, seen: torch.Tensor, count: int) -> torch.Tensor:
         """Return the bias [B, H, T, T] of ``count`` tokens, of which ``seen`` [B, 1, 1, T] are seen."""
@@ -107,18 +108,10 @@ class DistanceLayers(LayerList):
         return torch.where(seen, bias_HTT, torch.full_like(bias_HTT, -math.inf))
 
 
-def distance_buckets(count: int) -> torch.Tensor:
-    """Return the bucket [T, T] of the distance of each key (second axis) from each query.
-
-    Keys behind a query have the upper half of the buckets; of each half the first half are distances of their own, the
-    others grow logarithmically. Source: Raffel et al., T5 (2020), as MPNet uses it.
-    """
+def bucket_table(count: int) -> torch.Tensor:
+    """Return the bucket [T, T] of the distance of each key (second axis) from each query."""
     distances = torch.arange(count) - torch.arange(count).view(-1, 1)
-    half, exact = _BUCKETS // 2, _BUCKETS // 4
-    far = distances.abs()
-    grown = (far.clamp(min=1).float() / exact).log() / math.log(_FARTHEST / exact) * (half - exact)
-    near_or_far = torch.where(far < exact, far, (exact + grown.long()).clamp(max=half - 1))
-    return near_or_far + half * (distances > 0)
+    return distance_buckets(count)[distances + count - 1]
 
 
 class BertBody(nn.Module):
