@@ -23,6 +23,7 @@ from rdukit_serving.device.loaded_model import properties_of
 from rdukit_serving.device.parameters import load_parameters, merge_adapters, text_parameters
 from rdukit_serving.shape import SERVE, TextSizes, shape_of
 from rdukit_serving.text.generation_config import known_tokens
+from rdukit_serving.text.rows import part_length
 from rdukit_serving.text.sampling import Sampler, check_numbers
 
 #: How often runs of each width are timed at first; the first time of each does not count for much, as it plans.
@@ -79,6 +80,8 @@ class TextProgram:
             self._scalars = dict(self._application.pef.hyperparameters)
             #: The least of a processor's time that a run of each width took; known of all after ``warm_up``.
             self.seconds: dict[int, float] = {}
+            #: The same of a run that reads a part of a prompt, by its length.
+            self.read_seconds: dict[int, float] = {}
             self._load_seconds = time.perf_counter() - began
         except BaseException:
             self._application.close()
@@ -135,12 +138,21 @@ class TextProgram:
         given[2] = self.sizes.texts
         given[2, 0, :count] = row
         graph, last = f"prefill_{size}", np.array([count - 1])
+        began = time.thread_time()
         logits_V = self._run(
             graph, tokens=given[0], positions=given[1], rows=np.array([row]), targets=given[2], last=last,
             **self._shares([adapter], 1),
         )  # fmt: skip
+        took = time.thread_time() - began
+        self.read_seconds[size] = min(self.read_seconds.get(size, took), took)
         check_numbers(graph, logits_V)
         return logits_V
+
+    def part_length(self, made: int) -> int:
+        """Return how many tokens of a prompt to read at most while ``made`` other texts wait for their next tokens."""
+        width = next((each for each in self.sizes.widths if each >= made), self.sizes.widths[-1])
+        step_s = self.seconds.get(width) if made else None
+        return part_length(self.sizes.prompt_lengths, self.read_seconds, step_s)
 
     def advance(
         self, rows: Sequence[int], tokens: Sequence[int], positions: Sequence[int], adapters: Sequence[int | None] = (),
