@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from rdukit.errors import InvalidArgument, PefMismatch
 from rdukit.pef import Pef
 from rdukit_runtime.application import open_application
+from rdukit_runtime.engine.device import return_freed_memory
 from rdukit_runtime.engine.parameter_sets import ParameterSet
 from rdukit_serving.device.loaded_model import properties_of
-from rdukit_serving.device.parameters import load_parameters, merge_adapters, text_parameters
+from rdukit_serving.device.parameters import merged_parameters, text_parameters
 from rdukit_serving.shape import SERVE, TextSizes, shape_of
 from rdukit_serving.text.generation_config import known_tokens
 from rdukit_serving.text.rows import part_length
@@ -53,8 +54,6 @@ class TextProgram:
         self._application = open_application(pef, name)
         try:
             shape = shape_of(self._application.pef, str(pef))
-            step, stored = (0, {}) if checkpoint is None else load_parameters(checkpoint, which, shape)
-            parameters = merge_adapters(stored)
             if shape.text is None or shape.purpose != SERVE:
                 raise PefMismatch(
                     f"{pef} is of purpose={shape.purpose}, task {shape.task}; compile a model of texts with "
@@ -64,10 +63,12 @@ class TextProgram:
                 raise PefMismatch(f"{pef} was compiled by an earlier version to make one text; compile it again")
             self.sizes: TextSizes = shape.text
             #: Steps of the training that the parameters come from.
-            self.checkpoint_step = step
+            self.checkpoint_step = 0
             self._program = self._application.program
             if checkpoint is not None:
-                self._write_parameters(parameters)
+                with merged_parameters(checkpoint, which, shape) as (self.checkpoint_step, parameters):
+                    self._write_parameters(parameters)
+                return_freed_memory()
             #: Tokens that the tokenizer has; a model may have room for more, which were never trained.
             self._known = self.sizes.vocabulary
             if checkpoint is not None and not is_raw:
@@ -272,9 +273,9 @@ class TextProgram:
 
     def _write_parameters(self, parameters: Mapping[str, torch.Tensor]) -> None:
         """Put the checkpoint's tensors and the PEF's own on the device; the caches stay zero."""
-        written = text_parameters(self._application.pef, parameters)
         with self._program.checkpointing():
-            self._program.write_all(written)
+            for symbol, value in text_parameters(self._application.pef, parameters):
+                self._program.write(symbol, value)
 
 
 def generate_all(

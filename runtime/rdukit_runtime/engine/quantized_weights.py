@@ -101,7 +101,7 @@ def _pack(numbers_NGE: torch.Tensor) -> torch.Tensor:
 
 def _in_blocks(values: torch.Tensor) -> torch.Tensor:
     """Bring values [N, parts, ...] into the order [blocks, parts, rows of the block, ...]; the shape stays."""
-    return _turn(values, lambda block, rows, parts: block.unflatten(0, (-1, rows)).transpose(1, 2))
+    return _turn(values, lambda block, rows, parts: block.reshape(-1, rows, *block.shape[1:]).transpose(1, 2))
 
 
 def _in_rows(values: torch.Tensor) -> torch.Tensor:
