@@ -177,7 +177,7 @@ def test_tables_of_positions_are_cut_to_those_of_the_pef_and_too_short_ones_refu
     found = dict(text_parameters(pef, {**state, **{name: longer[name] for name in tables}}))
     assert all(any(torch.equal(value, state[name]) for value in found.values()) for name in tables)
     with pytest.raises(InvalidArgument, match="is of 100 positions, llama was compiled with context_length=128"):
-        text_parameters(pef, {**state, tables[0]: state[tables[0]][:100]})
+        dict(text_parameters(pef, {**state, tables[0]: state[tables[0]][:100]}))
 
 
 def test_an_adapter_that_does_not_fit_is_refused(folder: Path, models: Mapping[str, Llama], tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ Each is traced by its schema and the shapes of its results, and computes nothing
 
 - ``int8_linear``: a weight [N, K] is int8 with a scale for each of its rows; activations keep their dtype and sums are
   in f32.
-- ``int4_linear``: a weight [N, K] is uint8 [N, bytes], two elements a byte, with a scale in bf16 for each group of
+- ``int4_linear``: a weight [N, K] is uint8 [N, K / 32, 16], two elements a byte, with a scale in bf16 for each group of
   elements of its rows [N, K / 32].
 - ``grouped_product``: groups of rows with a matrix each, as mixtures of experts have them. The number
   of rows in a group depends on data; their total does not. torch's own operator can be recorded only in bf16, and lacks
@@ -86,7 +86,7 @@ def int8_linear(
 def int4_linear(
     x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None = None
 ) -> torch.Tensor:  # fmt: skip
-    """Trace a linear layer: x [..., K], w uint8 [N, bytes], scale bf16 [N, K / 32], bias [N] → [..., N]."""
+    """Trace a linear layer: x [..., K], w uint8 [N, K / 32, 16], scale bf16 [N, K / 32], bias [N] → [..., N]."""
     made: torch.Tensor = own_operator("int4_linear")(x, w, scale, bias)
     return made
 

@@ -10,8 +10,8 @@ entry               content
 
 A reader accepts its own major version, with minor versions up to its own. A PEF has no weights and no pickle. Kernels
 of 1.3 may hold ``rdukit.lstm_layer`` and its gradient, those of 1.4 ``rdukit.grouped_product`` and its gradient, those
-of 1.5 ``rdukit.int4_linear``. A graph of 1.4 may be the evaluation graph of another. A PEF of 1.6 may be for several
-chips.
+of 1.5 ``rdukit.int4_linear``; its weights have had another layout since, so a PEF with the first one is refused. A
+graph of 1.4 may be the evaluation graph of another. A PEF of 1.6 may be for several chips.
 
 A PEF is written atomically, as the last step of a compile; a reader checks the whole file before it uses a part.
 """

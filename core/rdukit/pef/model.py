@@ -12,7 +12,7 @@ from functools import cache
 from math import prod
 from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
-from rdukit.errors import PefCorrupt
+from rdukit.errors import PefCorrupt, PefVersionMismatch
 from rdukit.hardware import CHIPS
 
 #: Dtypes of tensors by their torch names; ``ITEM_BYTES`` has the same.
@@ -26,9 +26,8 @@ ITEM_BYTES: Mapping[str, int] = {
     "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16, "uint16": 2, "uint32": 4, "uint64": 8,
 }  # fmt: skip
 
-#: Elements of a 4-bit weight that share a scale, and elements that are stored together.
+#: Elements of a row of a 4-bit weight that share a scale.
 INT4_GROUP: Final = 32
-INT4_UNIT: Final = 128
 
 #: Upper limit of device memory, more than any node has.
 _MAX_BYTES = 2**60
@@ -336,22 +335,27 @@ def _check_values(pef: Pef) -> None:
         raise PefCorrupt(f"the PEF needs {pef.region_bytes} bytes of device memory; legal: fewer than {_MAX_BYTES}")
 
 
-def int4_shape(rows: int, width: int) -> tuple[int, int]:
-    """Return the shape of the bytes of a 4-bit weight [rows, width]: complete units of ``INT4_UNIT`` elements."""
-    return rows, -(-width // INT4_UNIT) * INT4_UNIT // 2
+def int4_shape(rows: int, width: int) -> tuple[int, int, int]:
+    """Return the shape of the bytes of a 4-bit weight [rows, width]: half a byte for each element of each group."""
+    return rows, width // INT4_GROUP, INT4_GROUP // 2
 
 
 def _fits_scale(symbol: Symbol, scale: Symbol | None) -> bool:
-    if scale is None or symbol.kind is not SymbolKind.PARAMETER or len(symbol.shape) != 2:
+    if scale is None or symbol.kind is not SymbolKind.PARAMETER:
         return False
     if symbol.dtype == "int8":
-        return scale.shape == symbol.shape[:1] and scale.dtype == "float32"
+        return len(symbol.shape) == 2 and scale.shape == symbol.shape[:1] and scale.dtype == "float32"
     is_grouped = symbol.dtype == "uint8" and scale.dtype == "bfloat16" and len(scale.shape) == 2
     return is_grouped and symbol.shape == int4_shape(scale.shape[0], scale.shape[1] * INT4_GROUP)
 
 
 def _check_names(pef: Pef) -> None:
     for symbol in pef.symbols.values():
+        if symbol.scale and symbol.dtype == "uint8" and len(symbol.shape) == 2:
+            raise PefVersionMismatch(
+                f"{pef.name} has 4-bit weights in the layout of an earlier version, such as {symbol.name!r}; compile "
+                "it again"
+            )
         if symbol.scale and not _fits_scale(symbol, pef.symbols.get(symbol.scale)):
             raise PefCorrupt(f"symbol {symbol.name!r} has its scales in {symbol.scale!r}, which does not fit")
     for section in pef.sections:

@@ -25,6 +25,7 @@ from rdukit.pef.file import BOX_KEY
 from rdukit.pef.kernel import KernelGraph
 from rdukit.pef.model import NO_EVALUATION, Graph, Pef, Symbol, SymbolKind
 from rdukit_runtime.application import Application, open_application
+from rdukit_runtime.engine.device import return_freed_memory
 from rdukit_runtime.engine.program import HostTensors, RunTimes
 from rdukit_serving.checks import class_count, find_tables, forward_sections
 from rdukit_serving.device.parameters import (
@@ -67,6 +68,7 @@ class LoadedModel:
             #: Names of classes in the checkpoint.
             self._classes: tuple[str, ...] = ()
             self._upload(checkpoint)
+            return_freed_memory()
             self.signature = choose_signature(
                 found,
                 self._graph,

@@ -78,6 +78,51 @@ def open_parameters(
         ) from cause
 
 
+class StoredTensors(Mapping[str, torch.Tensor]):
+    """Parameters by name, each read from its file whenever it is asked for, so that no copy of all of them exists."""
+
+    def __init__(self, stored: StoredParameters) -> None:
+        """Take an open checkpoint, which stays open as long as tensors are asked for."""
+        self._stored = stored
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        """Read a tensor."""
+        if name not in self._stored.names:
+            raise KeyError(name)
+        return self._stored.read(name)
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether the file has a tensor of this name, without reading it."""
+        return name in self._stored.names
+
+    def __iter__(self) -> Iterator[str]:
+        """Return the names."""
+        return iter(self._stored.names)
+
+    def __len__(self) -> int:
+        """Return the number of tensors."""
+        return len(self._stored.names)
+
+
+@contextmanager
+def merged_parameters(
+    checkpoint: Path, which: str = "newest", wanted: Shape | None = None
+) -> Iterator[tuple[int, Tensors]]:  # fmt: skip
+    """Open a checkpoint to serve it: its step, and its parameters with their adapters added.
+
+    Tensors are read as they are asked for, except where adapters are added.
+
+    Raises:
+        NotFound, InvalidArgument: as ``open_parameters``, ``check_tied`` and ``merge_adapters``.
+    """
+    with open_parameters(checkpoint, which, wanted) as stored:
+        found = StoredTensors(stored)
+        if wanted is not None:
+            check_tied(wanted.tensors, found)
+        has_adapters = any(name.endswith(ADAPTER_PARTS) for name in stored.names)
+        yield stored.step, merge_adapters(dict(found)) if has_adapters else found
+
+
 def check_checkpoint(wanted: Shape, checkpoint: Path, which: str = "newest") -> None:
     """Refuse a checkpoint of another model than the PEF by its header, before anything is loaded.
 
@@ -206,8 +251,8 @@ def read_constants(pef: Pef) -> Tensors:
     return load(base64.b64decode(str(data))) if data else {}
 
 
-def text_parameters(pef: Pef, parameters: Tensors) -> list[tuple[str, torch.Tensor]]:
-    """Return the tensors that a program of texts reads, by symbol, from the checkpoint and from the PEF.
+def text_parameters(pef: Pef, parameters: Tensors) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors that a program of texts reads, by symbol, from the checkpoint and from the PEF.
 
     A PEF may be compiled for fewer positions than the checkpoint's tables have. A table that is no parameter, such as
     one of rotary angles, has a row for each position, of which the first ones are taken.
@@ -217,7 +262,7 @@ def text_parameters(pef: Pef, parameters: Tensors) -> list[tuple[str, torch.Tens
         PefMismatch: as ``read_constants``.
     """
     text = shape_of(pef, pef.name).text
-    found = [*read_constants(pef).items()]
+    yield from read_constants(pef).items()
     for name, symbol in match_parameters(pef, parameters).items():
         value, (rows, *rest) = parameters[name], pef.symbols[symbol].shape or (0,)
         is_table = text is not None and rows == text.context and pef.symbols[symbol].kind is SymbolKind.BUFFER
@@ -226,8 +271,7 @@ def text_parameters(pef: Pef, parameters: Tensors) -> list[tuple[str, torch.Tens
                 f"the checkpoint's {name!r} is of {len(value)} positions, {pef.name} was compiled with context_length="
                 f"{rows}; legal: up to {len(value)}"
             )
-        found.append((symbol, value[:rows] if is_table and value.dim() > 0 else value))
-    return found
+        yield symbol, value[:rows] if is_table and value.dim() > 0 else value
 
 
 def match_parameters(pef: Pef, names: Iterable[str]) -> Mapping[str, str]:

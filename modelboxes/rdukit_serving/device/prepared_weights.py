@@ -14,10 +14,10 @@ from rdukit.errors import RdukitError, RuntimeFault
 from rdukit.files.atomic import atomic_target
 from rdukit.pef import Pef
 from rdukit.pef.memory import parameter_layout
-from rdukit_runtime.engine.device import engine_device
+from rdukit_runtime.engine.device import engine_device, return_freed_memory
 from rdukit_runtime.engine.parameter_sets import ParameterSet, write_parameters
 from rdukit_serving.device.adapters import place_adapters
-from rdukit_serving.device.parameters import load_parameters, merge_adapters, text_parameters
+from rdukit_serving.device.parameters import merged_parameters, text_parameters
 from rdukit_serving.shape import shape_of
 
 
@@ -30,12 +30,12 @@ def prepare_weights(pef: Pef, checkpoint: Path, file: Path, adapters: Mapping[st
     """
     if file.is_file() and file.stat().st_size == parameter_layout(pef)[1]:
         return
-    _, stored = load_parameters(checkpoint, wanted=shape_of(pef, pef.name))
-    parameters = merge_adapters(stored)
-    if adapters:
-        parameters = {**parameters, **place_adapters(pef, parameters, adapters)}
-    with atomic_target(file) as temporary:
-        write_parameters(pef, text_parameters(pef, parameters), temporary)
+    with merged_parameters(checkpoint, wanted=shape_of(pef, pef.name)) as (_, parameters):
+        if adapters:
+            parameters = {**parameters, **place_adapters(pef, parameters, adapters)}
+        with atomic_target(file) as temporary:
+            write_parameters(pef, text_parameters(pef, parameters), temporary)
+    return_freed_memory()
 
 
 class WeightsRead(NamedTuple):

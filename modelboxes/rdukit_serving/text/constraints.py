@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rdukit.errors import InvalidArgument, RuntimeFault
+from rdukit_serving.text.forms.exclusive import Comparisons
 from rdukit_serving.text.forms.schemas import UnkeptSchema, schema_text
 from rdukit_serving.text.forms.spelling import spell
 
@@ -229,15 +230,17 @@ def json_part(text: str) -> str:
     return f"%json {json.dumps({**schema, 'x-guidance': dict(JSON_WAY)}, ensure_ascii=False)}"
 
 
-def kept_schema(schema: object, field: str) -> str:
+def kept_schema(schema: object, field: str, shared: Comparisons | None = None) -> str:
     """Return a JSON schema as llguidance keeps it exactly, as JSON text; ``field`` is where the caller wrote it.
+
+    ``shared``: comparisons that are left for the request that it is a part of.
 
     Raises:
         InvalidArgument: it is too long, or no text can be made by it; the message says what to write.
     """
     try:
         _check_size(schema, field)  # before it is looked at, which takes longer
-        return schema_text(schema)
+        return schema_text(schema, shared)
     except RecursionError as cause:
         raise InvalidArgument(f"{field}: it is nested too deep; write $defs and $ref", field=field) from cause
     except UnkeptSchema as cause:

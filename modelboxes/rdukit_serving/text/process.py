@@ -211,7 +211,8 @@ class TextLoop:
         self._has_read = reads_next([text.is_reading for text in texts], self._has_read)
         if self._has_read:
             text = next(text for text in texts if text.is_reading)
-            row, part = text.row, text.part(self._program.sizes.prompt)
+            made = sum(not text.is_reading for text in texts)
+            row, part = text.row, text.part(self._program.part_length(made))
             assert row is not None
             with self._refusing(text):
                 text.take_part(part, self._program.read(row.number, part, len(row.tokens), text.adapter))

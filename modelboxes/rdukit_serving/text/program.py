@@ -18,11 +18,13 @@ from numpy.typing import NDArray
 from rdukit.errors import InvalidArgument, PefMismatch
 from rdukit.pef import Pef
 from rdukit_runtime.application import open_application
+from rdukit_runtime.engine.device import return_freed_memory
 from rdukit_runtime.engine.parameter_sets import ParameterSet
 from rdukit_serving.device.loaded_model import properties_of
-from rdukit_serving.device.parameters import load_parameters, merge_adapters, text_parameters
+from rdukit_serving.device.parameters import merged_parameters, text_parameters
 from rdukit_serving.shape import SERVE, TextSizes, shape_of
 from rdukit_serving.text.generation_config import known_tokens
+from rdukit_serving.text.rows import part_length
 from rdukit_serving.text.sampling import Sampler, check_numbers
 
 #: How often runs of each width are timed at first; the first time of each does not count for much, as it plans.
@@ -52,8 +54,6 @@ class TextProgram:
         self._application = open_application(pef, name)
         try:
             shape = shape_of(self._application.pef, str(pef))
-            step, stored = (0, {}) if checkpoint is None else load_parameters(checkpoint, which, shape)
-            parameters = merge_adapters(stored)
             if shape.text is None or shape.purpose != SERVE:
                 raise PefMismatch(
                     f"{pef} is of purpose={shape.purpose}, task {shape.task}; compile a model of texts with "
@@ -63,10 +63,12 @@ class TextProgram:
                 raise PefMismatch(f"{pef} was compiled by an earlier version to make one text; compile it again")
             self.sizes: TextSizes = shape.text
             #: Steps of the training that the parameters come from.
-            self.checkpoint_step = step
+            self.checkpoint_step = 0
             self._program = self._application.program
             if checkpoint is not None:
-                self._write_parameters(parameters)
+                with merged_parameters(checkpoint, which, shape) as (self.checkpoint_step, parameters):
+                    self._write_parameters(parameters)
+                return_freed_memory()
             #: Tokens that the tokenizer has; a model may have room for more, which were never trained.
             self._known = self.sizes.vocabulary
             if checkpoint is not None and not is_raw:
@@ -79,6 +81,8 @@ class TextProgram:
             self._scalars = dict(self._application.pef.hyperparameters)
             #: The least of a processor's time that a run of each width took; known of all after ``warm_up``.
             self.seconds: dict[int, float] = {}
+            #: The same of a run that reads a part of a prompt, by its length.
+            self.read_seconds: dict[int, float] = {}
             self._load_seconds = time.perf_counter() - began
         except BaseException:
             self._application.close()
@@ -137,12 +141,21 @@ class TextProgram:
         given[2] = self.sizes.texts
         given[2, 0, :count] = row
         graph, last = f"prefill_{size}", np.array([count - 1])
+        began = time.thread_time()
         logits_V = self._run(
             graph, tokens=given[0], positions=given[1], rows=np.array([row]), targets=given[2], last=last,
             **self._shares([adapter], 1),
         )  # fmt: skip
+        took = time.thread_time() - began
+        self.read_seconds[size] = min(self.read_seconds.get(size, took), took)
         check_numbers(graph, logits_V)
         return logits_V
+
+    def part_length(self, made: int) -> int:
+        """Return how many tokens of a prompt to read at most while ``made`` other texts wait for their next tokens."""
+        width = next((each for each in self.sizes.widths if each >= made), self.sizes.widths[-1])
+        step_s = self.seconds.get(width) if made else None
+        return part_length(self.sizes.prompt_lengths, self.read_seconds, step_s)
 
     def advance(
         self, rows: Sequence[int], tokens: Sequence[int], positions: Sequence[int], adapters: Sequence[int | None] = (),
@@ -262,9 +275,9 @@ class TextProgram:
 
     def _write_parameters(self, parameters: Mapping[str, torch.Tensor]) -> None:
         """Put the checkpoint's tensors and the PEF's own on the device; the caches stay zero."""
-        written = text_parameters(self._application.pef, parameters)
         with self._program.checkpointing():
-            self._program.write_all(written)
+            for symbol, value in text_parameters(self._application.pef, parameters):
+                self._program.write(symbol, value)
 
 
 def generate_all(

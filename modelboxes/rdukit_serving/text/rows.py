@@ -5,7 +5,7 @@ read again: a further turn of a chat, or the same instructions before another qu
 the longest common beginning is found by comparing.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -94,6 +94,18 @@ def reads_next(is_reading: Iterable[bool], has_read: bool) -> bool:
     """
     reading = list(is_reading)
     return any(reading) and (all(reading) or not has_read)
+
+
+def part_length(lengths: Sequence[int], seconds: Mapping[int, float], step_s: float | None) -> int:
+    """Return how many tokens of a prompt to read at most in the next run.
+
+    ``lengths``: what a run can read, the fewest first; ``seconds``: how long a run of each took; ``step_s``: how long
+    the texts that are made wait for a token anyway, None if there are none. A part delays them by as much again, if
+    the shortest can be read so fast.
+    """
+    if step_s is None:
+        return lengths[-1]
+    return max((length for length in lengths if seconds.get(length, 0) <= step_s), default=lengths[0])
 
 
 def choose_turn(experts: Sequence[str], current: str, runs: int) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from rdukit_serving.text.constraints import FormKind, TextForm, json_part, kept_schema
+from rdukit_serving.text.forms.exclusive import Comparisons
 from rdukit_serving.text.token_bytes import length_of_beginning
 
 
@@ -65,10 +66,12 @@ def forced_call(form: CallFormat, tools: Sequence[tuple[str, Mapping[str, Any]]]
         InvalidArgument: the schemas are too long.
     """
     lines = ["start: " + " | ".join(f"call_{number}" for number in range(len(tools)))]
+    shared = Comparisons()
     for number, (name, schema) in enumerate(tools):
         before = json.dumps(form.before.replace("NAME", name), ensure_ascii=False)
         after = json.dumps(form.after, ensure_ascii=False)
-        arguments = json_part(kept_schema({"type": "object", **schema}, f"tools.{number}.function.parameters"))
+        field = f"tools.{number}.function.parameters"
+        arguments = json_part(kept_schema({"type": "object", **schema}, field, shared))
         lines += [f"call_{number}: {before} arguments_{number} {after}", f"arguments_{number}: {arguments}"]
     return TextForm(FormKind.GRAMMAR, "\n".join(lines), "tools")
 

@@ -181,6 +181,16 @@ def application_opened() -> None:
         logger.debug("freed memory is kept accepted=%s", bool(kept))
 
 
+def return_freed_memory() -> None:
+    """Give the memory that is free now back to the system, once a program has loaded what it needs.
+
+    Copies of weights in the host's dtypes would otherwise stay behind, as freed memory is kept for the next run.
+    """
+    libc = find_glibc()
+    if libc is not None:
+        libc.malloc_trim(0)
+
+
 def application_closed() -> None:
     """Give the freed memory back to the system with the last application."""
     global _open_applications

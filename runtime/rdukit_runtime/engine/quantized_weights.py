@@ -3,10 +3,11 @@
 ``int8``: [N, K] int8 with a scale in f32 for each row, whose largest magnitude is 127.
 
 ``int4``: a scale in bf16, of five binary digits, for each group of 32 elements of a row [N, K / 32], and numbers from
--8 to 7 as uint8 [N, bytes], in the order that native kernels read them in: units of four groups, with zeros behind K,
-are 32 little-endian words. Bits 4 p to 4 p + 3 of word i are 8 plus the number of the unit's group i / 2 % 4, of its
-element 8 p + i / 8 * 2 + i % 2. A number times its scale has no more digits than bf16 holds. Source: ours; llama.cpp's
-Q4_0 has groups of 32 with a scale, too.
+-8 to 7, two a byte, as uint8 [N, K / 32, 16]. Both lie in blocks of 16 rows, in the order that native kernels read
+them in; the last block has the rows that are left. A block's scales are [groups, rows]. Its bytes are [groups, 4
+lines, rows, 4 bytes]: byte i of line j has 8 plus the number of the group's element 8 j + i in its low half, and of
+element 8 j + 4 + i in its high half. A number times its scale has no more digits than bf16 holds. Source: ours;
+llama.cpp's Q4_0 has groups of 32 with a scale, too.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,17 +16,14 @@ from typing import Any, Final
 
 import torch
 
-from rdukit.pef.model import INT4_GROUP, INT4_UNIT
+from rdukit.pef.model import INT4_GROUP, int4_shape
 
-#: The elements of a unit in the order of its places, and the other way round.
-_ORDER: Final = torch.tensor(
-    [i // 2 % 4 * INT4_GROUP + 8 * p + i // 8 * 2 + i % 2 for p in range(4) for i in range(INT4_UNIT // 4)]
-)
-_PLACES: Final = torch.argsort(_ORDER)
-_SHIFTS: Final = torch.tensor([[0], [4], [8], [12]], dtype=torch.int32)
+#: Rows of a block, and lines of its groups.
+_BLOCK: Final = 16
+_LINES: Final = 4
 #: Scales that are tried for a group, as multiples of the one by which its largest magnitude becomes 8.
 _TRIED: Final = (0.86, 0.93, 1.0, 1.07, 1.14)
-#: Rows that are quantised at a time.
+#: Rows that are quantised at a time: complete blocks.
 _ROWS: Final = 4096
 
 
@@ -38,7 +36,7 @@ def int8_linear(x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor, bias: tor
 
 
 def int4_linear(x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """x [..., K], w uint8 [N, bytes], scale bf16 [N, K / 32], bias [N] or None → [..., N] in the dtype of x."""
+    """x [..., K], w uint8 [N, K / 32, 16], scale bf16 [N, K / 32], bias [N] or None → [..., N] in the dtype of x."""
     wide = None if bias is None else bias.float()
     return torch.nn.functional.linear(x.float(), dequantize_groups(w, scale), wide).to(x.dtype)
 
@@ -60,7 +58,7 @@ def dequantize_rows(weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
 
 
 def quantize_groups(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a weight [N, K], K a multiple of 32, as int4 (see above): uint8 [N, bytes] and scales bf16 [N, K / 32].
+    """Return a weight [N, K], K a multiple of 32, as int4: uint8 [N, K / 32, 16] and scales bf16 [N, K / 32].
 
     Each group has, of a few scales, that with the smallest sum of squared errors. A group with NaN or an
     infinite number stands for NaN.
@@ -83,7 +81,7 @@ def _quantize_groups(wide: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         is_better = error < best
         scale, best = torch.where(is_better, tried, scale), torch.where(is_better, error, best)
         numbers = torch.where(is_better, made, numbers)
-    return _pack(numbers.view(count, -1)), scale[:, :, 0].to(torch.bfloat16)
+    return _pack(numbers), _in_blocks(scale[:, :, 0].to(torch.bfloat16))
 
 
 def _of_five_digits(scale: torch.Tensor) -> torch.Tensor:
@@ -93,21 +91,38 @@ def _of_five_digits(scale: torch.Tensor) -> torch.Tensor:
     return torch.where(scale.abs() < 1e-30, 0.0, rounded)
 
 
-def _pack(numbers: torch.Tensor) -> torch.Tensor:
-    count, width = numbers.shape
-    padded = torch.nn.functional.pad(numbers, (0, -width % INT4_UNIT)) + 8
-    planes = padded.to(torch.int32).view(count, -1, INT4_UNIT)[:, :, _ORDER].view(count, -1, 4, INT4_UNIT // 4)
-    words = (planes << _SHIFTS).sum(2, dtype=torch.int32)
-    return words.to(torch.int16).view(torch.uint8).view(count, -1)
+def _pack(numbers_NGE: torch.Tensor) -> torch.Tensor:
+    """Return numbers [N, groups, 32] from -8 to 7 as bytes, in blocks."""
+    count, groups, _ = numbers_NGE.shape
+    halves = (numbers_NGE + 8).to(torch.uint8).view(count, groups, _LINES, 2, 4)
+    both = halves[:, :, :, 0] | halves[:, :, :, 1] << 4
+    return _in_blocks(both.view(count, groups * _LINES, 4)).view(int4_shape(count, groups * INT4_GROUP))
+
+
+def _in_blocks(values: torch.Tensor) -> torch.Tensor:
+    """Bring values [N, parts, ...] into the order [blocks, parts, rows of the block, ...]; the shape stays."""
+    return _turn(values, lambda block, rows, parts: block.reshape(-1, rows, *block.shape[1:]).transpose(1, 2))
+
+
+def _in_rows(values: torch.Tensor) -> torch.Tensor:
+    """Undo ``_in_blocks``."""
+    return _turn(values, lambda block, rows, parts: block.reshape(-1, parts, rows, *block.shape[2:]).transpose(1, 2))
+
+
+def _turn(values: torch.Tensor, order: Callable[[torch.Tensor, int, int], torch.Tensor]) -> torch.Tensor:
+    """Bring complete blocks of rows, and the rows after them, into an order that ``order`` gives for some blocks."""
+    complete = len(values) // _BLOCK * _BLOCK
+    pieces = [(values[:complete], _BLOCK), (values[complete:], len(values) - complete)]
+    turned = [order(piece, rows, piece.shape[1]).reshape(piece.shape) for piece, rows in pieces if len(piece)]
+    return torch.cat(turned) if turned else values
 
 
 def dequantize_groups(data: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """Convert an int4 weight back to f32 [N, K]."""
     count, groups = scale.shape
-    words = data.contiguous().view(torch.int16).view(count, -1, 1, INT4_UNIT // 4).to(torch.int32)
-    numbers = (((words >> _SHIFTS.to(data.device)) & 15) - 8).view(count, -1, INT4_UNIT)[:, :, _PLACES.to(data.device)]
-    kept = numbers.reshape(count, -1)[:, : groups * INT4_GROUP].view(count, groups, INT4_GROUP)
-    return (kept * scale.float()[:, :, None]).view(count, -1)
+    both = _in_rows(data.reshape(count, groups * _LINES, 4)).view(count, groups, _LINES, 1, 4)
+    numbers = torch.cat([both & 15, both >> 4], 3).view(count, groups, INT4_GROUP).float() - 8
+    return (numbers * _in_rows(scale).float()[:, :, None]).view(count, -1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ def f32(*shape: int) -> Shape:
         ),
         (
             "rdukit.int4_linear.default",
-            [f32(2, 4, 96), ((16, 64), "uint8"), ((16, 3), "bfloat16"), f32(16)],
+            [f32(2, 4, 96), ((16, 3, 16), "uint8"), ((16, 3), "bfloat16"), f32(16)],
             [f32(2, 4, 16)],
             2 * 8 * 96 * 16,
             WorkKind.GEMM,
@@ -92,9 +92,9 @@ def test_an_operator_counts_its_operations(
 def test_bytes_follow_the_dtype_and_views_move_none() -> None:
     assert operator_work("aten.relu.default", [((4, 8), "bfloat16")], [((4, 8), "bfloat16")]).bytes == 128
     assert operator_work("aten.view.default", [f32(4, 8)], [f32(32)]).bytes == 0
-    weight, scale = ((16, 64), "uint8"), ((16, 3), "bfloat16")
+    weight, scale = ((16, 3, 16), "uint8"), ((16, 3), "bfloat16")
     work = operator_work("rdukit.int4_linear.default", [f32(1, 96), weight, scale], [f32(1, 16)])
-    assert work.bytes == 4 * 96 + 16 * 64 + 2 * 16 * 3 + 4 * 16
+    assert work.bytes == 4 * 96 + 16 * 48 + 2 * 16 * 3 + 4 * 16
 
 
 def test_an_operator_without_tensors_is_no_work() -> None:

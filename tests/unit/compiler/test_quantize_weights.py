@@ -48,13 +48,13 @@ def test_weights_of_linear_layers_and_tied_tables_become_int8_with_their_scales(
     assert [operator.op_type for operator in graph.operators] == ["embedding", "linear", "linear"]
 
 
-def test_weights_of_four_bits_have_bytes_of_whole_units_and_a_scale_a_group_and_tables_are_int8() -> None:
+def test_weights_of_four_bits_have_half_a_byte_an_element_and_a_scale_a_group_and_tables_are_int8() -> None:
     before = _graph(width=160)
     (graph,) = quantize_weights([before], "int4")
     check_stage(graph, "quantize_weights", before)
     assert [graph.values[name].dtype for name in ("table", "w", "b")] == ["int8", "uint8", "float32"]
     weight, scale = graph.values["w"], graph.values["w__scale"]
-    assert (weight.shape, scale.shape, scale.dtype) == ((3, 128), (3, 5), "bfloat16")
+    assert (weight.shape, scale.shape, scale.dtype) == ((3, 5, 16), (3, 5), "bfloat16")
     assert [operator.op for operator in graph.operators] == [INT8_EMBEDDING, INT4_LINEAR, INT8_LINEAR]
     for width in (36, 0):  # no multiple of 32, or empty
         (odd,) = quantize_weights([_graph(width)], "int4")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rdukit.errors import InvalidArgument, PefCorrupt, PefMismatch, ShapeMismatch
+from rdukit.errors import InvalidArgument, PefCorrupt, PefMismatch, PefVersionMismatch, ShapeMismatch
 from rdukit.pef import (
     Cost,
     Graph,
@@ -97,7 +97,7 @@ def test_a_program_takes_parameters_from_one_set_and_another_and_its_own_again(t
 
 
 @pytest.mark.parametrize(
-    ("stored", "scales"), [(("int8", (3, 96)), ("float32", (3,))), (("uint8", (3, 64)), ("bfloat16", (3, 3)))]
+    ("stored", "scales"), [(("int8", (3, 96)), ("float32", (3,))), (("uint8", (3, 3, 16)), ("bfloat16", (3, 3)))]
 )
 def test_weights_of_few_bits_are_written_as_the_program_itself_writes_them(
     tmp_path: Path, stored: tuple[str, tuple[int, ...]], scales: tuple[str, tuple[int, ...]]
@@ -119,9 +119,16 @@ def test_weights_of_few_bits_are_written_as_the_program_itself_writes_them(
         assert torch.equal(tensors[name].flatten(), program.device_tensor(name).flatten())
         assert tensors[name].data_ptr() % 64 == 0
     assert not tensors["w"].any()  # what a checkpoint lacks is zero
-    wrong = replace(pef, symbols={**pef.symbols, "q": replace(weight, shape=(4, 96))})
+    wrong = replace(pef, symbols={**pef.symbols, "q": replace(weight, shape=(4, 96, 1))})
     with pytest.raises(PefCorrupt, match="has its scales in 'q_scale', which does not fit"):
         pef_from_dict(pef_to_dict(wrong))
+
+
+def test_four_bits_in_the_order_of_an_earlier_version_are_refused() -> None:
+    weight = Symbol("q", SymbolKind.PARAMETER, "uint8", (3, 64), "float32", "q", scale="q_scale")
+    earlier = make_pef(weight, Symbol("q_scale", SymbolKind.PARAMETER, "bfloat16", (3, 3), "bfloat16", "q_scale"))
+    with pytest.raises(PefVersionMismatch, match="'q'; compile it again"):
+        pef_from_dict(pef_to_dict(earlier))
 
 
 def test_what_does_not_fit_the_pef_is_refused(tmp_path: Path) -> None:

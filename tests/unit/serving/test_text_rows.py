@@ -3,7 +3,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rdukit_serving.text.rows import TURN_RUNS, WORTH_COPYING, RowTable, choose_turn, common_length, reads_next
+from rdukit_serving.text.rows import (
+    TURN_RUNS,
+    WORTH_COPYING,
+    RowTable,
+    choose_turn,
+    common_length,
+    part_length,
+    reads_next,
+)  # fmt: skip
 from support import shows
 
 pytestmark = shows("inference", "bundles")
@@ -89,6 +97,14 @@ def test_prompts_and_tokens_take_turns() -> None:
         has_read = reads_next([True, False, True], has_read)
         turns.append(has_read)
     assert turns == [True, False, True, False]
+
+
+def test_a_part_of_a_prompt_delays_other_texts_by_no_more_than_a_token_of_theirs() -> None:
+    lengths, seconds = (16, 32, 64), {16: 0.01, 32: 0.02, 64: 0.04}
+    assert part_length(lengths, seconds, None) == 64  # no other waits
+    assert part_length(lengths, seconds, 0.05) == 64
+    assert part_length(lengths, seconds, 0.02) == 32
+    assert part_length(lengths, seconds, 0.001) == 16  # none is that fast: the shortest
 
 
 def test_what_other_weights_made_is_of_no_use() -> None:

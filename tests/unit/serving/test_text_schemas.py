@@ -305,6 +305,15 @@ def test_options_are_told_apart_by_a_discriminator_and_else_within_a_bound_of_co
     assert len(asked) < 4 * MAX_COMPARED
 
 
+def test_the_tools_of_a_request_share_a_bound_of_comparisons() -> None:
+    union = {"oneOf": [{"const": number} for number in range(80)]}  # 3,160 pairs
+    tools = [(f"tool_{number}", {"properties": {"choice": union}}) for number in range(60)]
+    calls = format_of("[TOOL_CALLS]")
+    assert forced_call(calls, tools[:3]).text.count('"const"') == 3 * 80
+    with pytest.raises(InvalidArgument, match=r"tools\.3\.function\.parameters: .*two options of oneOf; write anyOf"):
+        forced_call(calls, tools)
+
+
 def test_brackets_and_escapes_without_an_end_are_read_once() -> None:
     with pytest.raises(UnkeptPattern, match="class without an end"):
         plain_patterns("[" * 300_000)

@@ -5,6 +5,7 @@ llguidance keeps ``anyOf``. Where no value matches two options the two keywords 
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import Any, Final
 
@@ -16,19 +17,33 @@ _KINDS: Final = frozenset({"object", "array", "string", "number", "boolean", "nu
 _MAX_DEPTH: Final = 8
 #: Pairs of schemas that are compared for one ``oneOf``: all requests wait meanwhile.
 MAX_COMPARED: Final = 5000
+#: The same for all ``oneOf`` of a request together: of its tools, and of each one's schema.
+MAX_COMPARED_FOR_ALL: Final = 10_000
 #: Ranges of integers whose overlaps are counted.
 _MAX_SPANS: Final = 1000
 
 
-def exclusive_options(options: Sequence[Any], resolve: Resolve) -> list[Any] | None:
+@dataclass(slots=True)
+class Comparisons:
+    """Comparisons that are left for all ``oneOf`` of a request."""
+
+    left: int = MAX_COMPARED_FOR_ALL
+
+
+def exclusive_options(options: Sequence[Any], resolve: Resolve, shared: Comparisons | None = None) -> list[Any] | None:
     """Return options for ``anyOf`` of the values that match exactly one of ``options``.
 
-    The result is None if these are not known, or not within ``MAX_COMPARED`` comparisons.
+    The result is None if these are not known, or not within ``MAX_COMPARED`` comparisons, or those that are left of
+    the ``shared`` ones. Options with a discriminator need none.
     """
     if _have_a_discriminator(options, resolve):
         return list(options)
-    left = [MAX_COMPARED]
-    if all(_are_apart(one, other, resolve, left) for one, other in combinations(options, 2)):
+    shared = shared or Comparisons()
+    given = min(MAX_COMPARED, shared.left)
+    left = [given]
+    are_apart = all(_are_apart(one, other, resolve, left) for one, other in combinations(options, 2))
+    shared.left -= given - max(0, left[0])
+    if are_apart:
         return list(options)
     spans = [_integer_span(resolve(each)) for each in options]
     if None not in spans and len(spans) <= _MAX_SPANS:

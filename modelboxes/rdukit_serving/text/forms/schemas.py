@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from rdukit_serving.text.forms.exclusive import exclusive_options
+from rdukit_serving.text.forms.exclusive import Comparisons, exclusive_options
 from rdukit_serving.text.forms.patterns import UnkeptPattern, plain_patterns
 
 #: Formats that llguidance keeps.
@@ -61,18 +61,20 @@ class UnkeptSchema(ValueError):
     """JSON schema that cannot be kept while a text is made; the message says where and what to write."""
 
 
-def plain_schema(schema: Any) -> Any:
+def plain_schema(schema: Any, shared: Comparisons | None = None) -> Any:
     """Return a schema of the same texts, or of fewer, that llguidance keeps exactly.
+
+    ``shared``: comparisons that are left for its request; without it the schema is a request's only one.
 
     Raises:
         UnkeptSchema: it has a keyword, an expression or a number that no text can be made by.
     """
-    return _Rewriter(schema).rewrite(schema, "", 0)
+    return _Rewriter(schema, shared or Comparisons()).rewrite(schema, "", 0)
 
 
 class _Rewriter:
-    def __init__(self, root: Any) -> None:
-        self._root = root
+    def __init__(self, root: Any, shared: Comparisons) -> None:
+        self._root, self._shared = root, shared
 
     def rewrite(self, schema: Any, place: str, depth: int) -> Any:
         if not isinstance(schema, dict):
@@ -220,11 +222,11 @@ class _Rewriter:
         options = found["oneOf"]
         if not isinstance(options, list):
             return
-        apart = exclusive_options(options, self._resolved)
+        apart = exclusive_options(options, self._resolved, self._shared)
         if apart is None:
             raise UnkeptSchema(
                 f"{_at(place)}: a text may match two options of oneOf; write anyOf, or give each option a required "
-                "property with a const of its own"
+                "property with a const of its own, so that they need not all be compared"
             )
         del found["oneOf"]
         if "anyOf" in found:
@@ -328,14 +330,14 @@ def _inner(bound: int | None, step: int) -> int | None:
     return near if (near - bound) * step >= 0 else int(math.nextafter(float(bound), step * math.inf))
 
 
-def schema_text(schema: Any) -> str:
-    """Return a schema as JSON text for llguidance.
+def schema_text(schema: Any, shared: Comparisons | None = None) -> str:
+    """Return a schema as JSON text for llguidance; ``shared`` as in ``plain_schema``.
 
     Raises:
         UnkeptSchema: as ``plain_schema``; or it is no JSON schema.
     """
     try:
-        return json.dumps(plain_schema(schema), ensure_ascii=False)
+        return json.dumps(plain_schema(schema, shared), ensure_ascii=False)
     except UnkeptSchema:
         raise
     except RecursionError as cause:
