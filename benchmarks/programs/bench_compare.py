@@ -16,10 +16,10 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
+from rdukit_bench.comparisons.machine import write_json
 from torch import nn
 
 from rdukit.cli.tables import print_table
-from rdukit_bench.comparisons.machine import write_json
 from rdukit_runtime.profile.compare_command import compare_files
 from rdukit_runtime.profile.comparison import PefComparison, SpeedVerdict
 from sambaflow import samba

@@ -24,7 +24,8 @@ from rdukit_runtime.profile.recording import (
 from rdukit_runtime.profile.step import BreakdownRow
 from rdukit_runtime.profile.timeline import TimelineRecorder
 from rdukit_runtime.profile.timeline_files import bars_of, speedscope_text, trace_text
-from rdukit_runtime.report.make import make_page
+from rdukit_runtime.report.make import build_page
+from rdukit_runtime.report.page import render_page
 from support import shows
 from support.pefs.examples import example_kernels, example_pef
 
@@ -233,7 +234,7 @@ def test_a_page_lists_what_it_lacks_where_a_pef_is_gone_or_another_one(tmp_path:
     found = replace(found, pefs=({**found.pefs[0], "path": str(path)},))
 
     def page() -> str:
-        return make_page("model", [found], [], ["rdukit profile -- x"], {}).decode()
+        return render_page(build_page("model", [found], [], ["rdukit profile -- x"], {}))
 
     assert "its PEF cannot be read" in page()
     assert "Roofline" not in page()
