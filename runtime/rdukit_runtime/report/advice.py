@@ -63,6 +63,8 @@ class Advice:
     scope: str = "runs"
     apply: Change | None = None
     trial: Trial | None = None
+    #: Whether ``gain`` is an upper limit, and ``change`` only the way to a change.
+    is_limit: bool = False
 
 
 def find_verdict(facts: ProgramFacts) -> ProgramVerdict:
@@ -91,9 +93,9 @@ def find_verdict(facts: ProgramFacts) -> ProgramVerdict:
 
 
 def find_advice(facts: ProgramFacts) -> list[Advice]:
-    """Return advice, the largest gain first; empty where no change is known to help by 2 %."""
+    """Return advice, the largest gain first, and then upper limits; empty if no change is known to help by 2 %."""
     found = [each for each in _candidates(facts) if each.gain >= LEAST_GAIN] if facts.total_ns else []
-    return sorted(found, key=lambda each: -each.gain)
+    return sorted(found, key=lambda each: (each.is_limit, -each.gain))
 
 
 def advice_to_dict(advice: Advice) -> dict[str, Any]:
@@ -259,4 +261,5 @@ def _longest(facts: ProgramFacts) -> Iterator[Advice]:
         "rdukit pef profile --operators FILE.pef   # names the operator; then a rule: --optimization-rules my.yaml -o1",
         _without(facts, section.host_ns - section.limit_ns),
         "at most: the section reaches the machine's limit",
+        is_limit=True,
     )

@@ -11,6 +11,7 @@ from rdukit_runtime.profile.recording import ProcessRecording, TimedCall
 from rdukit_runtime.profile.step import ROWS, Breakdown, BreakdownRow
 from rdukit_runtime.report.advice import Advice, advice_to_dict
 from rdukit_runtime.report.calm import calm_part
+from rdukit_runtime.report.drawings import draw_run
 from rdukit_runtime.report.trials import (
     Change,
     Trial,
@@ -132,3 +133,12 @@ def test_the_calmer_half_of_the_runs_has_their_own_account() -> None:
     assert run_ns(disturbed()) == 10
     few = disturbed(groups=3)
     assert calm_part(few) is few
+
+
+def test_a_run_of_many_narrow_sections_is_a_small_picture_and_wide_ones_have_their_names() -> None:
+    sections = [{"name": "gemm", "type": "fwd"}, *({"name": f"s{n}", "type": "bckwd"} for n in range(5000))]
+    run = TimedCall(BreakdownRow.RUN_HW, "run", 0, 10_000, None, 0, ((0, 5000), *((n, 1) for n in range(1, 5001))))
+    drawn = draw_run(replace(recording(run), pefs=({"sections": sections},)), run)
+    assert ">gemm<" in drawn
+    assert drawn.count('class="bar bckwd"') == 1, "narrow sections that touch are one bar"
+    assert drawn.count('class="bar fwd"') == 1
