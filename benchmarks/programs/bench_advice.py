@@ -78,7 +78,7 @@ if args.command != "compile":
         if args.load_ms and not args.prefetch:
             inputs = (samba.from_torch_tensor(load(args, torch.float32), name="x", batch_dim=0),)
         elif args.new_inputs:
-            inputs = (samba.from_torch_tensor(ready.clone(), name="x", batch_dim=0),)
+            inputs = (samba.from_torch_tensor(ready, name="x", batch_dim=0),)
         out = samba.session.run(inputs, traced)
         if args.read_every and step % args.read_every == 0:
             samba.to_torch(out[0])
@@ -106,7 +106,7 @@ CASES = (
     SlowCase("batch 1, large weights", "-b 1 --width 2048 --layers 3", "--batch-size"),
     SlowCase("mode o0, chain of operators", "-b 256 --width 1024 --layers 1 --waves 12 -o0", "-o3"),
     SlowCase("f32 products", "-b 256 --width 1024 --layers 4 --precision f32", "--precision bf16", "-n 40"),
-    SlowCase("f32 memory", "-b 512 --width 4096 --layers 0 --waves 1 --precision f32", "--precision bf16", "-n 60"),
+    SlowCase("f32 memory", "-b 1024 --width 8192 --layers 0 --waves 1 --precision f32", "--precision bf16", "-n 60"),
     SlowCase("loader", "-b 64 --width 256 --load-ms 4", "DataLoader", by_hand="--prefetch"),
     SlowCase("outputs read", "-b 512 --width 4096 --layers 0 --waves 1 --precision f32 --read-every 1", "if step %",
              by_hand="--read-every 10"),
@@ -146,7 +146,7 @@ def measure_case(case: SlowCase, rounds: int) -> dict[str, Any]:
         environment = {name: value for name, value in environment.items() if name not in case.variables}
         found = profile_program(command, 100_000, environment, 2)
         if found.status:
-            raise SystemExit(f"{case.name}: status {found.status}")
+            raise SystemExit(f"{case.name}: the program ended with status {found.status}")
         page = build_page(case.name, found.recordings, found.spans, [], environment)
         listed = [(each.change.partition("#")[0].strip(), round(each.gain, 2)) for each in page.advice]
         print(f"{case.name}: {page.verdict.bound.value}; {listed}", flush=True)

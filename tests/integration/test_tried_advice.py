@@ -60,6 +60,8 @@ def test_a_change_is_compiled_with_the_other_options_and_measured_by_the_samples
     subprocess.run(compiled, check=True, stdout=subprocess.DEVNULL)
     command = [sys.executable, "small.py", "run", "-b", "1", "--pef", "out/small/small.pef", "-n", "200"]
     found = profile_program(command, 10_000, os.environ, 2)
+    assert found.status == 0
+    assert found.recordings
     said: list[str] = []
     trials = Trials(command, found, 1, os.environ, said.append)
     larger = Advice("Slow.", "--batch-size 4", 2.0, "all is well", apply=Change({"batch-size": 4}))

@@ -23,6 +23,8 @@ from rdukit_runtime.sambatune.reports import MODERATE
 ONE_SECTION: Final = 50.0
 #: Factor of the batch size that is advised.
 _BATCH_FACTOR: Final = 4
+#: Processes for loading that are advised.
+_WORKERS: Final = 2
 #: Runs between two readings of an output that are advised.
 _READ_EVERY: Final = 10
 #: Runs below which figures are those of a beginning. Source: sambatune reference 1.6.
@@ -156,9 +158,9 @@ def _host(facts: ProgramFacts) -> Iterator[Advice]:
     at = f" around {line_text(facts.line)}" if facts.line else ""
     yield Advice(
         f"The loop's own Python{at} takes {format_seconds(python / 1e9)}, data loading included.",
-        "DataLoader(…, num_workers=2, prefetch_factor=2)   # or prepare inputs before the loop",
-        facts.total_ns / max(facts.total_ns - python, python, 1),
-        "loading overlaps with the runs, on a processor core that is free",
+        f"DataLoader(…, num_workers={_WORKERS}, prefetch_factor=2)   # or prepare inputs before the loop",
+        facts.total_ns / max(facts.total_ns - python, python / _WORKERS, 1),
+        f"loading overlaps with the runs, in {_WORKERS} processes on processor cores that are free",
     )
     yield Advice(
         f"Reading outputs takes {format_seconds(facts.reads_ns / 1e9)}.",
@@ -187,8 +189,11 @@ def _mode(facts: ProgramFacts) -> Iterator[Advice]:
     per_call = facts.calm_limits.operator_s * 1e9
     saved = 0.0
     for section in portable:
-        calls = per_call * (section.operators - 1) * section.runs
-        saved += min(calls, max(section.host_ns - (section.limit_ns or 0), 0))
+        limit_ns, call = section.limit_ns or 0, per_call * section.runs
+        if section.bound is Bound.COMPUTE:  # its matrix products take as long as now
+            saved += min(call * (section.operators - 1), max(section.host_ns - limit_ns, 0))
+        elif section.bound is not None:  # as rdukit tune predicts a native section
+            saved += max(section.host_ns - max(limit_ns, call) - call, 0)
     if is_o0:
         saved += sum(sum(times) - max(times) for times in _chains(facts.sections))
         diagnosis = f"Mode o0 runs each operator as a section: {len(facts.sections)} sections."
@@ -201,7 +206,7 @@ def _mode(facts: ProgramFacts) -> Iterator[Advice]:
         diagnosis = f"{len(portable)} sections run operator by operator: {format_seconds(spent / 1e9)}."
         change = "RDUKIT_KERNELS=native   # for compile: fails with the reason"
         apply = Change(variables={"RDUKIT_KERNELS": "native"})
-        assumes = "only the calls of operators are saved, by this machine's time of a call; fusion may save more"
+        assumes = "native sections take their limit and two calls; those with matrix products save calls alone"
     yield Advice(diagnosis, change, _without(facts, saved), assumes, apply=apply)
 
 
