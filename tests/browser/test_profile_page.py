@@ -50,7 +50,7 @@ def example_page() -> ReportPage:
         SectionFacts(0, n, name, "fwd", "main", "native", "k", "", 2, 600 - 400 * n, 5, 8, 8, 3)
         for n, name in enumerate(names)
     )
-    facts = ProgramFacts(breakdown, 1200, sections, {}, 0, None, None, "o3", "bf16", None)
+    facts = ProgramFacts(breakdown, 1200, sections, {}, 0, 0, None, None, "o3", "bf16", None)
     boxes, _ = flame_boxes(recording)
     return ReportPage(
         title=HOSTILE, process="process 1", facts=facts,

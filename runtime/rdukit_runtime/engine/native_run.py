@@ -1,6 +1,7 @@
 """Consecutive native steps of a plan as one call: slots of tensors in, slots of tensors out."""
 
 import ctypes
+from array import array
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
@@ -9,6 +10,30 @@ import torch
 from rdukit.errors import SectionFailed
 from rdukit_runtime.engine.native import NativeKernel, NativeSteps, fill_handles, take_handles
 from rdukit_runtime.engine.plans import PlanStep, section_failed
+
+
+class SectionTimes(list[tuple[int, float]]):
+    """Sections and their times, flat: a native run adds its own as one block. The list itself stays empty."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: Sections that ran, in order, and their ns.
+        self.ids = array("q")
+        self.ns = array("q")
+
+    def append(self, pair: tuple[int, float]) -> None:
+        """Add a section and its seconds."""
+        self.ids.append(pair[0])
+        self.ns.append(round(pair[1] * 1e9))
+
+    def take(self, ids: bytes, durations: "ctypes.Array[ctypes.c_int64]") -> None:
+        """Add sections, as 64-bit integers, and their ns."""
+        self.ids.frombytes(ids)
+        self.ns.frombytes(bytes(durations))
+
+    def cut(self, count: int) -> None:
+        """Keep the first ``count`` sections."""
+        del self.ids[count:], self.ns[count:]
 
 
 class NativeRun:
@@ -20,6 +45,7 @@ class NativeRun:
 
     def __init__(self, steps: Sequence[PlanStep], persistent: Set[int]) -> None:
         self.steps = tuple(steps)
+        self._ids = array("q", (step.section.id for step in steps)).tobytes()
         made: set[int] = set()
         external: dict[int, None] = {}
         freed: set[int] = set()
@@ -63,7 +89,10 @@ class NativeRun:
         if self._rest:
             take_handles(handles, self._rest)
         if seconds is not None and durations is not None:
-            seconds.extend((step.section.id, ns / 1e9) for step, ns in zip(self.steps, durations, strict=True))
+            if isinstance(seconds, SectionTimes):
+                seconds.take(self._ids, durations)
+            else:
+                seconds.extend((step.section.id, ns / 1e9) for step, ns in zip(self.steps, durations, strict=True))
 
     @property
     def is_closed(self) -> bool:

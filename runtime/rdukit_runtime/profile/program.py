@@ -57,10 +57,16 @@ class ProgramProfile:
 @click.option(
     "--limit-mb", type=click.IntRange(1, 4096), default=64, show_default=True, help="Most megabytes of each file."
 )
+@click.option("--try", "is_tried", is_flag=True, help="Apply the best advice, and measure COMMAND with and without it.")
+@click.option("--try-with", metavar="COMMAND", help="Measure this command, in which you made the advised change.")
+@click.option(
+    "--rounds", type=click.IntRange(7), default=7, show_default=True, help="Pairs of runs that --try measures."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print summary.json; what the program prints goes to stderr.")
 @click.pass_context
 def profile(
-    context: click.Context, /, command: tuple[str, ...], folder: Path, limit_mb: int, as_json: bool
+    context: click.Context, /, command: tuple[str, ...], folder: Path, limit_mb: int, is_tried: bool,
+    try_with: str | None, rounds: int, as_json: bool,
 ) -> None:  # fmt: skip
     """Run COMMAND, and show where its time goes: host and sections, from the lines of Python to the kernels.
 
@@ -69,7 +75,7 @@ def profile(
 
     Example: rdukit profile -- python mlp.py run --pef=out/mlp/mlp.pef
 
-    Example: rdukit profile --output profile -- python gpt2.py run --pef=out/gpt2/gpt2.pef
+    Example: rdukit profile --try -- python gpt2.py run --pef=out/gpt2/gpt2.pef
     """
     from rdukit_runtime.profile.recording import summary_to_dict
     from rdukit_runtime.profile.timeline_files import speedscope_text, trace_text
@@ -81,11 +87,21 @@ def profile(
     if found.recordings or found.spans:
         files["trace.json"] = trace_text(found.recordings, found.spans, found.began_ns, limit).encode()
     if found.recordings:
-        from rdukit_runtime.report.make import make_page
+        from rdukit_runtime.report.advice import advice_to_dict
+        from rdukit_runtime.report.make import build_page
+        from rdukit_runtime.report.page import render_page
+        from rdukit_runtime.report.try_advice import Trials
 
-        command_line = shlex.join(["rdukit", "profile", "--", *command])
-        page = make_page(found.command, found.recordings, found.spans, [command_line], os.environ)
-        files["report.html"] = page
+        command_line = shlex.join(["rdukit", "profile", *(["--try"] if is_tried else []), "--", *command])
+        page = build_page(found.command, found.recordings, found.spans, [command_line], os.environ)
+        trials = Trials(command, found, rounds, os.environ, lambda line: click.echo(line, err=True))
+        if try_with is not None and not found.status:
+            page = replace(page, advice=trials.try_command(page.advice, shlex.split(try_with)))
+        if is_tried and not found.status:
+            page = replace(page, advice=trials.try_all(page.advice))
+        summary["advice"] = [advice_to_dict(each) for each in page.advice]
+        files["summary.json"] = json.dumps(summary, indent=1).encode() + b"\n"
+        files["report.html"] = render_page(page).encode()
         files["speedscope.json"] = speedscope_text(found.recordings, limit).encode()
     try:
         write_reports(folder, files)
@@ -162,6 +178,8 @@ def summary_tables(summary: dict[str, Any]) -> list[Table]:
         tables.append(Table(title, ("what", "time"), (*spans, total), frozenset({"time"})))
     for process in summary["processes"]:
         tables += [_account_table(process), _sections_table(process)]
+    if any(each["trial"] for each in summary.get("advice", ())):
+        tables.append(_advice_table(summary["advice"]))
     if (straggler := summary["straggler"]) is not None:
         words = f"takes {straggler['times_the_others']:.2f} times as long a run as the others, which wait for it"
         tables.insert(0, Table("", ("", ""), ((f"rank {straggler['rank']}", words),)))
@@ -196,3 +214,14 @@ def _sections_table(process: dict[str, Any]) -> Table:
     title = f"Sections, the longest {len(rows)} of {len(listed)}; emulated time is projected by the cost model"
     columns = ("id", "type", "section", "graph", "kernel", "runs", "host time", "share", "emulated time")
     return Table(title, columns, rows, frozenset({"id", "runs", "host time", "share", "emulated time"}))
+
+
+def _advice_table(advice: Sequence[dict[str, Any]]) -> Table:
+    rows = tuple(
+        (
+            each["change"].partition("#")[0].strip(), f"{each['gain']:.2f}",
+            f"{each['trial']['state']}: {each['trial']['words']}" if each["trial"] else "",
+        )
+        for each in advice
+    )  # fmt: skip
+    return Table("Advice: gains as factors of speed", ("change", "predicted", "trial"), rows, frozenset({"predicted"}))

@@ -14,7 +14,7 @@ import os
 import sys
 import time
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final
@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any, Final
 from rdukit.files.atomic import write_unflushed
 from rdukit.pef.memory import plan_memory
 from rdukit.pef.model import Pef
+from rdukit_runtime.engine.native_run import SectionTimes
 from rdukit_runtime.engine.program_lines import is_of_program
-from rdukit_runtime.profile.step import ROWS, BreakdownRow, Recorder
+from rdukit_runtime.profile.step import ROWS, RUN, BreakdownRow, Recorder
 
 if TYPE_CHECKING:
     from rdukit_runtime.application import Application
@@ -55,16 +56,20 @@ class TimelineRecorder(Recorder):
         super().__init__(clock)
         #: Calls and sections that may still be kept; 0 after the first that was not: a timeline has no holes.
         self._room = most
-        #: Row, name, begin, end, stack (-1: an inner call), PEF, sections with their seconds.
-        self._calls: list[tuple[int, str, int, int, int, int, Sequence[tuple[int, float]]]] = []
+        #: ``CALL_FIELDS`` numbers a call, and sections of runs: flat, since Python's garbage collector would visit
+        #: millions of tuples again and again.
+        self._calls: list[int] = []
+        self._sections = SectionTimes()
+        #: Sections whose run is noted.
+        self._noted = 0
+        #: Names of calls by number.
+        self._names: dict[str, int] = {}
         #: Begin and stack of each open call, outermost first.
         self._begun: list[tuple[int, int]] = []
         #: Stacks by their (number of code, line)s, and code seen so far by its identity: to hash code takes long.
         self._stacks: dict[tuple[tuple[int, int], ...], int] = {}
         self._codes: dict[int, CodeType] = {}
         self._is_of_program: dict[int, bool] = {}
-        #: Sections of the run that has just ended, until its call is noted.
-        self._ran: Sequence[tuple[int, float]] = ()
         self._pefs: list[Pef] = []
         self._forms: list[frozenset[str]] = []
         #: Of each PEF: its file, and the threads and the device that it runs with.
@@ -92,47 +97,61 @@ class TimelineRecorder(Recorder):
         run = program.run
 
         def run_measured(graph: Any, sections: tuple[int, ...], scalars: Mapping[str, float]) -> None:
-            theirs = program.section_seconds
-            taken: list[tuple[int, float]] = [] if theirs is None else theirs
-            before = len(taken)
-            program.section_seconds = taken
+            theirs, own = program.section_seconds, self._sections
+            own.cut(self._noted)  # those of a run that failed
+            before = 0 if theirs is None else len(theirs)
+            program.section_seconds = own if theirs is None else theirs
             try:
                 run(graph, sections, scalars)
             finally:
                 program.section_seconds = theirs
-                self._ran = taken if theirs is None else taken[before:]
+                for pair in () if theirs is None else theirs[before:]:
+                    own.append(pair)
 
         run_measured.__name__ = "run"
         program.run = run_measured  # type: ignore[method-assign]
 
-    def _enter(self, row: int) -> None:
-        stack = -1 if self._open else self._stack_of(sys._getframe(2))
-        super()._enter(row)
-        self._begun.append((self._since, stack))
+    def _enter(self, row: int) -> None:  # as the parent's, in one call: each costs as much as its work
+        if self._open:
+            stack, now = -1, self._clock()
+            self._nanoseconds[self._open[-1]] += now - self._since
+        else:
+            stack, now = self._stack_of(sys._getframe(2)), self._clock()
+            if self._first is None:
+                self._first = now
+        self._open.append(row)
+        self.runs += row == RUN
+        self._since = now
+        self._begun.append((now, stack))
 
     def _leave(self, called: str) -> None:
-        row = self._open[-1]
-        super()._leave(called)
-        (begin, stack), end = self._begun.pop(), self._since
-        ran: Sequence[tuple[int, float]] = ()
+        end, row = self._clock(), self._open.pop()
+        self._nanoseconds[row] += end - self._since
+        self._since = self._last = end
+        begin, stack = self._begun.pop()
+        first, count = self._noted, 0
         if row == _COMPUTING:
-            ran, self._ran = self._ran, ()
-        self._room -= 1 + len(ran)
+            count = len(self._sections.ids) - first
+        self._room -= 1 + count
         if self._room < 0:
-            self._drop(ran)
+            self._drop()
             return
-        self._calls.append((row, called, begin, end, stack, len(self._pefs) - 1, ran))
+        self._noted += count
+        name = self._names.setdefault(called, len(self._names))
+        self._calls += (row, name, begin, end, stack, len(self._pefs) - 1, first, count)
         if end > self._memory_next_ns:
             self._memory_next_ns = end + _MEMORY_EVERY_NS
             self._memory.extend((end, int(os.pread(self._statm, 80, 0).split()[1]) * _PAGE))
 
-    def _drop(self, ran: Sequence[tuple[int, float]]) -> None:
+    def _drop(self) -> None:
         self._room = 0
         self._dropped += 1
-        for section, seconds in ran:
+        own, first = self._sections, self._noted
+        for section, taken in zip(own.ids[first:], own.ns[first:], strict=True):
             total = self._dropped_sections.setdefault((len(self._pefs) - 1, section), [0, 0])
             total[0] += 1
-            total[1] += round(seconds * 1e9)
+            total[1] += taken
+        own.cut(first)
 
     def _stack_of(self, frame: FrameType | None) -> int:
         """Return the number of the program's lines that led here, without ours."""
@@ -160,12 +179,6 @@ class TimelineRecorder(Recorder):
 
     def to_dict(self, ended_ns: int) -> dict[str, Any]:
         """Return plain values, for JSON; ``rdukit_runtime.profile.recording`` reads them."""
-        names = {name: number for number, name in enumerate(dict.fromkeys(call[1] for call in self._calls))}
-        calls: list[int] = []
-        sections: list[tuple[int, float]] = []
-        for row, called, begin, end, stack, pef, ran in self._calls:
-            calls += (row, names[called], begin, end, stack, pef, len(sections), len(ran))
-            sections += ran
         return {
             "schema": SCHEMA,
             "pid": os.getpid(),
@@ -173,10 +186,10 @@ class TimelineRecorder(Recorder):
             "started_ns": process_started_ns(),
             "ended_ns": ended_ns,
             "rows": [str(row) for row in ROWS],
-            "names": list(names),
+            "names": list(self._names),
             "stacks": [[_line_of(self._codes[code], line) for code, line in stack] for stack in self._stacks],
-            "calls": calls,
-            "sections": [[number for number, _ in sections], [round(seconds * 1e9) for _, seconds in sections]],
+            "calls": self._calls,
+            "sections": [self._sections.ids[: self._noted].tolist(), self._sections.ns[: self._noted].tolist()],
             "pefs": [
                 {**pef_to_dict(pef, native), **loaded}
                 for pef, native, loaded in zip(self._pefs, self._forms, self._loaded, strict=True)

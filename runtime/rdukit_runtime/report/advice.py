@@ -1,29 +1,30 @@
 """The verdict on a profiled program, and advice with the exact change and its predicted gain, best first. Pure.
 
 A gain is a factor of speed, predicted from the recorded times: the time of the runs by what is left of it after the
-change. Each piece of advice says what its prediction assumes. Nothing here was measured after the change.
+change. Each piece of advice says what its prediction assumes. ``rdukit profile --try`` measures what can be applied.
 
 Source: ours. The limits of host bound are those of ``sambatune``.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from rdukit.units import format_seconds
 from rdukit_runtime.profile.pef import Bound
 from rdukit_runtime.profile.step import BreakdownRow
 from rdukit_runtime.profile.timeline_files import line_text
 from rdukit_runtime.report.facts import ProgramFacts, SectionFacts
+from rdukit_runtime.report.trials import LEAST_GAIN, Change, Trial, trial_to_dict
 from rdukit_runtime.sambatune.reports import MODERATE
 
 #: Percentage of the sections' time from which one section is the verdict.
 ONE_SECTION: Final = 50.0
-#: Gains below are not worth a change.
-_LEAST_GAIN: Final = 1.02
 #: Factor of the batch size that is advised.
 _BATCH_FACTOR: Final = 4
+#: Processes for loading that are advised.
+_WORKERS: Final = 2
 #: Runs between two readings of an output that are advised.
 _READ_EVERY: Final = 10
 #: Runs below which figures are those of a beginning. Source: sambatune reference 1.6.
@@ -52,13 +53,20 @@ class ProgramVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Advice. ``change`` is what to type or write; ``gain`` a factor of speed; ``scope`` what becomes faster."""
+    """Advice. ``change`` is what to type or write; ``gain`` a factor of speed; ``scope`` what becomes faster.
+
+    ``apply``: the change where a trial can apply it; None if the program's text changes. ``trial``: its outcome.
+    """
 
     diagnosis: str
     change: str
     gain: float
     assumes: str
     scope: str = "runs"
+    apply: Change | None = None
+    trial: Trial | None = None
+    #: Whether ``gain`` is an upper limit, and ``change`` only the way to a change.
+    is_limit: bool = False
 
 
 def find_verdict(facts: ProgramFacts) -> ProgramVerdict:
@@ -87,9 +95,21 @@ def find_verdict(facts: ProgramFacts) -> ProgramVerdict:
 
 
 def find_advice(facts: ProgramFacts) -> list[Advice]:
-    """Return advice, the largest gain first; empty where no change is known to help by 2 %."""
-    found = [each for each in _candidates(facts) if each.gain >= _LEAST_GAIN] if facts.total_ns else []
-    return sorted(found, key=lambda each: -each.gain)
+    """Return advice, the largest gain first, and then upper limits; empty if no change is known to help by 2 %."""
+    found = [each for each in _candidates(facts) if each.gain >= LEAST_GAIN] if facts.total_ns else []
+    return sorted(found, key=lambda each: (each.is_limit, -each.gain))
+
+
+def advice_to_dict(advice: Advice) -> dict[str, Any]:
+    """Return plain values, for JSON. ``gain`` is predicted."""
+    return {
+        "diagnosis": advice.diagnosis,
+        "change": advice.change,
+        "gain": advice.gain,
+        "assumes": advice.assumes,
+        "scope": advice.scope,
+        "trial": None if advice.trial is None else trial_to_dict(advice.trial),
+    }
 
 
 def _candidates(facts: ProgramFacts) -> Iterator[Advice]:
@@ -116,26 +136,31 @@ def _without(facts: ProgramFacts, saved_ns: float) -> float:
 def _host(facts: ProgramFacts) -> Iterator[Advice]:
     spent = facts.breakdown.nanoseconds
     around = max(spent[BreakdownRow.RUN_HW] - facts.sections_ns, 0)
-    fixed = spent[BreakdownRow.PYTHON_TO_C] + spent[BreakdownRow.RUN_SETUP] + spent[BreakdownRow.ARGINS] + around
-    calls = 0.0
-    if facts.calm_limits is not None:
-        per_call = facts.calm_limits.operator_s * 1e9
-        calls = sum(min(per_call * _calls(s) * s.runs, s.host_ns) for s in facts.sections)
+    python = facts.program_ns
+    session = spent[BreakdownRow.SAMBA] - python
+    fixed = session + spent[BreakdownRow.PYTHON_TO_C] + spent[BreakdownRow.RUN_SETUP] + spent[BreakdownRow.ARGINS]
+    fixed += around
+    per_call = facts.calm_limits.operator_s * 1e9 if facts.calm_limits is not None else 0.0
+    inside = 0.0
+    for s in facts.sections:
+        weights = s.host_ns * s.weight_share if s.bound is Bound.MEMORY else 0.0
+        inside += min(per_call * _calls(s) * s.runs + weights, s.host_ns)
     batch = facts.batch
     new = f"--batch-size {batch * _BATCH_FACTOR}" if batch else f"--batch-size, {_BATCH_FACTOR} times as large"
     yield Advice(
-        f"Starting runs and operators takes {format_seconds((fixed + calls) / 1e9)}, whatever the batch.",
+        f"Starting runs and operators, and reading weights, takes {format_seconds((fixed + inside) / 1e9)}, "
+        "whatever the batch.",
         f"{new}   # for compile and run",
-        _without(facts, (fixed + calls) * (1 - 1 / _BATCH_FACTOR)),
+        _without(facts, (fixed + inside) * (1 - 1 / _BATCH_FACTOR)),
         "samples a second; all other time grows with the batch; training may need another learning rate",
+        apply=Change({"batch-size": batch * _BATCH_FACTOR}) if batch else None,
     )
-    python = spent[BreakdownRow.SAMBA]
     at = f" around {line_text(facts.line)}" if facts.line else ""
     yield Advice(
-        f"Python of the loop and the session{at} takes {format_seconds(python / 1e9)}, data loading included.",
-        "DataLoader(…, num_workers=2, prefetch_factor=2)   # or prepare inputs before the loop",
-        facts.total_ns / max(facts.total_ns - python, python, 1),
-        "loading overlaps with the runs, on a processor core that is free",
+        f"The loop's own Python{at} takes {format_seconds(python / 1e9)}, data loading included.",
+        f"DataLoader(…, num_workers={_WORKERS}, prefetch_factor=2)   # or prepare inputs before the loop",
+        facts.total_ns / max(facts.total_ns - python, python / _WORKERS, 1),
+        f"loading overlaps with the runs, in {_WORKERS} processes on processor cores that are free",
     )
     yield Advice(
         f"Reading outputs takes {format_seconds(facts.reads_ns / 1e9)}.",
@@ -156,25 +181,52 @@ def _calls(section: SectionFacts) -> int:
 
 
 def _mode(facts: ProgramFacts) -> Iterator[Advice]:
-    """Yield advice for portable sections: a native section is one call, and fuses what is inside."""
+    """Yield advice for portable sections, and for mode o0: a native section of o3 is one call, and fuses operators."""
     portable = [section for section in facts.sections if section.form == "portable" and section.operators > 1]
-    if not portable or facts.calm_limits is None:
+    is_o0 = facts.mode == "o0"
+    if not (portable or is_o0) or facts.calm_limits is None:
         return
     per_call = facts.calm_limits.operator_s * 1e9
     saved = 0.0
     for section in portable:
-        calls = per_call * (section.operators - 1) * section.runs
-        saved += min(calls, max(section.host_ns - (section.limit_ns or 0), 0))
-    spent = sum(section.host_ns for section in portable)
-    change = (
-        "-o3   # for compile" if facts.mode == "o0" else "RDUKIT_KERNELS=native   # for compile: fails with the reason"
-    )
-    yield Advice(
-        f"{len(portable)} sections run operator by operator: {format_seconds(spent / 1e9)}.",
-        change,
-        _without(facts, saved),
-        "only the calls of operators are saved, by this machine's time of a call; fusion may save more",
-    )
+        limit_ns, call = section.limit_ns or 0, per_call * section.runs
+        if section.bound is Bound.COMPUTE:  # its matrix products take as long as now
+            saved += min(call * (section.operators - 1), max(section.host_ns - limit_ns, 0))
+        elif section.bound is not None:  # as rdukit tune predicts a native section
+            saved += max(section.host_ns - max(limit_ns, call) - call, 0)
+    if is_o0:
+        saved += sum(sum(times) - max(times) for times in _chains(facts.sections))
+        diagnosis = f"Mode o0 runs each operator as a section: {len(facts.sections)} sections."
+        change, apply = "-o3   # for compile", Change({"optim-level": "o3"})
+        assumes = (
+            "sections that follow each other without a matrix product become one that takes as long as the longest"
+        )
+    else:
+        spent = sum(section.host_ns for section in portable)
+        diagnosis = f"{len(portable)} sections run operator by operator: {format_seconds(spent / 1e9)}."
+        change = "RDUKIT_KERNELS=native   # for compile: fails with the reason"
+        apply = Change(variables={"RDUKIT_KERNELS": "native"})
+        assumes = "native sections take their limit and two calls; those with matrix products save calls alone"
+    yield Advice(diagnosis, change, _without(facts, saved), assumes, apply=apply)
+
+
+def _chains(sections: Iterable[SectionFacts]) -> Iterator[list[int]]:
+    """Yield the times of sections that follow each other without one that is bound by compute, which o3 may fuse."""
+    chain: list[int] = []
+    last: tuple[int, str, str, int] | None = None
+    for section in sorted(sections, key=lambda each: (each.pef, each.graph, each.type, each.id)):
+        place = (section.pef, section.graph, section.type, section.id)
+        follows = last is not None and place[:3] == last[:3] and place[3] == last[3] + 1
+        if section.bound in {None, Bound.COMPUTE}:
+            last = None
+            continue
+        if chain and not follows:
+            yield chain
+            chain = []
+        chain.append(section.host_ns)
+        last = place
+    if chain:
+        yield chain
 
 
 def _precision(facts: ProgramFacts) -> Iterator[Advice]:
@@ -184,14 +236,21 @@ def _precision(facts: ProgramFacts) -> Iterator[Advice]:
     is_exact = facts.precision == "f32"
     own, other = ("f32", "bf16") if is_exact else ("bf16", "f32")
     ratio = limits.gemm[other] / limits.gemm[own]
-    spent = sum(s.host_ns for s in facts.sections if s.bound is Bound.COMPUTE and s.dtype == own)
-    if ratio > 1:
+    spent = sum(s.host_ns for s in facts.sections if s.bound is Bound.COMPUTE and s.dtype == own) if ratio > 1 else 0
+    moved = sum(s.host_ns for s in facts.sections if s.bound is Bound.MEMORY) if is_exact else 0
+    told = []
+    if spent:
+        taken = format_seconds(spent / 1e9)
+        told.append(f"Matrix products in {own} take {taken}; in {other} this machine is {ratio:.1f} times as fast.")
+    if moved:
+        told.append(f"Sections bound by memory take {format_seconds(moved / 1e9)}; bf16 has half the bytes of f32.")
+    if told:
         yield Advice(
-            f"Matrix products in {own} take {format_seconds(spent / 1e9)}; in {other} this machine is "
-            f"{ratio:.1f} times as fast.",
+            " ".join(told),
             f"--precision {other}   # for compile",
-            _without(facts, spent * (1 - 1 / ratio)),
+            _without(facts, spent * (1 - 1 / max(ratio, 1.0)) + moved / 2),
             "these sections are as far from their limit as now; results round otherwise",
+            apply=Change({"precision": other}),
         )
 
 
@@ -207,4 +266,5 @@ def _longest(facts: ProgramFacts) -> Iterator[Advice]:
         "rdukit pef profile --operators FILE.pef   # names the operator; then a rule: --optimization-rules my.yaml -o1",
         _without(facts, section.host_ns - section.limit_ns),
         "at most: the section reaches the machine's limit",
+        is_limit=True,
     )

@@ -7,7 +7,6 @@ Source: ours.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import accumulate
 from typing import Final
 
@@ -25,6 +24,8 @@ _BAR: Final = 22
 _CHARACTER: Final = 7.3
 #: Bars nearer to each other than this are drawn as one.
 _MERGED: Final = 0.5
+#: Sections narrower than this have no bar of their own.
+_NARROW: Final = 1.5
 _MOST_SPAN_LANES: Final = 3
 #: Points of a curve.
 _MOST_POINTS: Final = 600
@@ -115,18 +116,25 @@ def find_median_run(recording: ProcessRecording) -> TimedCall | None:
 
 
 def draw_run(recording: ProcessRecording, run: TimedCall) -> str:
-    """Return the sections of a run, one after the other, with their names where these fit."""
+    """Return the sections of a run, one after the other, with their names where these fit.
+
+    Narrow sections of one type that touch are drawn as one bar.
+    """
     taken = list(accumulate((ns for _, ns in run.sections), initial=0))
     scale = _Scale(0, max(run.end_ns - run.begin_ns, taken[-1]))
-    parts = []
+    parts: list[str] = []
+    narrow: dict[str, list[tuple[int, int]]] = {}
     for (number, _), begin, end in zip(run.sections, taken, taken[1:], strict=False):
         section = recording.pefs[run.pef]["sections"][number]
         x1, x2 = scale.pixel(begin), scale.pixel(end)
-        title = f"{section['name']} ({section['type']}): {format_seconds((end - begin) / 1e9)}"
-        parts.append(f"<g><title>{escape(title)}</title>{_bar(x1, x2, 30, section['type'])}")
+        if x2 - x1 < _NARROW:
+            narrow.setdefault(section["type"], []).append((begin, end))
+            continue
+        parts.append(_bar(x1, x2, 30, section["type"]))
         if len(section["name"]) * _CHARACTER < x2 - x1:
             parts.append(svg_text(x1 + 3, 45, "on", section["name"]))
-        parts.append("</g>")
+    for kind, pieces in narrow.items():
+        parts += _bars(pieces, scale, 30, kind)
     parts.append(svg_text(_LEFT - 8, 45, "right", "sections"))
     height = 30 + _LANE + 24
     return svg_document([*parts, *_axis(scale, height)], WIDTH, height, "Sections of a run", _LIGHT, _DARK)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rdukit.pef.model import SectionType
 from rdukit_runtime.engine.machine_limits import MachineLimits
 from rdukit_runtime.profile.pef import Bound, SectionWork, limits_of
 from rdukit_runtime.profile.recording import ProcessRecording
@@ -18,7 +19,10 @@ from rdukit_runtime.profile.timeline import Line
 
 @dataclass(frozen=True, slots=True)
 class SectionFacts:
-    """A section's runs. ``limit_ns``: the least time that the machine allows them; None if its PEF cannot be read."""
+    """A section's runs. ``limit_ns``: the least time that the machine allows them; None if its PEF cannot be read.
+
+    ``weight_share``: part of its bytes that are weights, whose time does not grow with the batch.
+    """
 
     pef: int
     id: int
@@ -37,6 +41,7 @@ class SectionFacts:
     dtype: str = ""
     bound: Bound | None = None
     limit_ns: int | None = None
+    weight_share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,8 @@ class ProgramFacts:
     phases: Mapping[str, int]
     #: Reading outputs.
     reads_ns: int
+    #: The program's own Python, outside all calls of the session; the rest of the row ``SAMBA`` is the session's.
+    program_ns: int
     limits: MachineLimits | None
     batch: int | None
     mode: str
@@ -116,10 +123,18 @@ def section_facts(
                 pef, number, section["name"], section["type"], section["graph"], section["form"], section["kernel"],
                 section["rule"] or "", runs, taken, runs * section["emulated_ns"], runs * section["flops"],
                 runs * section["bytes"], work.operators if work else len(section["operators"]),
-                work.dtype if work else "", bound, limit_ns,
+                work.dtype if work else "", bound, limit_ns, _weight_share(work),
             )
         )  # fmt: skip
     return tuple(sorted(found, key=lambda each: -each.host_ns))
+
+
+def _weight_share(work: SectionWork | None) -> float:
+    if work is None or work.section.type is not SectionType.FWD:  # gradients of weights are written, and grow in others
+        return 0.0
+    cost = work.section.cost
+    moved = cost.bytes_in + cost.bytes_weights + cost.bytes_out
+    return cost.bytes_weights / moved if moved else 0.0
 
 
 def line_times(recording: ProcessRecording) -> list[tuple[Line, int, int]]:
@@ -142,6 +157,13 @@ def reading_ns(recording: ProcessRecording) -> int:
         for call in recording.calls
         if call.row is BreakdownRow.XFER and call.name in {"read", "gradient"}
     )
+
+
+def program_python_ns(recording: ProcessRecording) -> int:
+    """Return the time from the first run to the last that is outside all recorded calls; at most the row ``SAMBA``."""
+    sums = recording.breakdown.nanoseconds
+    called = sum(call.end_ns - call.begin_ns for call in recording.calls if call.stack is not None)
+    return min(max(sums[BreakdownRow.TOTAL] - called, 0), sums[BreakdownRow.SAMBA])
 
 
 def option_of(pefs: Sequence[Mapping[str, Any]], name: str) -> str:

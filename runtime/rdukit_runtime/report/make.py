@@ -1,4 +1,4 @@
-"""Make the page of a profiled program: read its PEFs and this machine's limits, judge, draw. The doing part.
+"""Build the page of a profiled program: read its PEFs and this machine's limits, judge, draw. The doing part.
 
 Source: ours.
 """
@@ -9,6 +9,7 @@ import platform
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -27,10 +28,18 @@ from rdukit_runtime.profile.pef import Measured, Profile, SectionWork, limit_dty
 from rdukit_runtime.profile.recording import ProcessRecording, account, find_straggler
 from rdukit_runtime.profile.roofline import draw_roofline
 from rdukit_runtime.report.advice import FEW_RUNS, find_advice, find_verdict
+from rdukit_runtime.report.calm import at_calm_pace, calm_part
 from rdukit_runtime.report.drawings import draw_life, draw_memory, draw_run, find_median_run
-from rdukit_runtime.report.facts import ProgramFacts, line_times, option_of, reading_ns, section_facts
+from rdukit_runtime.report.facts import (
+    ProgramFacts,
+    line_times,
+    option_of,
+    program_python_ns,
+    reading_ns,
+    section_facts,
+)
 from rdukit_runtime.report.flame import flame_boxes
-from rdukit_runtime.report.page import MOST_LINES, PagePicture, ReportPage, SourceLine, render_page
+from rdukit_runtime.report.page import MOST_LINES, PagePicture, ReportPage, SourceLine
 
 #: Most runs that the roofline takes medians of.
 _MOST_RUNS: Final = 1000
@@ -40,10 +49,10 @@ _MOST_TEXT: Final = 160
 _VARIABLES: Final = ("OMP_NUM_THREADS", "RDUKIT_ENGINE_THREADS", "RDUKIT_DEVICE", "RDUKIT_KERNELS")
 
 
-def make_page(
+def build_page(
     title: str, recordings: Sequence[ProcessRecording], spans: Sequence[Span], commands: Sequence[str],
     environment: Mapping[str, str],
-) -> bytes:  # fmt: skip
+) -> ReportPage:  # fmt: skip
     """Return the page of a program that ran: of its slowest rank where one stands out, else of the first.
 
     Args:
@@ -61,17 +70,23 @@ def make_page(
     facts = ProgramFacts(
         breakdown=recording.breakdown, wall_ns=recording.wall_ns, sections=section_facts(recording, works, limits),
         phases={row.name: row.nanoseconds for row in rows if row.part == "host"}, reads_ns=reading_ns(recording),
+        program_ns=program_python_ns(recording),
         limits=limits, batch=_batch_of(loaded), mode=option_of(recording.pefs, "mode"),
         precision=next((pef.pef.precision for pef in loaded.values()), ""), line=lines[0][0] if lines else None,
     )  # fmt: skip
+    calm = calm_part(recording)
+    quiet = replace(
+        facts, breakdown=calm.breakdown, sections=section_facts(calm, works, limits), reads_ns=reading_ns(calm),
+        program_ns=program_python_ns(calm),
+    )  # fmt: skip
     boxes, left_out = flame_boxes(recording)
-    page = ReportPage(
+    return ReportPage(
         title=title,
         process=f"process {recording.pid}, rank {recording.rank} of {len(recordings)}",
         facts=facts,
         verdict=find_verdict(facts),
         notes=[*_notes(recording, straggler), *_disturbance(limits)],
-        advice=find_advice(facts),
+        advice=find_advice(at_calm_pace(facts, quiet)),
         account=[(row.part, row.name, row.nanoseconds) for row in rows if row.part == "host"],
         pictures=[*_pictures(recordings, recording, spans, missing), *_roofline(recording, loaded, works, limits)],
         flame=boxes,
@@ -81,7 +96,6 @@ def make_page(
         commands=commands,
         missing=missing,
     )
-    return render_page(page).encode()
 
 
 def _read_pefs(recording: ProcessRecording, missing: list[str]) -> dict[int, LoadedPef]:

@@ -265,7 +265,8 @@ class Tuning:
     def _snprof(self, command: Sequence[str], ending: str = "") -> None:
         """Run under the recorder: breakdown, sections, stack trace."""
         from rdukit_runtime.profile.timeline_files import trace_text
-        from rdukit_runtime.report.make import make_page
+        from rdukit_runtime.report.make import build_page
+        from rdukit_runtime.report.page import render_page
 
         with self.log.run_log.open("ab+") as stream:
             began = stream.seek(0, os.SEEK_END)
@@ -283,14 +284,14 @@ class Tuning:
         self.throughput = _figure(_THROUGHPUT, printed) or self.throughput
         rows = breakdown_rows(self.breakdown)
         repeat = [shlex.join(["rdukit", "profile", "--", *command])]
-        page = make_page(f"{self.paths.label}{ending}", found.recordings, found.spans, repeat, self._environment())
+        page = build_page(f"{self.paths.label}{ending}", found.recordings, found.spans, repeat, self._environment())
         trace = trace_text(found.recordings, found.spans, found.began_ns, _TRACE_BYTES)
         write_reports(
             self.paths.reports,
             {
                 "snprof/summary.csv": (csv_text(COLUMNS, rows) + "\n").encode(),
                 f"{self.paths.label}{ending}_chrome_tracing_report.json": trace.encode(),
-                f"report{ending}.html": page,
+                f"report{ending}.html": render_page(page).encode(),
             },
         )
         _write_json(self.paths.measured("snprof", ending), {"command": found.command, "breakdown": rows})

@@ -38,7 +38,8 @@ def facts(*sections: SectionFacts, total: int, **changed: Any) -> ProgramFacts:
     spent |= {BreakdownRow.TOTAL: total, BreakdownRow.RUN_HW: sum(each.host_ns for each in sections)}
     values: dict[str, Any] = {
         "breakdown": Breakdown(spent, 10, 1), "wall_ns": 10 * total, "sections": sections, "phases": {}, "reads_ns": 0,
-        "limits": LIMITS, "batch": 8, "mode": "o3", "precision": "f32", "line": None,
+        "program_ns": spent[BreakdownRow.SAMBA], "limits": LIMITS, "batch": 8, "mode": "o3", "precision": "f32",
+        "line": None,
     }  # fmt: skip
     return ProgramFacts(**{**values, **changed})
 
@@ -65,7 +66,7 @@ def test_a_gain_is_the_time_by_what_is_left_of_it() -> None:
     assert advice.gain == pytest.approx(100 / 60)
     longer = facts(section(0, 20_000), total=100_000, SAMBA=80_000)
     (advice,) = [each for each in find_advice(longer) if "num_workers" in each.change]
-    assert advice.gain == pytest.approx(100 / 80), "loading cannot be hidden behind shorter runs"
+    assert advice.gain == pytest.approx(100 / 40), "two processes load; runs are too short to hide more"
 
 
 def test_a_larger_batch_is_advised_by_its_number_and_by_what_it_spreads() -> None:
@@ -86,15 +87,37 @@ def test_precision_and_mode_are_advised_only_where_they_would_help() -> None:
     disturbed = replace(LIMITS, others_share=0.5)
     assert not [a for a in find_advice(facts(products, total=100_000, limits=disturbed)) if "--precision" in a.change]
     portable = section(0, 90_000, form="portable", operators=5, limit_ns=10_000)
-    (advice,) = [a for a in find_advice(facts(portable, total=100_000, mode="o0")) if "-o3" in a.change]
+    (advice,) = [a for a in find_advice(facts(portable, total=100_000)) if "RDUKIT_KERNELS" in a.change]
+    left = 10_000 + 10_000  # the limit, and ten calls of 1 µs
+    assert advice.gain == pytest.approx(100_000 / (10_000 + left))
+    product = replace(portable, bound=Bound.COMPUTE)
+    (advice,) = [a for a in find_advice(facts(product, total=100_000)) if "RDUKIT_KERNELS" in a.change]
     assert advice.gain == pytest.approx(100 / 60)
+
+
+def test_weights_are_read_once_a_run_whatever_the_batch_and_half_as_long_in_bf16() -> None:
+    found = find_advice(facts(section(0, 100_000, weight_share=0.9), total=100_000))
+    gains = {each.change.split()[0]: each.gain for each in found}
+    inside = 0.9 * 100_000 + 10_000  # the weights, and ten calls of 1 µs each
+    assert gains["--batch-size"] == pytest.approx(100_000 / (100_000 - 0.75 * inside))
+    assert gains["--precision"] == pytest.approx(2.0)
+
+
+def test_mode_o0_is_advised_against_by_what_o3_would_fuse() -> None:
+    chain = [section(number, 10_000) for number in (1, 2, 3)]
+    product = section(0, 50_000, bound=Bound.COMPUTE, dtype="bf16")
+    found = facts(product, *chain, section(5, 20_000), total=100_000, mode="o0", precision="bf16")
+    (advice,) = [each for each in find_advice(found) if each.change.startswith("-o3")]
+    assert advice.gain == pytest.approx(100 / 80), "of the chain's three sections the time of one is left"
+    assert advice.apply is not None
+    assert advice.apply.options == {"optim-level": "o3"}
 
 
 def test_the_largest_gain_is_first_and_small_ones_are_left_out() -> None:
     gains = [each.gain for each in find_advice(facts(section(0, 60_000), total=100_000, SAMBA=30_000, CONV_FUNC=900))]
     assert gains == sorted(gains, reverse=True)
     assert min(gains) >= 1.02
-    assert find_advice(facts(section(0, 1_000_000), total=1_000_001)) == []
+    assert find_advice(facts(section(0, 1_000_000), total=1_000_001, precision="bf16")) == []
 
 
 def make_report(sections: int = 1, name: str = HOSTILE) -> ReportPage:

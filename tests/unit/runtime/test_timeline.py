@@ -1,6 +1,8 @@
 """rdukit profile: what is recorded of calls, the account of a process's time, and the files that are drawn of it."""
 
+import ctypes
 import json
+from array import array
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +14,7 @@ from rdukit.errors import InvalidArgument
 from rdukit.pef.file import write_pef
 from rdukit.pef.model import Pef
 from rdukit.telemetry.model import Span, SpanContext
+from rdukit_runtime.engine.native_run import SectionTimes
 from rdukit_runtime.profile.program import summary_tables
 from rdukit_runtime.profile.recording import (
     ProcessRecording,
@@ -24,7 +27,8 @@ from rdukit_runtime.profile.recording import (
 from rdukit_runtime.profile.step import BreakdownRow
 from rdukit_runtime.profile.timeline import TimelineRecorder
 from rdukit_runtime.profile.timeline_files import bars_of, speedscope_text, trace_text
-from rdukit_runtime.report.make import make_page
+from rdukit_runtime.report.make import build_page
+from rdukit_runtime.report.page import render_page
 from support import shows
 from support.pefs.examples import example_kernels, example_pef
 
@@ -58,7 +62,8 @@ class Program:
     def run(self, graph: Any, sections: tuple[int, ...], scalars: Any) -> None:
         self.hand.pass_by(2)
         if self.section_seconds is not None:
-            self.section_seconds += [(number, SECTION_S) for number in sections]
+            for number in sections:
+                self.section_seconds.append((number, SECTION_S))
         self.hand.pass_by(20 * len(sections) + 1)
 
 
@@ -233,7 +238,7 @@ def test_a_page_lists_what_it_lacks_where_a_pef_is_gone_or_another_one(tmp_path:
     found = replace(found, pefs=({**found.pefs[0], "path": str(path)},))
 
     def page() -> str:
-        return make_page("model", [found], [], ["rdukit profile -- x"], {}).decode()
+        return render_page(build_page("model", [found], [], ["rdukit profile -- x"], {}))
 
     assert "its PEF cannot be read" in page()
     assert "Roofline" not in page()
@@ -246,3 +251,12 @@ def test_a_page_lists_what_it_lacks_where_a_pef_is_gone_or_another_one(tmp_path:
     path.unlink()
     write_pef(path, replace(other, sections=(*sections, *other.sections[1:])), example_kernels(), {})
     assert "another PEF was written to its place since" in page()
+
+
+def test_a_native_run_adds_its_sections_as_a_block_after_those_before_it() -> None:
+    times = SectionTimes()
+    times.append((3, 2e-9))
+    times.take(array("q", [4, 5]).tobytes(), (ctypes.c_int64 * 2)(7, 8))
+    assert (times.ids.tolist(), times.ns.tolist()) == ([3, 4, 5], [2, 7, 8])
+    times.cut(2)
+    assert (times.ids.tolist(), times.ns.tolist()) == ([3, 4], [2, 7])

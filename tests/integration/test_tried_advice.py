@@ -1,0 +1,76 @@
+"""``rdukit profile --try`` on real programs: a change is compiled and measured, and one without effect is found."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rdukit_runtime.profile.program import ProgramProfile, profile_program
+from rdukit_runtime.profile.recording import ProcessRecording
+from rdukit_runtime.profile.step import ROWS, Breakdown
+from rdukit_runtime.report.advice import Advice
+from rdukit_runtime.report.trials import Change, TrialState
+from rdukit_runtime.report.try_advice import Trials
+from support import shows
+
+pytestmark = shows("profile")
+
+#: A layer that is small, so that a run of one sample is mostly the host's work.
+PROGRAM = """
+import sys
+from torch import nn
+from sambaflow import samba
+from sambaflow.samba import utils
+from sambaflow.samba.utils.argparser import parse_app_args
+
+args = parse_app_args(argv=sys.argv[1:])
+utils.set_seed(0)
+model = nn.Linear(8, 8)
+samba.from_torch_model_(model)
+inputs = (samba.randn(args.batch_size, 8, name="x", batch_dim=0),)
+if args.command == "compile":
+    samba.session.compile(model, inputs, None, name="small", inference=True, config_dict=vars(args))
+else:
+    traced = utils.trace_graph(model, inputs, None, inference=True, pef=args.pef)
+    for _ in range(args.num_iterations):
+        samba.session.run(inputs, traced)
+"""
+
+
+def test_a_run_that_fails_is_reported_with_its_last_line_and_nothing_is_judged() -> None:
+    command = [sys.executable, "-c", "import sys; sys.exit('no such option: --workers')"]
+    recording = ProcessRecording(1, 0, 0, 100, (), (), (), 0, {}, Breakdown(dict.fromkeys(ROWS, 0), 1, 1))
+    tried = Trials(command, ProgramProfile("app.py", 0, 0, 100, (recording,), ()), 7, {}, lambda line: None)
+    (only,) = tried.try_command([Advice("Slow.", "num_workers=2", 2.0, "a core is free")], command)
+    assert only.trial is not None
+    assert only.trial.state is TrialState.NOT_TRIED
+    assert "ended with status 1: no such option: --workers" in only.trial.words
+
+
+@pytest.mark.long  # five processes
+def test_a_change_is_compiled_with_the_other_options_and_measured_by_the_samples_of_its_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("small.py").write_text(PROGRAM)
+    compiled = [sys.executable, "small.py", "compile", "-b", "1", "--pef-name", "small", "--log-level", "error"]
+    subprocess.run(compiled, check=True, stdout=subprocess.DEVNULL)
+    command = [sys.executable, "small.py", "run", "-b", "1", "--pef", "out/small/small.pef", "-n", "200"]
+    found = profile_program(command, 10_000, os.environ, 2)
+    assert found.status == 0
+    assert found.recordings
+    said: list[str] = []
+    trials = Trials(command, found, 1, os.environ, said.append)
+    larger = Advice("Slow.", "--batch-size 4", 2.0, "all is well", apply=Change({"batch-size": 4}))
+    (only,) = trials.try_all([larger])
+    assert only.trial is not None, said
+    assert only.trial.rounds == 1, only.trial.words
+    assert only.trial.gain > 0
+    assert said[0] == "trying: --batch-size 4"
+    same = replace(larger, change="--batch-size 1", apply=Change({"batch-size": 1}))
+    (only,) = trials.try_all([same])
+    assert only.trial is not None
+    assert "compiles the same with --batch-size" in only.trial.words
