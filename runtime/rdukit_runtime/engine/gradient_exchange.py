@@ -274,7 +274,8 @@ class GradientExchange:
             "group_bytes": self.group_bytes, "groups": sum(map(len, self.groups.values())), "runs": self.times.runs,
             "seconds": self.times.seconds, "waited_seconds": self.times.waited_seconds,
             "hidden_share": self.times.hidden_share, "ranks": self._collectives.stragglers.table(),
-            "losses": self._elastic.losses if self._elastic else [],
+            "losses": self._elastic.losses if self._elastic else [], "bytes": self._total,
+            "world_size": self._collectives.size,
         }  # fmt: skip
 
 
