@@ -263,7 +263,7 @@ def test_a_new_process_takes_a_killed_ranks_place_with_the_bits_of_an_undisturbe
     train(tmp_path, pef, "whole", rows, (0, 6))
     assert f"rank {lost[0]} lost at step 4; the others wait up to 120 s for a new process" in "".join(told)
     for place, rank in enumerate(lost):
-        assert f"rank {rank} was lost and rank {rank} replaced after" in "".join(told)
+        assert f"rank {rank} was lost at step {4 + place} and replaced after" in "".join(told)
         assert f"rank {rank} joined the others at step {4 + place}" in told[rank]
     for row in rows:
         found, expected = (torch.load(tmp_path / f"{name}{row}.pt") for name in ("elastic", "whole"))

@@ -214,10 +214,11 @@ class Elastic:
         })  # fmt: skip
         if self._rank == min(set(verdict.members) - set(replaced)):
             verb = "was" if len(verdict.lost) == 1 else "were"
-            new = f" and {name_ranks(replaced)} replaced after {seconds:.1f} s" if replaced else ""
+            who = f"{name_ranks(replaced)} " if replaced and replaced != verdict.lost else ""
+            new = f" and {who}replaced after {seconds:.1f} s" if replaced else ""
             logger.warning(
-                "event=rank-lost step=%d: %s %s lost%s at step %d; %s on", steps + 1, name_ranks(verdict.lost), verb,
-                new, steps + 1, f"{count_ranks(len(verdict.members))} {'goes' if len(verdict.members) == 1 else 'go'}",
+                "event=rank-lost step=%d: %s %s lost at step %d%s; %s on", steps + 1, name_ranks(verdict.lost), verb,
+                steps + 1, new, f"{count_ranks(len(verdict.members))} {'goes' if len(verdict.members) == 1 else 'go'}",
             )  # fmt: skip
 
     def _write_roster(self) -> None:
