@@ -32,7 +32,7 @@ from support import FIND_SUPPORT, shows
 from support.forked import fork_python
 from support.programs import ResFFNLogReg, compile_model
 
-pytestmark = shows("collectives", "settings")
+pytestmark = shows("lost-ranks", "settings")
 
 BATCH, HIDDEN = 8, 128
 
