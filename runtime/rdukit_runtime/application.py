@@ -179,7 +179,12 @@ class Application(Closable):
                 )  # fmt: skip
 
     def figures(self) -> dict[str, Any]:
-        """Return counters as plain values: emulated figures are projections, host figures are this machine's."""
+        """Return counters as plain values: emulated figures are projections, host figures are this machine's.
+
+        On the daemon's node, ``route`` of the gradients is how they avoid links that are out of service.
+        """
+        from rdukit_runtime.collectives.route import find_route  # only reports need plans
+
         found = asdict(self.program.counters)
         found["native_kernels"] = self.native_kernels
         found["device"] = str(self.program.device)
@@ -187,7 +192,10 @@ class Application(Closable):
         found["tiles"] = list(self.lease.tiles)
         found["node"] = self.lease.kind
         if self.program.exchange is not None:
-            found["gradients"] = self.program.exchange.figures()
+            gradients = found["gradients"] = self.program.exchange.figures()
+            is_shared = self.lease.kind == "daemon"
+            size, ranks = max(gradients["bytes"], 1), gradients["world_size"]
+            gradients["route"] = find_route(ranks, self.pef.num_tiles, size) if is_shared else None
         return found
 
     def _counted(self) -> dict[str, Attribute]:

@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -23,13 +24,16 @@ from rdukit.files.atomic import sha256_of, write_json_atomic
 from rdukit.settings import home_folder, resolve
 from rdukit_node.leases.launch import LOOPBACK, Launch, launch_name, read_launch
 from rdukit_runtime.collectives.gloo import close_planes
+from rdukit_runtime.collectives.replacement import take_place
 from rdukit_runtime.engine.torch_private import HashStore, TCPStore
-from rdukit_runtime.settings import DISTRIBUTED_TIMEOUT_S, RENDEZVOUS_TIMEOUT_S
+from rdukit_runtime.settings import DISTRIBUTED_REGROUP_TIMEOUT_S, DISTRIBUTED_TIMEOUT_S, RENDEZVOUS_TIMEOUT_S
 from rdukit_runtime.vendor_variables import find_notes
 
 logger = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.02
+#: Seconds between looks whether ranks that have not come have ended.
+_LOOK_S: Final = 0.2
 
 
 def join_process_group(timeout: timedelta | None = None) -> Launch:
@@ -53,6 +57,9 @@ def join_process_group(timeout: timedelta | None = None) -> Launch:
         logger.warning("%s", note)
     longest = timeout or timedelta(seconds=resolve(DISTRIBUTED_TIMEOUT_S))
     _bind_defaults()
+    if launch.launcher is not None and take_place(launch.rank):
+        atexit.register(leave_process_group)
+        return launch
     if launch.world_size == 1:
         dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1, timeout=longest)
     else:
@@ -70,15 +77,29 @@ def join_process_group(timeout: timedelta | None = None) -> Launch:
     return launch
 
 
-def renew_process_group(backend: str, store: Any, rank: int, size: int, timeout: timedelta) -> None:
+def renew_process_group(
+    backend: str, store: Any, rank: int, size: int, timeout: timedelta, has_ended: Callable[[int], bool]
+) -> None:
     """Make torch's default process group anew, of the ranks that meet at ``store``.
 
+    Args:
+        has_ended: whether the process of a rank has ended.
     Raises:
-        RuntimeError: torch's; not all ranks came within ``distributed.rendezvous_timeout_s``.
+        RuntimeError: torch's, or a rank has ended or did not come within ``distributed.regroup_timeout_s``.
     """
     store.set(f"rdukit/here/{rank}", "1")
-    expected = [f"rdukit/here/{peer}" for peer in range(size)]
-    store.wait(expected, timedelta(seconds=resolve(RENDEZVOUS_TIMEOUT_S)))
+    limit_s = resolve(DISTRIBUTED_REGROUP_TIMEOUT_S)
+    end, look = time.monotonic() + limit_s, 0.0
+    missing = list(range(size))
+    while missing := [peer for peer in missing if not store.check([f"rdukit/here/{peer}"])]:
+        now = time.monotonic()
+        if now >= look:
+            if any(map(has_ended, missing)):
+                raise RuntimeError("a rank ended before it came to the new group")
+            look = time.monotonic() + _LOOK_S
+        if now > end:
+            raise RuntimeError(f"a rank did not come to the new group within {limit_s:g} s")
+        time.sleep(_POLL_S)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
 
 

@@ -40,10 +40,23 @@ DISTRIBUTED_GROUP_BYTES: Final = Setting(
     "distributed.group_bytes", 0, "Bytes from which gradients leave as a group; rank 0's counts. 0: those from which "
     "the latency that the ranks measure takes a tenth of a group's time.", int,
 )  # fmt: skip
-FAIL, CONTINUE = "fail", "continue"
+FAIL, CONTINUE, REPLACE = "fail", "continue", "replace"
 DISTRIBUTED_ON_LOSS: Final = Setting(
-    "distributed.on_loss", FAIL, "What the loss of a rank does to a training: fail (all ranks end) or continue (the "
-    "ranks that are left go on).", str, (FAIL, CONTINUE),
+    "distributed.on_loss", FAIL, "What the loss of a rank does to a training: fail (all ranks end), continue (the "
+    "ranks that are left go on) or replace (they wait for a new process in the lost one's place).", str,
+    (FAIL, CONTINUE, REPLACE),
+)  # fmt: skip
+DISTRIBUTED_REPLACE_WAIT_S: Final = Setting(
+    "distributed.replace_wait_s", 120.0, "Seconds that ranks wait for a new process in a lost rank's place; then they "
+    "go on without it.", float,
+)  # fmt: skip
+DISTRIBUTED_REGROUP_TIMEOUT_S: Final = Setting(
+    "distributed.regroup_timeout_s", 20.0, "Seconds that a rank has to come to the group that the others make after a "
+    "loss.", float,
+)  # fmt: skip
+DISTRIBUTED_ROSTER: Final = Setting(
+    "distributed.roster", "", "Folder of files by which a new process finds the ranks that it joins; default: a folder "
+    "of the launch in the home folder.", str,
 )  # fmt: skip
 
 

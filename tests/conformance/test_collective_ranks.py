@@ -211,6 +211,9 @@ assert total.item() == 0  # (1e8 + 1) - 1e8 in f32; 1 in another order
 part = torch.empty(2)
 dist.reduce_scatter_single(part, torch.arange(6.0))
 assert part.tolist() == [6.0 * rank, 6.0 * rank + 3]
+pair = dist.new_group([0, 1])
+if rank < 2:
+    dist.destroy_process_group(pair)  # asks the group's name
 held = torch.full((3,), float(rank))
 dist.broadcast(held, 1)
 assert held.tolist() == [1, 1, 1]

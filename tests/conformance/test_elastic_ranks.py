@@ -4,22 +4,26 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from rdukit.errors import InvalidArgument
-from rdukit_runtime.collectives.elastic import check_device, find_own_address, has_ended, open_elastic
+from rdukit.errors import InvalidArgument, PeerLost
+from rdukit_runtime.collectives.elastic import check_device, open_elastic
 from rdukit_runtime.collectives.group import Collectives
+from rdukit_runtime.collectives.meeting import TRAINING_KEY, Roster, find_own_address, has_ended, serve_store
+from rdukit_runtime.collectives.replacement import Candidate, JoiningProcessGroup, Offer, read_offer, take_place
+from rdukit_runtime.process_group import renew_process_group
 from sambaflow import samba
 from sambaflow.samba import utils
 from support import FIND_SUPPORT, shows
 from support.forked import fork_python
 from support.programs import ResFFNLogReg, compile_model
 
-pytestmark = shows("collectives", "settings")
+pytestmark = shows("lost-ranks", "settings")
 
 BATCH, HIDDEN = 8, 128
 
@@ -73,6 +77,8 @@ warnings.simplefilter("error")
 args = parse_app_args(sys.argv[1:], common_parser_fn=options)
 rank = utils.get_rank()
 row = args.rows[rank]
+if os.environ.get("REPLACES"):
+    args.ends = []
 ends = {int(text.split(":")[0]): text.split(":")[1:] for text in args.ends}
 last, how = ends.get(rank, ("-1", ""))
 combine = Adder.combine
@@ -87,7 +93,7 @@ if args.begin:
     optimizer.load_state_dict(held["optimizer"])
     samba.session.to_rdu(model, optimizer)
 losses = {}
-for step in range(*args.steps):
+for step in range(max(args.steps[0], utils.get_finished_steps()), args.steps[1]):
     if step == int(last):
         if how.startswith("after"):
             Elastic.commit = lambda self: end()
@@ -142,24 +148,32 @@ def pef(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def train(
     folder: Path, pef: str, name: str, rows: Sequence[int], steps: tuple[int, int], *more: str,
-    variables: Mapping[str, str] | None = None, lost: Sequence[int] = (),
+    variables: Mapping[str, str] | None = None, lost: Sequence[int] = (), replaced: Sequence[int] = (),
 ) -> list[str]:  # fmt: skip
-    """Train with a rank for each of ``rows``; returns what each printed. All but the ``lost`` ones must succeed."""
+    """Train with a rank for each of ``rows``; returns what each printed. All but the ``lost`` ones must succeed.
+
+    Each of the ``replaced`` ranks gets a new process, which must succeed, when it has ended.
+    """
     words = ["-c", PROGRAM, "run", "--data-parallel", "-b", str(BATCH), "--pef", pef, "--out", str(folder)]
     words += ["--name", name, "--rows", *map(str, rows), "--steps", *map(str, steps), *more]
     with ExitStack() as stack:
-        ranks = []
-        for number in range(len(rows)):
+
+        def start(number: int, more: Mapping[str, str]) -> tuple[Any, Path]:
             told = folder / f"{name}-told{number}"
-            file = stack.enter_context(told.open("wb"))
+            file = stack.enter_context(told.open("ab"))
             environment = {
                 **os.environ, "PMI_RANK": str(number), "PMI_SIZE": str(len(rows)), "OMP_NUM_THREADS": "1",
-                "RDUKIT_DISTRIBUTED_GROUP_BYTES": "1", **(variables or {}),
+                "RDUKIT_DISTRIBUTED_GROUP_BYTES": "1", **(variables or {}), **more,
             }  # fmt: skip
             program = fork_python(words, environment, stdout=file.fileno(), stderr=file.fileno(), kind="sambaflow")
             stack.callback(program.wait, 60)
             stack.callback(program.kill)
-            ranks.append((program, told))
+            return program, told
+
+        ranks = [start(number, {}) for number in range(len(rows))]
+        for number in replaced:
+            assert ranks[number][0].wait(120) != 0
+            ranks[number] = start(number, {"REPLACES": "1"})
         for number, (program, told) in sorted(enumerate(ranks), key=lambda each: each[0] in lost):
             if number in lost and any("hang" in word for word in more):
                 program.kill()
@@ -215,6 +229,46 @@ def test_three_ranks_go_on_as_if_they_had_begun_the_step_alone(
     assert found["ranks"] == (2, 3)
     assert [(loss["step"], loss["lost"], loss["ranks"]) for loss in found["reported"]] == [(4, [2], [0, 1, 3])]
     assert not [path for path in Path("/dev/shm").iterdir() if "rdukit" in path.name]
+
+
+@pytest.mark.parametrize(
+    ("lost", "how", "more", "variables"),
+    [
+        ([1], "within", (), {}),
+        pytest.param([0], "within", (), {}, marks=pytest.mark.long),
+        pytest.param([0], "before", (), {"RDUKIT_DISTRIBUTED_TRANSPORT": "gloo"}, marks=pytest.mark.long),
+        pytest.param([1], "after", (), {}, marks=pytest.mark.long),
+        pytest.param([1], "before", ("--split",), {}, marks=pytest.mark.long),
+        pytest.param([0, 1], "within", (), {}, marks=pytest.mark.long),
+    ],
+)
+def test_a_new_process_takes_a_killed_ranks_place_with_the_bits_of_an_undisturbed_training(
+    lost: list[int], how: str, more: tuple[str, ...], variables: dict[str, str], pef: str, tmp_path: Path
+) -> None:
+    variables = {
+        "RDUKIT_DISTRIBUTED_ON_LOSS": "replace", "RDUKIT_DISTRIBUTED_ROSTER": str(tmp_path / "roster"), **variables
+    }  # fmt: skip
+    rows = [0, 1, 2]
+    ends = ("--ends", *(f"{rank}:{3 + place}:{how}" for place, rank in enumerate(lost)))
+    told = train(tmp_path, pef, "elastic", rows, (0, 6), *ends, *more, replaced=lost, variables=variables)
+    train(tmp_path, pef, "whole", rows, (0, 6))
+    assert f"rank {lost[0]} lost at step 4; the others wait up to 120 s for a new process" in "".join(told)
+    for place, rank in enumerate(lost):
+        assert f"rank {rank} was lost at step {4 + place} and replaced after" in "".join(told)
+        assert f"rank {rank} joined the others at step {4 + place}" in told[rank]
+    for row in rows:
+        found, expected = (torch.load(tmp_path / f"{name}{row}.pt") for name in ("elastic", "whole"))
+        assert found["losses"] == {s: v for s, v in expected["losses"].items() if s in found["losses"]}, row
+        assert min(found["losses"]) == (3 + lost.index(row) if row in lost else 0)
+        assert torch.equal(found["gradient"], expected["gradient"])
+        assert found["ranks"] == expected["ranks"]
+        for name, value in found["state"].items():
+            assert torch.equal(value, expected["state"][name]), (row, name)
+        for kept, others in zip(
+            found["optimizer"]["state"].values(), expected["optimizer"]["state"].values(), strict=True
+        ):
+            assert all(torch.equal(torch.as_tensor(kept[key]), torch.as_tensor(others[key])) for key in others)
+    assert not list((tmp_path / "roster").glob("*")), "ranks that end by themselves remove their files"
 
 
 @pytest.mark.long
@@ -293,6 +347,60 @@ def test_a_port_that_nobody_listens_at_proves_that_a_process_has_ended() -> None
         port = server.getsockname()[1]
         assert not has_ended((address, port))
     assert has_ended((address, port))
+
+
+@pytest.mark.long
+def test_without_a_new_process_in_time_the_others_go_on(pef: str, tmp_path: Path) -> None:
+    variables = {
+        "RDUKIT_DISTRIBUTED_ON_LOSS": "replace", "RDUKIT_DISTRIBUTED_ROSTER": str(tmp_path / "roster"),
+        "RDUKIT_DISTRIBUTED_REPLACE_WAIT_S": "0.5",
+    }  # fmt: skip
+    told = train(
+        tmp_path, pef, "elastic", [0, 1, 2], (0, 6), "--ends", "1:3:within", lost=[1], variables=variables
+    )  # fmt: skip
+    assert "rank 1 was lost at step 4; 2 ranks go on\n" in told[0]
+    train(tmp_path, pef, "first", [0, 1, 2], (0, 3))
+    train(tmp_path, pef, "then", [0, 2], (3, 6), "--begin", str(tmp_path / "first0.pt"))
+    check_equal(tmp_path, [0, 2], [("first", [0, 2]), ("then", [0, 2])])
+
+
+def test_a_new_process_learns_that_it_came_too_late_or_that_nobody_is_left() -> None:
+    store = serve_store()
+    address = ("127.0.0.1", store.port)
+    candidate = Candidate(1, Roster("mine", {0: address, 1: ("127.0.0.1", 1)}))
+    store.set(TRAINING_KEY, "another training that has this port now")
+    assert candidate.ask() is None
+    store.set(TRAINING_KEY, "mine")
+    store.set("lost/1", "1")
+    with pytest.raises(PeerLost, match="went on without rank 1: this process came too late"):
+        candidate.ask()
+
+
+def test_a_new_process_has_its_rank_and_refuses_collectives_until_it_has_joined() -> None:
+    offer = Offer((0, 1, 3), 4, 1, 8, "pef", "gloo", 30.0, 1, {0: ("host", 7)}, "mine")
+    assert read_offer(offer.text) == offer
+    group = JoiningProcessGroup(Candidate(3, Roster("mine", {})), offer)
+    assert (group.rank(), group.size()) == (2, 3)
+    with pytest.raises(PeerLost, match="allreduce of rank 2, which takes a lost rank's place"):
+        group.allreduce([torch.ones(2)])
+
+
+def test_a_damaged_file_of_a_lost_rank_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RDUKIT_DISTRIBUTED_ROSTER", str(tmp_path))
+    (tmp_path / "rank-1.json").write_text('{"training": "mine", "addresses": [1]}')
+    assert not take_place(1), "with on_loss=fail no file is read"
+    monkeypatch.setenv("RDUKIT_DISTRIBUTED_ON_LOSS", "replace")
+    assert not take_place(0)
+    with pytest.raises(InvalidArgument, match=r"rank-1\.json does not name the ranks of a training"):
+        take_place(1)
+
+
+def test_a_rank_that_does_not_come_to_the_new_group_costs_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RuntimeError, match="a rank ended before it came"):
+        renew_process_group("gloo", serve_store(), 0, 2, timedelta(seconds=9), lambda peer: peer == 1)
+    monkeypatch.setenv("RDUKIT_DISTRIBUTED_REGROUP_TIMEOUT_S", "0.1")
+    with pytest.raises(RuntimeError, match=r"did not come to the new group within 0\.1 s"):
+        renew_process_group("gloo", serve_store(), 0, 2, timedelta(seconds=9), lambda peer: False)
 
 
 #: Two trainings of one process lose the same rank; here a rank of its own.

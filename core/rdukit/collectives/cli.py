@@ -12,11 +12,14 @@ import click
 from rdukit.cli.commands import JSON_OPTION, Choice, ExtensibleGroup
 from rdukit.cli.tables import Table, print_tables
 from rdukit.collectives.events import goal_trace
+from rdukit.collectives.faulty_links import MAX_FAULTS, find_faulty_links, rerouted_components
 from rdukit.collectives.plan import LARGEST, CollectivePlan, plan_collective
 from rdukit.collectives.steps import CollectiveAlgorithm, Op
 from rdukit.collectives.topology import GRAMMAR, Machine, break_links, make_machine
 from rdukit.errors import InvalidArgument
 from rdukit.files.atomic import write_atomic
+from rdukit.settings import SND_SOCKET, resolve
+from rdukit.snd import SndClient, default_socket
 from rdukit.units import format_bytes, format_seconds
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -66,6 +69,12 @@ def collective() -> None:
 @click.option("--ranks", type=click.IntRange(1), required=True, help="Number of ranks that take part.")
 @machine_options
 @click.option(
+    "--faults",
+    "use_faults",
+    is_flag=True,
+    help="Break also the links with active faults of this machine's node, which is node 0 of the topology.",
+)
+@click.option(
     "--bytes", "size", type=VectorSize(), required=True, help="Bytes of the complete vector, such as 25M or 1G."
 )
 @click.option("--op", type=Choice(tuple(map(str, Op))), default=str(Op.ALLREDUCE), show_default=True, help="Operation.")
@@ -81,8 +90,8 @@ def collective() -> None:
 )
 @JSON_OPTION
 def plan(
-    ranks: int, topology: str, broken: Sequence[str], size: int, op: str, algorithm: str | None, tiles: int | None,
-    trace_goal: Path | None, as_json: bool,
+    ranks: int, topology: str, broken: Sequence[str], use_faults: bool, size: int, op: str, algorithm: str | None,
+    tiles: int | None, trace_goal: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Compare the algorithms of a collective, and print the chosen one with the reason.
 
@@ -92,7 +101,8 @@ def plan(
 
     Example: rdukit collective plan --ranks 8 --topology SN30-8 --bytes 1M --json
     """
-    machine = break_links(make_machine(topology, tiles or 0), broken)
+    machine = make_machine(topology, tiles or 0)
+    machine = break_links(machine, [*broken, *(node_links(machine) if use_faults else ())])
     found = plan_collective(Op(op), machine, ranks, size, None if algorithm is None else CollectiveAlgorithm(algorithm))
     if trace_goal is not None:
         write_trace(trace_goal, found)
@@ -100,6 +110,21 @@ def plan(
         click.echo(json.dumps(plan_to_dict(found), indent=2))
     else:
         print_tables(plan_tables(found))
+
+
+def node_links(machine: Machine) -> tuple[str, ...]:
+    """Return the links that active faults of this machine's node take out of service; the node is the first one.
+
+    Raises:
+        Unavailable: no node daemon runs. InvalidArgument: the machine's nodes lack a faulty component.
+    """
+    path = resolve(SND_SOCKET)
+    with SndClient(Path(path).expanduser() if path else default_socket()) as client:
+        faults = client.call("faults", limit=MAX_FAULTS)["faults"]
+    found = find_faulty_links(machine, rerouted_components(faults))
+    for component in found.unused:
+        click.echo(f"{component} is out of service; it leads to the host, and no rank uses it", err=True)
+    return found.broken
 
 
 def write_trace(path: Path, found: CollectivePlan) -> None:

@@ -40,6 +40,16 @@ class RduProcessGroup(dist.ProcessGroup):
         super().__init__(rank, size)  # type: ignore[call-arg]  # what torch's stub lacks: groups in Python
         self._gloo = gloo_group(store, rank, size, timeout)
         self._plane = open_collectives(self._gloo)
+        self._name = ""
+
+    @property
+    def group_name(self) -> str:  # type: ignore[override]  # torch asks the backends of a group, and this one has none
+        """Return the name under which torch lists this group."""
+        return self._name
+
+    def _set_group_name(self, name: Any) -> None:
+        super()._set_group_name(name)
+        self._name = name
 
     def getBackendName(self) -> str:
         """Return the name that it is registered under."""

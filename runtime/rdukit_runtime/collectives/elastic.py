@@ -1,14 +1,14 @@
-"""A group of ranks that goes on without those it loses.
+"""A group of ranks that goes on without those it loses, or with new processes in their places.
 
 Each rank serves a store of its own at which the others can meet, since any rank may be the lost one. After a loss the
-lowest rank that answers collects those that come, decides who goes on (``membership``), and they make a new process
-group at its store, numbered in the order of their launch. A process has ended where its store's port refuses
-connections; a rank that is merely silent is waited for as long as a collective is. Source: ours.
+lowest rank that answers collects those that come, waits for new processes (``replacement``), decides who goes on
+(``membership``), and they make a new process group at its store, numbered in the order of their launch. A process has
+ended where its store's port refuses connections; a rank that is merely silent is waited for as long as a collective is.
+Source: ours.
 """
 
 import logging
 import os
-import socket
 import time
 import uuid
 import weakref
@@ -19,13 +19,27 @@ from typing import Any, Final
 
 import torch.distributed as dist
 
-from rdukit.errors import InvalidArgument, PeerLost
+from rdukit.errors import InvalidArgument, PeerLost, PefMismatch
 from rdukit.settings import resolve
-from rdukit_node.leases.launch import LOOPBACK, read_launch
+from rdukit_node.leases.launch import read_launch
 from rdukit_runtime.collectives.group import Collectives
+from rdukit_runtime.collectives.meeting import (
+    TRAINING_KEY,
+    Roster,
+    connect_store,
+    find_own_address,
+    has_ended,
+    keep_roster,
+    seconds_since_start,
+    serve_store,
+    write_roster,
+)
 from rdukit_runtime.collectives.membership import (
+    NEW,
+    Address,
     RankProgress,
     RegroupDecision,
+    choose_sender,
     count_ranks,
     decide,
     must_average_again,
@@ -34,47 +48,69 @@ from rdukit_runtime.collectives.membership import (
     read_rank_progress,
 )
 from rdukit_runtime.collectives.planes import collectives_of
+from rdukit_runtime.collectives.replacement import JoiningProcessGroup, Offer, ReplicaState
 from rdukit_runtime.engine.torch_private import PrefixStore, TCPStore, wait_limit_of
 from rdukit_runtime.process_group import leave_process_group, renew_process_group
-from rdukit_runtime.settings import CONTINUE, DISTRIBUTED_FEWEST_RANKS, DISTRIBUTED_ON_LOSS, FAIL
+from rdukit_runtime.settings import (
+    DISTRIBUTED_FEWEST_RANKS,
+    DISTRIBUTED_ON_LOSS,
+    DISTRIBUTED_REPLACE_WAIT_S,
+    FAIL,
+    REPLACE,
+)
 
 logger = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.01
-#: Seconds between looks whether members that have not come have ended, and the longest wait for a connection.
-_LOOK_S, _CONNECT_S = 0.1, 2.0
-
-Address = tuple[str, int]
+#: Seconds between looks whether members have ended.
+_LOOK_S: Final = 0.1
+#: Members that came after a loss: rank → name of their announcement, and their progress.
+Present = dict[int, tuple[str, RankProgress]]
 
 
 class Elastic:
     """The default process group of torch, whose ranks may become fewer.
 
     Args:
-        rank: of this process, as its launch numbered it. members: all ranks of the group, numbered so.
-        store: of this rank. addresses: of the members' stores, by rank.
+        rank: of this process, as its launch numbered it. store: of this process. roster: all members and their stores.
+        fewest: ranks that must be left. backend, limit: of the group. state: what a new process receives.
     """
 
+    #: Collectives of the group as it is now.
+    collectives: Collectives
+
     def __init__(
-        self, collectives: Collectives, rank: int, members: tuple[int, ...], store: TCPStore,
-        addresses: dict[int, Address], fewest: int,
+        self, rank: int, store: TCPStore, roster: Roster, fewest: int, backend: str, limit: timedelta,
+        state: ReplicaState | None,
     ) -> None:  # fmt: skip
-        self.collectives = collectives
-        self.members = members
+        #: All ranks of the group, as the launch numbered them.
+        self.members = tuple(sorted(roster.addresses))
         #: Steps that this rank has finished.
         self.steps = 0
         #: Losses so far, as plain values.
         self.losses: list[dict[str, Any]] = []
-        self._rank, self._store, self._addresses, self._fewest = rank, store, addresses, fewest
-        self._backend = dist.get_backend()
-        group = dist.group.WORLD
-        assert group is not None, "collectives are of a group"
-        self._limit = wait_limit_of(group)
+        #: Bytes of a group of gradients, for new processes.
+        self.group_bytes = 0
+        self._rank, self._store, self._training, self._fewest = rank, store, roster.training, fewest
+        self._addresses: dict[int, Address] = dict(roster.addresses)
+        self._backend, self._limit, self._state = backend, limit, state
+        self._start_s = seconds_since_start()
+        self._replaces = resolve(DISTRIBUTED_ON_LOSS) == REPLACE
         #: The default group that the collectives are of; other programs of this process may replace it.
-        self._group = weakref.ref(group)
+        self._group: weakref.ref[dist.ProcessGroup] | None = None
         #: Number of the group, from 0; and the announcements that this rank has decided upon.
         self._generation = 0
         self._answered: set[str] = set()
+        store.set(TRAINING_KEY, roster.training)
+        if self._replaces:
+            keep_roster(rank)
+            self._write_roster()
+
+    def use(self, collectives: Collectives) -> None:
+        """Take the default process group, whose collectives these are."""
+        group = dist.group.WORLD
+        assert group is not None, "collectives are of a group"
+        self.collectives, self._group = collectives, weakref.ref(group)
 
     def commit(self) -> None:
         """Wait until all ranks have the means of this step.
@@ -95,7 +131,7 @@ class Elastic:
             PeerLost: too few ranks are left, others went on without this one, or another program of this process has
             made a new group before.
         """
-        if dist.group.WORLD is not self._group():
+        if self._group is None or dist.group.WORLD is not self._group():
             raise PeerLost(
                 f"rank {self._rank} trains several PEFs, and has made a new group for another one after a loss; a "
                 f"training goes on only where its process trains one: start all ranks again", rank=self._rank,
@@ -105,16 +141,15 @@ class Elastic:
         self.collectives.close()
         leave_process_group()  # without its connections, ranks that wait for this one notice, too
         for _ in self.members:  # each further attempt is for a rank that was lost meanwhile
-            store, verdict = self._agree(silent, left)
+            mine = RankProgress(self.steps, is_averaged)
+            store, verdict = self._agree(silent, left, mine)
             if verdict.refusal:
                 raise PeerLost(
                     f"{name_ranks(verdict.lost)} was lost at step {self.steps + 1}, and the others do not go on: "
                     f"{verdict.refusal}; start all ranks again", rank=self._rank,
                 ) from loss  # fmt: skip
-            mine = RankProgress(self.steps, is_averaged)
             try:
-                self._meet(store, verdict)
-                progress = [read_rank_progress(text) for text in self.collectives.exchange(mine.text)]
+                progress = self._meet(store, verdict, mine)
             except (PeerLost, RuntimeError) as error:
                 self.collectives.close()
                 leave_process_group()
@@ -126,35 +161,97 @@ class Elastic:
                     f"rank {self._rank} has no means of step {self.steps + 1}, which others have used; start all ranks "
                     "again", rank=self._rank,
                 ) from loss  # fmt: skip
-            self._note(verdict, progress, time.monotonic() - began)
+            self._note(verdict, max(each.steps for each in progress), time.monotonic() - began)
             self.steps += not again
             return again
         raise PeerLost("ranks were lost while the others made a new group; start all again") from cause
 
-    def _note(self, verdict: RegroupDecision, progress: list[RankProgress], seconds: float) -> None:
+    def join(self, joining: JoiningProcessGroup) -> None:
+        """Take a lost rank's place in the group that the others make, and their parameters.
+
+        Raises:
+            PeerLost: they went on without this rank, or do not answer.
+        """
+        candidate, own = joining.candidate, self._addresses[self._rank]
+        leave_process_group()
+        cause: Exception | None = None
+        for _ in joining.offer.members:
+            if (found := candidate.become_member(own)) is None:
+                continue
+            store, offer, verdict = found
+            if verdict.refusal or offer.steps != joining.offer.steps:
+                why = verdict.refusal or f"they are at step {offer.steps + 1}, and it was to begin at another"
+                raise PeerLost(f"rank {self._rank} cannot join the others: {why}", rank=self._rank)
+            self._generation = offer.generation - 1
+            try:
+                self._meet(store, verdict, NEW)
+            except (PeerLost, RuntimeError) as error:
+                leave_process_group()
+                cause = error
+                continue
+            self.steps = offer.steps
+            self._note(verdict, offer.steps, 0.0)
+            return
+        raise PeerLost(f"ranks were lost while rank {self._rank} joined them; start all again") from cause
+
+    def _note(self, verdict: RegroupDecision, steps: int, seconds: float) -> None:
         self._store.set(f"closed/{self._generation}", "1")
         self._generation += 1
         self.members = verdict.members
-        step = max(each.steps for each in progress) + 1
-        self.losses.append(
-            {"step": step, "lost": list(verdict.lost), "ranks": list(verdict.members), "seconds": seconds}
-        )
-        if verdict.members[0] == self._rank:
+        self._addresses.update(verdict.addresses)
+        replaced = verdict.replaced
+        for rank in set(verdict.lost) - set(replaced):
+            self._store.set(f"lost/{rank}", "1")
+        if self._replaces:
+            self._write_roster()
+        if self._rank in replaced:
+            step = steps + 1
+            logger.warning("event=joined step=%d: rank %d joined the others at step %d", step, self._rank, step)
+            return
+        self.losses.append({
+            "step": steps + 1, "lost": list(verdict.lost), "replaced": list(replaced), "ranks": list(verdict.members),
+            "seconds": seconds,
+        })  # fmt: skip
+        if self._rank == min(set(verdict.members) - set(replaced)):
             verb = "was" if len(verdict.lost) == 1 else "were"
+            who = f"{name_ranks(replaced)} " if replaced and replaced != verdict.lost else ""
+            new = f" and {who}replaced after {seconds:.1f} s" if replaced else ""
             logger.warning(
-                "event=rank-lost step=%d: %s %s lost at step %d; %s on", step, name_ranks(verdict.lost), verb,
-                step, f"{count_ranks(len(verdict.members))} {'goes' if len(verdict.members) == 1 else 'go'}",
+                "event=rank-lost step=%d: %s %s lost at step %d%s; %s on", steps + 1, name_ranks(verdict.lost), verb,
+                steps + 1, new, f"{count_ranks(len(verdict.members))} {'goes' if len(verdict.members) == 1 else 'go'}",
             )  # fmt: skip
 
-    def _meet(self, store: Any, verdict: RegroupDecision) -> None:
-        named = PrefixStore(f"group/{verdict.name}", store)
+    def _write_roster(self) -> None:
+        members = {member: self._addresses[member] for member in self.members}
+        write_roster(self._rank, Roster(self._training, members))
+
+    def _meet(self, store: Any, verdict: RegroupDecision, mine: RankProgress) -> list[RankProgress]:
+        """Make the group that was decided upon, and send parameters to new processes; returns each member's progress.
+
+        Raises:
+            PeerLost, RuntimeError: a rank was lost meanwhile.
+        """
+        named, members = PrefixStore(f"group/{verdict.name}", store), verdict.members
+        addresses = {**self._addresses, **verdict.addresses}
         renew_process_group(
-            self._backend, named, verdict.members.index(self._rank), len(verdict.members), self._limit
+            self._backend, named, members.index(self._rank), len(members), self._limit,
+            lambda peer: has_ended(addresses[members[peer]]),
         )  # fmt: skip
         group = dist.group.WORLD
         assert group is not None, "it has been made"
-        self._group = weakref.ref(group)
-        self.collectives = collectives_of(group)
+        self.use(collectives_of(group))
+        progress = [read_rank_progress(text) for text in self.collectives.exchange(mine.text)]
+        sender, own = choose_sender(progress), self.collectives.rank
+        tensors = () if self._state is None else self._state.tensors
+        for place in (members.index(rank) for rank in verdict.replaced):
+            for tensor in tensors:
+                if own == sender:
+                    self.collectives.send(tensor, place)
+                elif own == place:
+                    self.collectives.recv(tensor, sender)
+        if verdict.replaced:
+            self.collectives.barrier()
+        return progress
 
     # -- agreeing on who goes on ---------------------------------------------------------------------------------------
 
@@ -162,31 +259,32 @@ class Elastic:
         """Return the members that a detail of the loss names by their ranks in the group."""
         return {self.members[int(rank)] for rank in str(loss.detail.get(detail, "")).split(", ") if rank}
 
-    def _agree(self, silent: Collection[int], left: Collection[int]) -> tuple[Any, RegroupDecision]:
+    def _agree(self, silent: Collection[int], left: Collection[int], mine: RankProgress) -> tuple[Any, RegroupDecision]:
         """Return the decision of the lowest member that answers, and the store at which they meet."""
         for member in self.members:
             if member == self._rank:
-                return self._store, self._coordinate(silent, left)
-            if member not in silent and (found := self._follow(member)) is not None:
+                return self._store, self._coordinate(silent, left, mine)
+            if member not in silent and (found := self._follow(member, mine)) is not None:
                 return found
         raise AssertionError("this rank is a member")
 
-    def _follow(self, member: int) -> tuple[Any, RegroupDecision] | None:
+    def _follow(self, member: int, mine: RankProgress) -> tuple[Any, RegroupDecision] | None:
         """Announce this rank to a member, and return its decision; None if it has ended or does not answer."""
         if has_ended(self._addresses[member]):
             return None
         nonce = uuid.uuid4().hex
+        wait = timedelta(seconds=resolve(DISTRIBUTED_REPLACE_WAIT_S) if self._replaces else 0)
         try:
-            store = self._connect(member)
+            store = connect_store(self._addresses[member])
             self._check_open(store)
-            store.set(f"here/{self._generation}/{self._rank}", nonce)
-            store.wait([f"verdict/{nonce}"], 2 * self._limit)
+            store.set(f"here/{self._generation}/{self._rank}", f"{nonce} {mine.text}")
+            store.wait([f"verdict/{nonce}"], 2 * self._limit + wait)
             return store, read_decision(store.get(f"verdict/{nonce}").decode())
         except RuntimeError:  # torch's, of a broken connection or at the limit
             return None
 
-    def _coordinate(self, silent: Collection[int], left: Collection[int]) -> RegroupDecision:
-        """Collect the members that are left, and decide.
+    def _coordinate(self, silent: Collection[int], left: Collection[int], mine: RankProgress) -> RegroupDecision:
+        """Collect the members that are left, wait for new processes, and decide.
 
         Args:
             left: members that gave up before: they may have ended after they had gone on without this rank, and are
@@ -197,38 +295,99 @@ class Elastic:
         for member in others:
             if member not in silent and not has_ended(self._addresses[member]):
                 with suppress(RuntimeError):
-                    self._check_open(self._connect(member))
-        here: dict[int, str] = {}
+                    self._check_open(connect_store(self._addresses[member]))
+        here: Present = {}
+        dead = self._collect(here, others, silent)
+        came: dict[int, tuple[str, Address]] = {}
+        if self._replaces and not decide("", self.members, [self._rank, *here], dead - set(left), 1).refusal:
+            came = self._wait_for_new(here, others, mine)
+            dead |= {member for member in others if member not in here and has_ended(self._addresses[member])}
+        verdict = decide(
+            uuid.uuid4().hex, self.members, [self._rank, *here], dead - set(left), self._fewest,
+            {rank: address for rank, (_, address) in came.items()},
+        )  # fmt: skip
+        for member in verdict.lost if not verdict.refusal else ():
+            if member not in dead:  # it may wake
+                with suppress(RuntimeError):
+                    connect_store(self._addresses[member]).set(f"closed/{self._generation}", "1")
+        for nonce in (*(nonce for nonce, _ in here.values()), *(nonce for nonce, _ in came.values())):
+            self._answered.add(nonce)
+            self._store.set(f"verdict/{nonce}", verdict.text)
+        return verdict
+
+    def _collect(self, here: Present, others: Collection[int], silent: Collection[int]) -> set[int]:
+        """Wait for members until all others have ended, or the limit of a collective; returns those that have ended."""
         dead: set[int] = set()
         end, look = time.monotonic() + self._limit.total_seconds(), 0.0
         while True:
-            for member in others:
-                key = f"here/{self._generation}/{member}"
-                if member not in here and self._store.check([key]):
-                    nonce = self._store.get(key).decode()
-                    if nonce not in self._answered:
-                        here[member] = nonce
+            self._note_present(here, others)
             missing = [member for member in others if member not in here and member not in silent]
             now = time.monotonic()
             if now >= look:
                 dead = {member for member in missing if has_ended(self._addresses[member])}
                 look = time.monotonic() + _LOOK_S
             if dead.issuperset(missing) or now > end:
+                return dead
+            time.sleep(_POLL_S)
+
+    def _note_present(self, here: Present, others: Collection[int]) -> None:
+        for member in others:
+            key = f"here/{self._generation}/{member}"
+            if member not in here and self._store.check([key]):
+                nonce, _, progress = self._store.get(key).decode().partition(" ")
+                if nonce not in self._answered:
+                    here[member] = nonce, read_rank_progress(progress)
+
+    def _wait_for_new(
+        self, here: Present, others: Collection[int], mine: RankProgress
+    ) -> dict[int, tuple[str, Address]]:
+        """Wait until each lost rank has a new process that is ready; returns those that came in time.
+
+        A member that ends meanwhile is taken out of ``here``.
+        """
+        wait_s, came = resolve(DISTRIBUTED_REPLACE_WAIT_S), dict[int, tuple[str, Address]]()
+        end, look, was_told = time.monotonic() + wait_s, 0.0, False
+        while lost := [member for member in others if member not in here]:
+            now = time.monotonic()
+            steps = max(progress.steps for progress in (mine, *(each for _, each in here.values())))
+            if not was_told:
+                was_told = True
+                logger.warning(
+                    "event=waiting step=%d: %s lost at step %d; the others wait up to %g s for a new process (this "
+                    "rank's start took %.0f s)", steps + 1, name_ranks(lost), steps + 1, wait_s, self._start_s,
+                )  # fmt: skip
+            self._note_new(came, lost, steps)
+            if now >= look:
+                for member in [member for member in here if has_ended(self._addresses[member])]:
+                    del here[member]
+                for member in [member for member, (_, address) in came.items() if has_ended(address)]:
+                    del came[member]
+                look = time.monotonic() + _LOOK_S
+                continue
+            if came.keys() >= set(lost) or now > end:
                 break
             time.sleep(_POLL_S)
-        verdict = decide(uuid.uuid4().hex, self.members, [self._rank, *here], dead - set(left), self._fewest)
-        for member in verdict.lost if not verdict.refusal else ():
-            if member not in dead:  # it may wake
-                with suppress(RuntimeError):
-                    self._connect(member).set(f"closed/{self._generation}", "1")
-        for nonce in here.values():
-            self._answered.add(nonce)
-            self._store.set(f"verdict/{nonce}", verdict.text)
-        return verdict
+            self._note_present(here, others)
+        return came
 
-    def _connect(self, member: int) -> TCPStore:
-        host, port = self._addresses[member]
-        return TCPStore(host, port, None, False, timeout=timedelta(seconds=_CONNECT_S), wait_for_workers=False)
+    def _note_new(self, came: dict[int, tuple[str, Address]], lost: Collection[int], steps: int) -> None:
+        """Offer their places to new processes, and note those that are ready."""
+        for rank in lost:
+            if not self._store.check([f"join/{rank}"]):
+                continue
+            nonce = self._store.get(f"join/{rank}").decode()
+            if nonce in self._answered:
+                continue
+            if not self._store.check([f"offer/{nonce}"]):
+                identity = "" if self._state is None else self._state.identity
+                offer = Offer(
+                    self.members, steps, self._generation + 1, self.group_bytes, identity, self._backend,
+                    self._limit.total_seconds(), self._fewest, self._addresses, self._training,
+                )  # fmt: skip
+                self._store.set(f"offer/{nonce}", offer.text)
+            if self._store.check([f"ready/{nonce}"]):
+                host, port = self._store.get(f"ready/{nonce}").decode().split()
+                came[rank] = nonce, (host, int(port))
 
     def _check_open(self, store: TCPStore) -> None:
         if store.check([f"closed/{self._generation}"]):
@@ -237,9 +396,11 @@ class Elastic:
             )
 
 
-def open_elastic(collectives: Collectives) -> Elastic | None:
+def open_elastic(collectives: Collectives, state: ReplicaState | None = None) -> Elastic | None:
     """Return the elastic form of the default process group; None if a lost rank ends the others. A collective.
 
+    Args:
+        state: what a new process in a lost rank's place receives.
     Raises:
         InvalidArgument: the ranks choose differently; all raise it.
     """
@@ -251,16 +412,43 @@ def open_elastic(collectives: Collectives) -> Elastic | None:
             f"ranks choose differently what a loss does and how many go on ({said}); set {DISTRIBUTED_ON_LOSS.name} "
             f"and {DISTRIBUTED_FEWEST_RANKS.name} alike"
         )
-    if choice != CONTINUE:
+    if choice == FAIL:
         return None
-    store = TCPStore("localhost", 0, None, True, timeout=timedelta(seconds=_CONNECT_S), wait_for_workers=False)
+    store = serve_store()
     addresses: dict[int, Address] = {}
-    for member, text in enumerate(
-        collectives.exchange(f"{find_own_address(read_launch(os.environ).address)} {store.port}")
-    ):
-        host, port = text.split()
+    own = f"{find_own_address(read_launch(os.environ).address)} {store.port} {uuid.uuid4().hex}"
+    texts = collectives.exchange(own)
+    for member, text in enumerate(texts):
+        host, port, _ = text.split()
         addresses[member] = host, int(port)
-    return Elastic(collectives, collectives.rank, tuple(addresses), store, addresses, fewest)
+    group = dist.group.WORLD
+    assert group is not None, "collectives are of a group"
+    roster = Roster(texts[0].split()[2], addresses)
+    elastic = Elastic(collectives.rank, store, roster, fewest, dist.get_backend(), wait_limit_of(group), state)
+    elastic.use(collectives)
+    return elastic
+
+
+def join_elastic(joining: JoiningProcessGroup, state: ReplicaState) -> Elastic:
+    """Join the ranks of a training as a new process: see ``Elastic.join``.
+
+    Raises:
+        PefMismatch: this process has loaded another PEF than the others. PeerLost: as ``Elastic.join``.
+    """
+    offer, rank = joining.offer, joining.candidate.rank
+    if offer.identity != state.identity:
+        raise PefMismatch(
+            f"rank {rank} loaded a PEF that computes something else than that of the ranks it joins; start it with the "
+            "same PEF"
+        )
+    store = serve_store()
+    own = find_own_address(read_launch(os.environ).address), store.port
+    roster = Roster(offer.training, {**offer.addresses, rank: own})
+    limit = timedelta(seconds=offer.limit_s)
+    elastic = Elastic(rank, store, roster, offer.fewest, offer.backend, limit, state)
+    elastic.group_bytes = offer.group_bytes
+    elastic.join(joining)
+    return elastic
 
 
 def check_device(kind: str) -> None:
@@ -269,29 +457,9 @@ def check_device(kind: str) -> None:
     Raises:
         InvalidArgument: the ranks are to go on, and compute on a GPU.
     """
-    if kind != "cpu" and resolve(DISTRIBUTED_ON_LOSS) == CONTINUE:
+    choice = resolve(DISTRIBUTED_ON_LOSS)
+    if kind != "cpu" and choice != FAIL:
         raise InvalidArgument(
-            f"{DISTRIBUTED_ON_LOSS.name} is {CONTINUE}, and the device {kind}; trainings go on after a loss on the "
+            f"{DISTRIBUTED_ON_LOSS.name} is {choice}, and the device {kind}; trainings go on after a loss on the "
             f"device cpu only: set the device cpu, or {DISTRIBUTED_ON_LOSS.name} to {FAIL}"
         )
-
-
-def find_own_address(meeting: str | None) -> str:
-    """Return the address of this machine on the way to where the ranks met; loopback where they name no place."""
-    with suppress(OSError):
-        family, kind, _, _, address = socket.getaddrinfo(meeting or LOOPBACK, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.connect(address)  # sends nothing
-            return str(probe.getsockname()[0])
-    return LOOPBACK
-
-
-def has_ended(address: Address) -> bool:
-    """Return whether a machine says that nobody listens at ``address``; False where it does not answer at all."""
-    try:
-        socket.create_connection(address, _CONNECT_S).close()
-    except ConnectionRefusedError:
-        return True
-    except OSError:
-        return False
-    return False

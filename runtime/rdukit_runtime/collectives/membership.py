@@ -5,21 +5,32 @@ proven dead have to be there; of exactly half, those with the lowest one. Source
 """
 
 import json
-from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Final
+
+#: Host and port.
+Address = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class RegroupDecision:
     """Members that go on, by the ranks that their launch gave them, and those that are lost.
 
-    ``refusal``: why none goes on; empty: they do.
+    ``refusal``: why none goes on; empty: they do. ``addresses``: of the stores of new processes, by the lost ranks
+    whose places they take.
     """
 
     name: str
     members: tuple[int, ...]
     lost: tuple[int, ...]
     refusal: str = ""
+    addresses: Mapping[int, Address] = field(default_factory=dict)
+
+    @property
+    def replaced(self) -> tuple[int, ...]:
+        """Return the lost ranks that have a new process."""
+        return tuple(sorted(self.addresses))
 
     @property
     def text(self) -> str:
@@ -30,28 +41,33 @@ class RegroupDecision:
 def read_decision(text: str) -> RegroupDecision:
     """Return the verdict that ``RegroupDecision.text`` made a text of."""
     held = json.loads(text)
-    return RegroupDecision(held["name"], tuple(held["members"]), tuple(held["lost"]), held["refusal"])
+    addresses = {int(rank): (str(host), int(port)) for rank, (host, port) in held["addresses"].items()}
+    return RegroupDecision(held["name"], tuple(held["members"]), tuple(held["lost"]), held["refusal"], addresses)
 
 
 def decide(
-    name: str, former: Collection[int], here: Collection[int], dead: Collection[int], fewest: int
-) -> RegroupDecision:
+    name: str, former: Collection[int], here: Collection[int], dead: Collection[int], fewest: int,
+    came: Mapping[int, Address] | None = None,
+) -> RegroupDecision:  # fmt: skip
     """Decide who goes on.
 
     Args:
         former: members of the group that broke. here: those that have come. dead: those whose process has ended.
-        fewest: smallest number of ranks that may go on.
+        fewest: smallest number of ranks that may go on. came: addresses of new processes for lost ranks; they count for
+            ``fewest``, but have no say in who goes on.
     """
-    members, lost = tuple(sorted(here)), tuple(sorted(set(former) - set(here)))
+    lost = tuple(sorted(set(former) - set(here)))
+    addresses = {rank: address for rank, address in sorted((came or {}).items()) if rank in lost}
+    members = tuple(sorted({*here, *addresses}))
     alive = sorted(set(former) - (set(dead) - set(here)))
-    is_half_with_lowest = 2 * len(members) == len(alive) and alive[0] in here
+    is_half_with_lowest = 2 * len(here) == len(alive) and alive[0] in here
     refusal = ""
     if len(members) < fewest:
         refusal = f"{count_ranks(len(members))} left, and distributed.fewest_ranks is {fewest}"
-    elif 2 * len(members) <= len(alive) and not is_half_with_lowest:
+    elif 2 * len(here) <= len(alive) and not is_half_with_lowest:
         away = name_ranks([rank for rank in alive if rank not in here])
-        refusal = f"{away} may run, unreachable, and {count_ranks(len(members))} are no majority"
-    return RegroupDecision(name, members, lost, refusal)
+        refusal = f"{away} may run, unreachable, and {count_ranks(len(here))} are no majority"
+    return RegroupDecision(name, members, lost, refusal, addresses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +89,27 @@ def read_rank_progress(text: str) -> RankProgress:
     return RankProgress(int(steps), is_averaged == "1")
 
 
+#: Progress of a new process, which takes the foremost member's parameters.
+NEW: Final = RankProgress(-1, False)
+
+
 def must_average_again(progress: Sequence[RankProgress], mine: RankProgress) -> bool:
     """Return whether a member averages its step again with those that are left.
 
     A member goes on to the next step only after all have the means of this one. So a member that is behind another
-    has them, and if one of the foremost lacks them, none of these has used its own.
+    has them, and if one of the foremost lacks them, none of these has used its own. A new process computes the
+    gradients of the foremost members' step, so these always average it again.
     """
     foremost = max(each.steps for each in progress)
     if mine.steps < foremost:
         return False
-    return not all(each.is_averaged for each in progress if each.steps == foremost)
+    return NEW in progress or not all(each.is_averaged for each in progress if each.steps == foremost)
+
+
+def choose_sender(progress: Sequence[RankProgress]) -> int:
+    """Return the place of the member whose parameters new processes take: the first of the foremost."""
+    foremost = max(each.steps for each in progress)
+    return next(place for place, each in enumerate(progress) if each.steps == foremost)
 
 
 def name_ranks(ranks: Sequence[int]) -> str:

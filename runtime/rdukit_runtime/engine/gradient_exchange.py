@@ -17,9 +17,10 @@ import torch
 from rdukit.errors import PeerLost
 from rdukit.pef.model import Pef
 from rdukit.settings import resolve
-from rdukit_runtime.collectives.elastic import open_elastic
+from rdukit_runtime.collectives.elastic import Elastic, join_elastic, open_elastic
 from rdukit_runtime.collectives.group import Collectives
 from rdukit_runtime.collectives.grouping import GradientGroup, choose_group_bytes, find_ready, group_gradients
+from rdukit_runtime.collectives.replacement import JoiningProcessGroup, ReplicaState
 from rdukit_runtime.collectives.sums import Reduction
 from rdukit_runtime.engine.collectives import all_reduce_mean, peer_errors
 from rdukit_runtime.settings import DISTRIBUTED_GROUP_BYTES, DISTRIBUTED_OVERLAP
@@ -65,11 +66,14 @@ class GradientExchange:
     All ranks make one at the same time: making it is a collective.
 
     Args:
-        slots: of each symbol.
+        slots: of each symbol. group: collectives of ranks that have met; in the new process of a lost rank, which joins
+            the others now, the group that it has until then. state: what such a process receives.
     """
 
-    def __init__(self, pef: Pef, slots: Mapping[str, int], collectives: Collectives) -> None:
-        self._collectives = collectives
+    def __init__(
+        self, pef: Pef, slots: Mapping[str, int], group: Collectives | JoiningProcessGroup,
+        state: ReplicaState | None = None,
+    ) -> None:  # fmt: skip
         #: Whether groups leave while backward runs; else ``reduce`` sends them all.
         self.overlaps = resolve(DISTRIBUTED_OVERLAP)
         self._thread = ThreadPoolExecutor(1, "gradients")
@@ -79,8 +83,17 @@ class GradientExchange:
         self._has_failed = False
         self.times = ExchangeTimes()
         #: What makes a new group after a loss; None if a lost rank ends the others.
-        self._elastic = open_elastic(collectives)
-        self.group_bytes = self._agree_on_size()
+        self._elastic: Elastic | None
+        if isinstance(group, JoiningProcessGroup):
+            assert state is not None, "a new process receives it"
+            self._elastic = joined = join_elastic(group, state)
+            self._collectives, self.group_bytes = joined.collectives, joined.group_bytes
+        else:
+            self._collectives = group
+            self._elastic = open_elastic(group, state)
+            self.group_bytes = self._agree_on_size()
+            if self._elastic is not None:
+                self._elastic.group_bytes = self.group_bytes
         #: Slot of a gradient → its place.
         self.homes: dict[int, torch.Tensor] = {}
         #: Graph → its groups, in the order in which they are averaged; none where gradients have no places.
@@ -90,17 +103,17 @@ class GradientExchange:
         }
         total = sum(_padded(g.bytes) for groups in grouped.values() for group in groups for g in group.gradients)
         self._total = total
-        memory = collectives.allocate(max(total, 1))
+        memory = self._collectives.allocate(max(total, 1))
         self.addresses = range(memory.data_ptr(), memory.data_ptr() + total)
         self._saved = torch.empty(total if self._elastic else 0, dtype=torch.uint8)
         at = 0
         for name, groups in grouped.items():
             placed = []
-            for group in groups:
-                made, at = self._place(pef, slots, group, memory, at)
+            for each in groups:
+                made, at = self._place(pef, slots, each, memory, at)
                 placed.append(made)
             self.groups[name] = tuple(placed)
-        collectives.stragglers.clear()
+        self._collectives.stragglers.clear()
 
     def _agree_on_size(self) -> int:
         """Return the bytes of a group: rank 0's setting or measurement, on every rank."""
@@ -261,7 +274,8 @@ class GradientExchange:
             "group_bytes": self.group_bytes, "groups": sum(map(len, self.groups.values())), "runs": self.times.runs,
             "seconds": self.times.seconds, "waited_seconds": self.times.waited_seconds,
             "hidden_share": self.times.hidden_share, "ranks": self._collectives.stragglers.table(),
-            "losses": self._elastic.losses if self._elastic else [],
+            "losses": self._elastic.losses if self._elastic else [], "bytes": self._total,
+            "world_size": self._collectives.size,
         }  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from rdukit_node.status_page import EXECUTE, HOST, StatusPage
 from rdukit_runtime.collectives.elastic import check_device
 from rdukit_runtime.collectives.group import Collectives
 from rdukit_runtime.collectives.grouping import find_reduce
+from rdukit_runtime.collectives.replacement import JoiningProcessGroup, ReplicaState
 from rdukit_runtime.engine.device import CPU, device_numbers, out_of_memory, synchronise
 from rdukit_runtime.engine.device_tensors import DeviceTensors, copy_between, copy_into
 from rdukit_runtime.engine.gradient_exchange import GradientExchange, PlacedGroup
@@ -109,17 +110,21 @@ class LoadedProgram(DeviceTensors):
         self._handles.replace(places, parameters.handles)
         self._set_addresses = parameters.addresses
 
-    def exchange_gradients(self, collectives: Collectives) -> None:
-        """Average gradients over the ranks of ``collectives`` from now on, as backward makes them; a collective.
+    def exchange_gradients(
+        self, group: Collectives | JoiningProcessGroup, state: ReplicaState | None = None
+    ) -> None:  # fmt: skip
+        """Average gradients over the ranks from now on, as backward makes them; a collective.
 
         Does nothing on a GPU: its gradients are averaged when backward has ended.
 
+        Args:
+            group, state: as for ``GradientExchange``.
         Raises:
             InvalidArgument: the ranks are to go on after a loss, and compute on a GPU.
         """
         check_device(self.device.type)
         if self.device.type == "cpu":
-            self.exchange = GradientExchange(self.pef, self._slot_of, collectives)
+            self.exchange = GradientExchange(self.pef, self._slot_of, group, state)
             self._placed_addresses = self.exchange.addresses
             self._plans = {key: self._plan(self.pef.graphs[key[0]], key[1]) for key in self._plans}
 

@@ -119,21 +119,24 @@ class Replicas:
                     self._is_pending = False
 
     def _join(self) -> None:
+        from rdukit_runtime.collectives.replacement import ReplicaState, find_joining
         from rdukit_runtime.engine.collectives import broadcast, default_collectives, gather_facts, peer_errors
 
-        pef, path = self._application.pef, self._application.path
-        said = gather_facts((_digest(pef), str(path)))
-        for rank, (digest, other) in enumerate(said):
-            if digest != said[0][0]:
-                raise PefMismatch(
-                    f"rank {rank} loaded {other}, which computes something else than rank 0's {said[0][1]}; start all "
-                    "ranks with the same PEF"
-                )
-        program = self._application.program
+        pef, path, program = self._application.pef, self._application.path, self._application.program
         held = [program.device_tensor(s.name) for s in pef.symbols.values() if s.kind in _SHARED]
-        broadcast(held)
+        state = ReplicaState(_digest(pef), tuple(held))
+        joining = find_joining()
+        if joining is None:
+            said = gather_facts((state.identity, str(path)))
+            for rank, (digest, other) in enumerate(said):
+                if digest != said[0][0]:
+                    raise PefMismatch(
+                        f"rank {rank} loaded {other}, which computes something else than rank 0's {said[0][1]}; start "
+                        "all ranks with the same PEF"
+                    )
+            broadcast(held)
         with peer_errors("making room for gradients"):
-            program.exchange_gradients(default_collectives())
+            program.exchange_gradients(joining or default_collectives(), state)
         self._is_joined = True
         logger.info("event=equal-start ranks=%d tensors=%d", world_size(), len(held))
 

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from rdukit.errors import InvalidArgument
 from rdukit_runtime.collectives.group import describe
 from rdukit_runtime.collectives.membership import (
+    NEW,
     RankProgress,
+    choose_sender,
     decide,
     must_average_again,
     read_decision,
@@ -153,3 +155,20 @@ def test_a_step_is_averaged_again_only_if_no_rank_has_used_its_means() -> None:
     assert must_average_again([behind, ahead], ahead)
     assert not must_average_again([behind, ahead], behind)
     assert not must_average_again([done, done], done)
+
+
+def test_new_processes_count_as_ranks_and_have_no_say_in_who_goes_on() -> None:
+    came = {2: ("host", 7)}
+    verdict = decide("n", (0, 1, 2), (0, 1), (2,), 3, came)
+    assert (verdict.members, verdict.lost, verdict.replaced, verdict.refusal) == ((0, 1, 2), (2,), (2,), "")
+    assert read_decision(verdict.text) == verdict
+    assert "2 ranks left" in decide("n", (0, 1, 2), (0, 1), (2,), 3).refusal
+    assert decide("n", (0, 1, 2), (2,), (), 1, {0: ("host", 7), 1: ("host", 8)}).refusal
+
+
+def test_all_average_again_with_a_new_process_which_takes_the_foremost_members_parameters() -> None:
+    behind, done = RankProgress(3, True), RankProgress(4, True)
+    assert read_rank_progress(NEW.text) == NEW
+    assert must_average_again([behind, NEW, done], done)
+    assert not must_average_again([behind, NEW, done], behind)
+    assert choose_sender([NEW, behind, done, done]) == 2

@@ -97,6 +97,18 @@ def get_world_size() -> int:
     return torch.distributed.get_world_size() if _is_distributed() else 1
 
 
+def get_finished_steps() -> int:
+    """Return the steps that the other ranks had finished when this process took a lost rank's place; 0 otherwise.
+
+    A program begins its loop there, if it may be a replacement (``distributed.on_loss=replace``). Call it before the
+    first run. Source: ours.
+    """
+    from rdukit_runtime.collectives.replacement import find_joining
+
+    joining = find_joining()
+    return 0 if joining is None else joining.offer.steps
+
+
 def is_main_process() -> bool:
     """Return whether this is rank 0."""
     return get_rank() == 0

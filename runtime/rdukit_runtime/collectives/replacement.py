@@ -1,0 +1,219 @@
+"""A new process in the place of a rank that was lost.
+
+It finds the remaining ranks by the file that the lost one left, and asks the lowest of them for the place. It knows its
+rank, and the steps that are finished, from the answer. When its program makes the first data-parallel run, it says that
+it is ready, and becomes a member of the group that the others make. Until then it has a group without collectives.
+Source: ours.
+"""
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from rdukit.errors import PeerLost
+from rdukit.settings import resolve
+from rdukit_runtime.collectives.meeting import (
+    TRAINING_KEY,
+    Roster,
+    connect_store,
+    find_roster,
+    has_ended,
+    roster_file,
+)
+from rdukit_runtime.collectives.membership import Address, RegroupDecision, read_decision
+from rdukit_runtime.engine.torch_private import HashStore, TCPStore
+from rdukit_runtime.settings import DISTRIBUTED_ON_LOSS, RENDEZVOUS_TIMEOUT_S, REPLACE
+
+#: Name under which torch knows the group of a process that has no place in the others' group yet.
+JOINING: Final = "rdu-joining"
+_POLL_S: Final = 0.02
+#: Collectives of a group, as torch calls them.
+_COLLECTIVES: Final = (
+    "allreduce", "allreduce_coalesced", "broadcast", "reduce", "allgather", "_allgather_base", "all_gather_single",
+    "allgather_coalesced", "gather", "scatter", "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_single",
+    "alltoall", "alltoall_base", "all_to_all_single", "send", "recv", "recv_anysource", "barrier", "monitored_barrier",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReplicaState:
+    """What all ranks have alike: the PEF's ``identity``, and parameters, buffers and optimizer states."""
+
+    identity: str
+    tensors: tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What the remaining ranks tell a new process.
+
+    ``members``: all ranks, with the lost ones. ``steps``: finished ones. ``limit_s``: of a collective. ``generation``:
+    number of the group that they will make. ``addresses``: of the members' stores.
+    """
+
+    members: tuple[int, ...]
+    steps: int
+    generation: int
+    group_bytes: int
+    identity: str
+    backend: str
+    limit_s: float
+    fewest: int
+    addresses: Mapping[int, Address]
+    training: str
+
+    @property
+    def text(self) -> str:
+        """Return the form in which it is sent."""
+        return json.dumps(asdict(self))
+
+
+def read_offer(text: str) -> Offer:
+    """Return the offer that ``Offer.text`` made a text of."""
+    held = json.loads(text)
+    addresses = {int(rank): (str(host), int(port)) for rank, (host, port) in held["addresses"].items()}
+    return Offer(**{**held, "members": tuple(held["members"]), "addresses": addresses})
+
+
+class Candidate:
+    """A new process for rank ``rank``, and the place that the others offer it."""
+
+    def __init__(self, rank: int, roster: Roster) -> None:
+        self.rank, self.roster = rank, roster
+        self._end = time.monotonic() + resolve(RENDEZVOUS_TIMEOUT_S)
+
+    def ask(self) -> tuple[TCPStore, str, Offer] | None:
+        """Ask the lowest remaining rank for the place.
+
+        Returns:
+            Its store, the name of this request, and the offer; None if none of the ranks runs any more.
+        Raises:
+            PeerLost: they went on without this rank, or do not answer within ``distributed.rendezvous_timeout_s``.
+        """
+        while time.monotonic() < self._end:
+            ended = True
+            for member, address in sorted(self.roster.addresses.items()):
+                if member == self.rank or has_ended(address):
+                    continue
+                try:
+                    store = connect_store(address)
+                    if not self._is_of_training(store):
+                        continue
+                    ended = False
+                    nonce = uuid.uuid4().hex
+                    store.set(f"join/{self.rank}", nonce)
+                    return store, nonce, read_offer(self._wait_for(store, f"offer/{nonce}"))
+                except RuntimeError:  # torch's: it is lost, too
+                    ended = False
+            if ended:
+                return None
+            time.sleep(_POLL_S)
+        raise PeerLost(
+            f"the other ranks did not offer rank {self.rank} its place within {resolve(RENDEZVOUS_TIMEOUT_S):g} s; "
+            f"look at what they say, or raise ${RENDEZVOUS_TIMEOUT_S.variable}", rank=self.rank,
+        )  # fmt: skip
+
+    def become_member(self, own: Address) -> tuple[TCPStore, Offer, RegroupDecision] | None:
+        """Say that this process is ready; returns the others' decision, where they meet, and the offer it follows.
+
+        Args:
+            own: address of this process's store.
+        Returns:
+            None if a rank was lost meanwhile: call again.
+        Raises:
+            PeerLost: as ``ask``.
+        """
+        self._end = time.monotonic() + resolve(RENDEZVOUS_TIMEOUT_S)
+        found = self.ask()
+        if found is None:
+            raise PeerLost(f"all other ranks ended while rank {self.rank} was joining; start all again", rank=self.rank)
+        store, nonce, offer = found
+        try:
+            store.set(f"ready/{nonce}", f"{own[0]} {own[1]}")
+            return store, offer, read_decision(self._wait_for(store, f"verdict/{nonce}"))
+        except RuntimeError:
+            return None
+
+    def _is_of_training(self, store: TCPStore) -> bool:
+        """Return whether the store is a rank's, not one of another program that has its port now."""
+        return store.check([TRAINING_KEY]) and store.get(TRAINING_KEY).decode() == self.roster.training
+
+    def _wait_for(self, store: TCPStore, key: str) -> str:
+        while not store.check([key]):
+            if store.check([f"lost/{self.rank}"]):
+                raise PeerLost(
+                    f"the other ranks went on without rank {self.rank}: this process came too late; raise "
+                    "$RDUKIT_DISTRIBUTED_REPLACE_WAIT_S if they should wait longer", rank=self.rank,
+                )  # fmt: skip
+            if time.monotonic() > self._end:
+                raise RuntimeError("the limit has passed")
+            time.sleep(_POLL_S)
+        return store.get(key).decode()
+
+
+class JoiningProcessGroup(dist.ProcessGroup):
+    """torch's default group of a process that has its rank and no connection yet: collectives are refused."""
+
+    def __init__(self, candidate: Candidate, offer: Offer) -> None:
+        super().__init__(offer.members.index(candidate.rank), len(offer.members))  # type: ignore[call-arg]
+        self.candidate, self.offer = candidate, offer
+
+    def getBackendName(self) -> str:
+        """Return the name that it is registered under."""
+        return JOINING
+
+
+def _refusal(name: str) -> Callable[..., Any]:
+    def call(self: JoiningProcessGroup, *args: Any, **kwargs: Any) -> Any:
+        raise PeerLost(
+            f"{name} of rank {self.rank()}, which takes a lost rank's place: the others train and call no collective "
+            "of the program; call collectives after the first run with data_parallel=True, or on no rank",
+            rank=self.rank(),
+        )
+
+    call.__name__ = name
+    return call
+
+
+for _name in _COLLECTIVES:
+    setattr(JoiningProcessGroup, _name, _refusal(_name))
+
+
+def find_joining() -> JoiningProcessGroup | None:
+    """Return the group of a process that has not joined the others yet; None in any other process."""
+    group = dist.group.WORLD if dist.is_available() and dist.is_initialized() else None
+    return group if isinstance(group, JoiningProcessGroup) else None
+
+
+def take_place(rank: int) -> bool:
+    """Become the new process of a rank that was lost, if its file says so; returns whether this process is one.
+
+    Raises:
+        PeerLost: the others went on without this rank, or do not answer. InvalidArgument: the file is damaged.
+    """
+    roster = find_roster(rank) if resolve(DISTRIBUTED_ON_LOSS) == REPLACE else None
+    if roster is None:
+        return False
+    candidate = Candidate(rank, roster)
+    found = candidate.ask()
+    if found is None:  # all were killed, and start again
+        roster_file(rank).unlink(missing_ok=True)
+        return False
+    _, _, offer = found
+
+    if not hasattr(dist.Backend, JOINING.upper()):
+        dist.Backend.register_backend(
+            JOINING, lambda _, given: JoiningProcessGroup(*given), extended_api=True, devices=["cpu"]
+        )  # fmt: skip
+    size = len(offer.members)
+    place: Any = (candidate, offer)
+    dist.init_process_group(
+        JOINING, store=HashStore(), rank=offer.members.index(rank), world_size=size, pg_options=place
+    )  # fmt: skip
+    return True
