@@ -28,8 +28,8 @@ _COUNTED: Final = {
 _FOLDER: Final = re.compile(r"/\S*/")
 _ORDER: Final = ("right", "refused", "wrong", "bare error", "too slow here")
 #: What is kept of a record.
-_KEPT: Final = ("suite", "name", "stage", "kernels", "outcome", "reason", "sections", "natives", "check")
-_EMPTY: Final = {"reason": "", "sections": 0, "natives": 0, "check": "on"}
+_KEPT: Final = ("suite", "name", "stage", "kernels", "outcome", "reason", "sections", "natives", "check", "quick")
+_EMPTY: Final = {"reason": "", "sections": 0, "natives": 0, "check": "on", "quick": False}
 #: Characters of a reason that are kept.
 _REASON: Final = 240
 _INTRODUCTION: Final = """\
@@ -131,6 +131,7 @@ def _natively(sweeps: Sweeps, portable: Sequence[Record], native: Sequence[Recor
     models = {(r["suite"], r["name"]) for r in native if _counted(r)}
     sections, used = (sum(r[name] for r in native) for name in ("sections", "natives"))
     unchecked = sum(r["check"] == "off" for r in native)
+    quick = sum(r["quick"] for r in native)
     before = {_key(r)[1:]: _counted(r) for r in portable}
     worse = sorted(
         f"{r['name']} ({r['stage']})" for r in native
@@ -139,7 +140,8 @@ def _natively(sweeps: Sweeps, portable: Sequence[Record], native: Sequence[Recor
     yield from ("## With native kernels", "")
     yield f"{_with(sweeps, 'native')}; O3, native kernels, f32: {len(models)} models, drawn from all by a seed."
     yield f"{used} of the {sections} sections that can be native were. The kernel check, which keeps wrong kernels from"
-    yield f"use, was off in {unchecked} of {len(native)} results: they show the kernels as they are."
+    yield f"use, was off in {unchecked} of {len(native)} results: they show the kernels as they are. For {quick} C++"
+    yield "was optimised little (`-O1`), which takes less time."
     yield ""
     yield from (*_table(native), "")
     yield f"Right by portable kernels and not by native ones: {', '.join(worse) or 'none'}."

@@ -1,7 +1,7 @@
 """Try models of transformers, timm and torchvision against eager torch, each in a process of its own.
 
     python scripts/models/run.py --lines FILE [--suite NAME …] [--only NAME,…] [--slice K/N] [--stage NAME …]
-    python scripts/models/run.py --lines FILE --kernels native --check off --together 8
+    python scripts/models/run.py --lines FILE --kernels native --check off --quick --together 4
     python scripts/models/run.py --lines FILE --write docs/models.md
 
 Each result is a line of JSON in FILE; what is there already is not tried again, unless asked. The order is shuffled by
@@ -30,12 +30,11 @@ from typing import Any, Final
 
 from check import Found, describe_inputs, try_stage, warm_up
 from families import Case, declare_torchvision, timm_cases, torchvision_cases, transformers_cases
-from natives import NO_COMPILER, build_together, without_builds
+from natives import NO_COMPILER, build_together, without_builds, write_quick_compiler
 from page import dump, load, merge, write
 
 LIBRARIES: Final = ("transformers", "timm", "torchvision")
 STAGES: Final = ("inference", "training")
-TIMEOUT_S: Final = 600
 #: Of processor time, which does not depend on what else runs here.
 TIMEOUT_CPU_S: Final = 100
 _ORDER_SEED: Final = 18
@@ -55,6 +54,8 @@ def main() -> int:
     args.lines.parent.mkdir(parents=True, exist_ok=True)
     if not args.no_run:
         _prepare()
+        if args.quick:
+            os.environ["CXX"] = write_quick_compiler(args.lines.parent)
         missing = _missing(args)
         for start in range(0, len(missing), args.together):
             for record in _run_batch(missing[start : start + args.together], args):
@@ -84,7 +85,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--kernels", default="portable")
     parser.add_argument("--precision", default="f32")
     parser.add_argument("--check", choices=["on", "off", "full"], default="on", help="the kernel check (default on)")
+    parser.add_argument("--quick", action="store_true", help="C++ is optimised little (-O1): more models in less time")
     parser.add_argument("--together", type=int, default=1, help="models whose native kernels are built together")
+    parser.add_argument("--timeout", type=int, default=600, help="seconds after which a model counts as too slow")
     parser.add_argument("--again", action="store_true", help="try also what is in FILE")
     parser.add_argument("--no-run", action="store_true", help="only write the page")
     parser.add_argument("--write", type=Path, help="write the page of all results to this file")
@@ -133,7 +136,7 @@ def _run_batch(batch: Sequence[tuple[Case, list[str]]], args: argparse.Namespace
     """Try some models, the native kernels of several built at once."""
     several = args.kernels == "native" and len(batch) > 1
     if several:
-        build_together(batch, args.mode, args.precision, _limit, TIMEOUT_S)
+        build_together(batch, args.mode, args.precision, _limit, args.timeout)
     with without_builds() if several else contextlib.nullcontext():
         for case, stages in batch:
             yield from _run_case(case, stages, args)
@@ -147,20 +150,21 @@ def _run_case(case: Case, stages: Sequence[str], args: argparse.Namespace) -> li
         os.close(reader)
         _child(case, stages, args, writer)
     os.close(writer)
-    text, is_late = _read_all(reader, time.monotonic() + TIMEOUT_S)
-    if is_late:
+    text, is_stuck = _read_all(reader, time.monotonic() + args.timeout)
+    if is_stuck:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     records = [json.loads(line) for line in text.splitlines()]
-    is_late = is_late or (os.WIFSIGNALED(status) and os.WTERMSIG(status) in {signal.SIGXCPU, signal.SIGKILL})
+    is_late = not is_stuck and os.WIFSIGNALED(status) and os.WTERMSIG(status) in {signal.SIGXCPU, signal.SIGKILL}
     for stage in stages:
         if all(record["stage"] != stage for record in records):
-            outcome = "late" if is_late else "died"
-            reason = f"over {TIMEOUT_CPU_S} s of processor time" if is_late else f"its process ended: {status}"
+            outcome = "late" if is_late or is_stuck else "died"
+            reason = f"over {args.timeout} s" if is_stuck else f"its process ended: {status}"
+            reason = f"over {TIMEOUT_CPU_S} s of processor time" if is_late else reason
             way = (args.mode, args.kernels, args.precision)
             records.append(asdict(Found(case, stage, *way, outcome, reason, check=args.check)))
-    return [_flat(record) for record in records]
+    return [{**_flat(record), "quick": args.quick} for record in records]
 
 
 def _read_all(reader: int, until: float) -> tuple[str, bool]:
