@@ -55,7 +55,7 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
         yield CppVecOverrides, name, staticmethod(_named(name, written))
     for name in _POLYNOMIALS:
         single = _named_of_two(name, f"rdukit::{name}({{a}}, {{b}})")
-        each = CppVecOverrides._scalarize(single)
+        each = CppVecOverrides._scalarize(single)  # type: ignore[no-untyped-call]
         each.__name__ = name
         yield CppOverrides, name, staticmethod(single)
         yield CppVecOverrides, name, staticmethod(each)
