@@ -15,6 +15,9 @@ from families import Case
 from torch import nn
 
 from rdukit.errors import RdukitError
+from rdukit.pef.file import read_pef
+from rdukit.pef.kernel import KernelGraph
+from rdukit.pef.units import KERNEL_CHECK
 
 #: Of the largest element of each tensor: f32, in another order of additions, over the models' depth.
 TOLERANCE: Final = 1e-4
@@ -33,6 +36,8 @@ class Found:
 
     Outcomes: ``right``, ``wrong``, ``refused`` by an error of ours, ``crashed`` with another one; ``random`` if eager
     torch differs from itself, ``late`` or ``died`` by the process; ``not-run`` if eager torch does not run it.
+    Of the ``sections`` that can be native ``natives`` are; ``complaints``: why the kernel check, ``check``, lets others
+    not be.
     """
 
     case: Case
@@ -46,6 +51,10 @@ class Found:
     seconds: float = 0.0
     parameters: int = 0
     inputs: str = ""
+    sections: int = 0
+    natives: int = 0
+    complaints: tuple[str, ...] = ()
+    check: str = "on"
 
 
 def describe_inputs(inputs: Mapping[str, torch.Tensor]) -> str:
@@ -156,34 +165,43 @@ def warm_up() -> None:
 def try_stage(
     make: Callable[[], nn.Module], inputs: Mapping[str, torch.Tensor], stage: str, mode: str, kernels: str,
     precision: str,
-) -> tuple[str, str, float]:  # fmt: skip
-    """Outcome, reason and largest difference of one stage."""
+) -> tuple[str, str, float, "Kernels"]:  # fmt: skip
+    """Outcome, reason and largest difference of one stage, and what it ran on."""
     is_training = stage == "training"
     net = Probed(still(make()), is_training).train(is_training)
     try:
         eager = run_eager(net, inputs, torch.float32, seed=1)
     except Exception as error:  # noqa: BLE001 -- what others wrote raises anything
-        return "not-run", f"eager: {_line(error)}", 0.0
+        return "not-run", f"eager: {_line(error)}", 0.0, Kernels()
     if any(not bool(torch.isfinite(tensor).any()) for tensor in eager.outputs if tensor.numel()):
-        return "not-run", "eager gives no finite number", 0.0
+        return "not-run", "eager gives no finite number", 0.0, Kernels()
     reference = copy.deepcopy(net)
     try:
         device = _run_device(net, inputs, mode, precision)
     except RdukitError as error:
-        return "refused", f"{type(error).__name__}: {error.message}", 0.0
+        return "refused", f"{type(error).__name__}: {error.message}", 0.0, Kernels()
     except Exception as error:  # noqa: BLE001 -- what others wrote raises anything
         place = traceback.extract_tb(error.__traceback__)[-1]
-        return "crashed", f"{_line(error)} ({Path(place.filename).name}:{place.lineno})", 0.0
+        return "crashed", f"{_line(error)} ({Path(place.filename).name}:{place.lineno})", 0.0, Kernels()
     outcome, reason, error = _judge(reference, inputs, device, eager, precision)
     if outcome == "wrong":
         other = run_eager(reference, inputs, torch.float32, seed=77)
         if any(difference(a, b) > TOLERANCE for a, b in zip(eager.outputs, other.outputs, strict=True)):
-            return "random", f"its numbers are random: {reason}", error
-    return outcome, reason, error
+            return "random", f"its numbers are random: {reason}", error, device.kernels
+    return outcome, reason, error, device.kernels
 
 
 def _line(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """How many sections of a PEF can be native, how many are, and what the kernel check says of the others."""
+
+    sections: int = 0
+    natives: int = 0
+    complaints: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +210,7 @@ class Results:
 
     outputs: list[torch.Tensor]
     gradients: dict[str, torch.Tensor | None]
+    kernels: Kernels = Kernels()
 
 
 def run_eager(net: nn.Module, inputs: Mapping[str, torch.Tensor], dtype: torch.dtype, seed: int) -> Results:
@@ -208,25 +227,69 @@ def run_eager(net: nn.Module, inputs: Mapping[str, torch.Tensor], dtype: torch.d
 
 
 def _run_device(net: nn.Module, inputs: Mapping[str, torch.Tensor], mode: str, precision: str) -> Results:
-    from sambaflow import samba
-
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
+    _find_test_support()
     from support.programs import load_model
 
-    def make_optimizer(parameters: Any) -> Any:
-        return samba.optim.SGD([p for p in parameters if p.requires_grad], lr=0.0)
-
-    tensors = {name: samba.from_torch_tensor(tensor.clone(), name=name) for name, tensor in inputs.items()}
-    is_training = net.training
-    samba.session.reset()
-    torch.manual_seed(1)
+    tensors = _start(inputs)
     with tempfile.TemporaryDirectory(prefix="models-") as folder:
-        optimizer = make_optimizer if is_training else None
+        optimizer = _make_optimizer if net.training else None
         loaded = load_model(net, tensors, Path(folder), optimizer, optim_level=mode, precision=precision)
         outputs = [tensor.data.clone() for tensor in loaded.run()]
-    trained = {n: p for n, p in net.named_parameters() if p.requires_grad} if is_training else {}
+        kernels = _count_natives(loaded.pef)
+    trained = {n: p for n, p in net.named_parameters() if p.requires_grad} if net.training else {}
     gradients = {name: parameter.sn_grad for name, parameter in trained.items()}
-    return Results(outputs, {name: None if g is None else g.data.clone() for name, g in gradients.items()})
+    return Results(outputs, {name: None if g is None else g.data.clone() for name, g in gradients.items()}, kernels)
+
+
+def compile_kernels(
+    make: Callable[[], nn.Module], inputs: Mapping[str, torch.Tensor], stage: str, mode: str, precision: str
+) -> dict[str, KernelGraph]:
+    """Compile one stage of a model, and return the kernels by digest."""
+    _find_test_support()
+    from sambaflow import samba
+    from support.programs import compile_model
+
+    is_training = stage == "training"
+    net = Probed(still(make()), is_training).train(is_training)
+    tensors = _start(inputs)
+    with tempfile.TemporaryDirectory(prefix="models-") as folder:
+        samba.from_torch_model_(net)
+        optimizer = _make_optimizer(net.parameters()) if is_training else None
+        pef = compile_model(net, tensors, optimizer, Path(folder), optim_level=mode, precision=precision)
+        return dict(read_pef(pef).kernels)
+
+
+def _find_test_support() -> None:
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
+
+
+def _start(inputs: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """Begin a session, and return its inputs."""
+    from sambaflow import samba
+
+    tensors = {name: samba.from_torch_tensor(tensor.clone(), name=name) for name, tensor in inputs.items()}
+    samba.session.reset()
+    torch.manual_seed(1)
+    return tensors
+
+
+def _make_optimizer(parameters: Any) -> Any:
+    from sambaflow import samba
+
+    return samba.optim.SGD([p for p in parameters if p.requires_grad], lr=0.0)
+
+
+def _count_natives(pef: Path | str) -> Kernels:
+    """Count the sections that have a native form, and those of them that are native."""
+    from rdukit_compiler.backend.native import has_native_form
+
+    loaded = read_pef(pef)
+    sections = [
+        s for s in loaded.pef.sections if s.kernel in loaded.kernels and has_native_form(loaded.kernels[s.kernel])
+    ]
+    verdicts: dict[str, str] = loaded.pef.metadata.get(KERNEL_CHECK, {})
+    complaints = {verdicts[s.kernel] for s in sections if not verdicts.get(s.kernel, "right").startswith("right")}
+    return Kernels(len(sections), sum(s.kernel in loaded.natives for s in sections), tuple(sorted(complaints)))
 
 
 def _judge(

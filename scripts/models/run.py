@@ -1,10 +1,13 @@
 """Try models of transformers, timm and torchvision against eager torch, each in a process of its own.
 
     python scripts/models/run.py --lines FILE [--suite NAME …] [--only NAME,…] [--slice K/N] [--stage NAME …]
+    python scripts/models/run.py --lines FILE --kernels native --check off --quick --together 4
     python scripts/models/run.py --lines FILE --write docs/models.md
 
 Each result is a line of JSON in FILE; what is there already is not tried again, unless asked. The order is shuffled by
-a seed, so that a sweep that was not finished is a sample. The libraries are those of the extra ``models``.
+a seed, so that a sweep that was not finished is a sample. ``--write`` puts the results of FILE into the data beside the
+page, docs/models.json, in place of what stands there of the same models, stages and kernels, and writes the page from
+it. The libraries are those of the extra ``models``.
 """
 
 import argparse
@@ -19,7 +22,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -27,11 +30,11 @@ from typing import Any, Final
 
 from check import Found, describe_inputs, try_stage, warm_up
 from families import Case, declare_torchvision, timm_cases, torchvision_cases, transformers_cases
-from page import write_page
+from natives import NO_COMPILER, build_together, without_builds, write_quick_compiler
+from page import dump, load, merge, write
 
 LIBRARIES: Final = ("transformers", "timm", "torchvision")
 STAGES: Final = ("inference", "training")
-TIMEOUT_S: Final = 600
 #: Of processor time, which does not depend on what else runs here.
 TIMEOUT_CPU_S: Final = 100
 _ORDER_SEED: Final = 18
@@ -44,25 +47,30 @@ def main() -> int:
     """Exit status 1 if any model is wrong, or fails with an error that is not one of ours."""
     args = _arguments()
     try:
-        versions = {name: version(name) for name in ("torch", *LIBRARIES)}
+        versions = {name: version(name) for name in ("torch", *args.suite)}
     except PackageNotFoundError as missing:
         print(f"models: skipped, {missing.name} is not installed; pip install 'rdukit[models]'")
         return 0
     args.lines.parent.mkdir(parents=True, exist_ok=True)
     if not args.no_run:
         _prepare()
-        for case, stages in _missing(args):
-            for record in _run_case(case, stages, args):
+        if args.quick:
+            os.environ["CXX"] = write_quick_compiler(args.lines.parent)
+        missing = _missing(args)
+        for start in range(0, len(missing), args.together):
+            for record in _run_batch(missing[start : start + args.together], args):
                 with args.lines.open("a") as file:
                     file.write(json.dumps(record) + "\n")
-                print(
-                    f"{record['outcome']:10} {case.suite} {case.name} {record['stage']} {record['reason'][:300]}",
-                    flush=True,
-                )
+                what = " ".join(record[name] for name in ("suite", "name", "stage"))
+                print(f"{record['outcome']:10} {what} {record['reason'][:300]}", flush=True)
     records = _read(args.lines)
     if args.write is not None:
         declare_torchvision()
-        write_page(records, args.write, versions, {name: len(cases()) for name, cases in _CASES.items()})
+        data = args.write.with_suffix(".json")
+        totals = {name: len(_CASES[name]()) for name in args.suite}
+        sweeps = merge(load(data.read_text()), records, versions, totals)
+        data.write_text(dump(sweeps))
+        args.write.write_text(write(sweeps))
     return int(any(record["outcome"] in {"wrong", "crashed", "died"} for record in records))
 
 
@@ -76,6 +84,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--mode", default="o3")
     parser.add_argument("--kernels", default="portable")
     parser.add_argument("--precision", default="f32")
+    parser.add_argument("--check", choices=["on", "off", "full"], default="on", help="the kernel check (default on)")
+    parser.add_argument("--quick", action="store_true", help="C++ is optimised little (-O1): more models in less time")
+    parser.add_argument("--together", type=int, default=1, help="models whose native kernels are built together")
+    parser.add_argument("--timeout", type=int, default=600, help="seconds after which a model counts as too slow")
     parser.add_argument("--again", action="store_true", help="try also what is in FILE")
     parser.add_argument("--no-run", action="store_true", help="only write the page")
     parser.add_argument("--write", type=Path, help="write the page of all results to this file")
@@ -120,6 +132,16 @@ def _read(lines: Path) -> list[dict[str, Any]]:
     return list(found.values())
 
 
+def _run_batch(batch: Sequence[tuple[Case, list[str]]], args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Try some models, the native kernels of several built at once."""
+    several = args.kernels == "native" and len(batch) > 1
+    if several:
+        build_together(batch, args.mode, args.precision, _limit, args.timeout)
+    with without_builds() if several else contextlib.nullcontext():
+        for case, stages in batch:
+            yield from _run_case(case, stages, args)
+
+
 def _run_case(case: Case, stages: Sequence[str], args: argparse.Namespace) -> list[dict[str, Any]]:
     """In a child process, which ends when it takes too long."""
     reader, writer = os.pipe()
@@ -128,19 +150,21 @@ def _run_case(case: Case, stages: Sequence[str], args: argparse.Namespace) -> li
         os.close(reader)
         _child(case, stages, args, writer)
     os.close(writer)
-    text, is_late = _read_all(reader, time.monotonic() + TIMEOUT_S)
-    if is_late:
+    text, is_stuck = _read_all(reader, time.monotonic() + args.timeout)
+    if is_stuck:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     records = [json.loads(line) for line in text.splitlines()]
-    is_late = is_late or (os.WIFSIGNALED(status) and os.WTERMSIG(status) in {signal.SIGXCPU, signal.SIGKILL})
+    is_late = not is_stuck and os.WIFSIGNALED(status) and os.WTERMSIG(status) in {signal.SIGXCPU, signal.SIGKILL}
     for stage in stages:
         if all(record["stage"] != stage for record in records):
-            outcome = "late" if is_late else "died"
-            reason = f"over {TIMEOUT_CPU_S} s of processor time" if is_late else f"its process ended: {status}"
-            records.append(asdict(Found(case, stage, args.mode, args.kernels, args.precision, outcome, reason)))
-    return [_flat(record) for record in records]
+            outcome = "late" if is_late or is_stuck else "died"
+            reason = f"over {args.timeout} s" if is_stuck else f"its process ended: {status}"
+            reason = f"over {TIMEOUT_CPU_S} s of processor time" if is_late else reason
+            way = (args.mode, args.kernels, args.precision)
+            records.append(asdict(Found(case, stage, *way, outcome, reason, check=args.check)))
+    return [{**_flat(record), "quick": args.quick} for record in records]
 
 
 def _read_all(reader: int, until: float) -> tuple[str, bool]:
@@ -164,8 +188,10 @@ def _child(case: Case, stages: Sequence[str], args: argparse.Namespace, writer: 
     """Never returns."""
     try:
         os.setsid()
-        resource.setrlimit(resource.RLIMIT_CPU, (TIMEOUT_CPU_S, TIMEOUT_CPU_S))
-        os.environ["RDUKIT_KERNELS"] = args.kernels
+        _limit()
+        # What could not be built with the others runs portably.
+        os.environ["RDUKIT_KERNELS"] = "auto" if os.environ.get("CXX") == NO_COMPILER else args.kernels
+        os.environ["RDUKIT_KERNEL_CHECK"] = args.check
         os.environ.setdefault("RDUKIT_NODE", "private")
         for found in _try(case, stages, args):
             os.write(writer, (json.dumps(asdict(found)) + "\n").encode())
@@ -175,6 +201,10 @@ def _child(case: Case, stages: Sequence[str], args: argparse.Namespace, writer: 
         os._exit(1)
 
 
+def _limit() -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (TIMEOUT_CPU_S, TIMEOUT_CPU_S))
+
+
 def _try(case: Case, stages: Sequence[str], args: argparse.Namespace) -> "list[Found]":
     from build import CannotBuild, build
 
@@ -182,12 +212,12 @@ def _try(case: Case, stages: Sequence[str], args: argparse.Namespace) -> "list[F
     try:
         built = build(case)
     except CannotBuild as reason:
-        return [Found(case, stage, *settings, "not-run", str(reason)) for stage in stages]
+        return [Found(case, stage, *settings, "not-run", str(reason), check=args.check) for stage in stages]
     found = []
     for stage in stages:
         inputs = {**built.inputs, **(built.labels if stage == "training" else {})}
         began = time.monotonic()
-        outcome, reason, error = try_stage(built.make, inputs, stage, *settings)
+        outcome, reason, error, kernels = try_stage(built.make, inputs, stage, *settings)
         seconds = round(time.monotonic() - began, 1)
         found.append(
             Found(
@@ -200,6 +230,10 @@ def _try(case: Case, stages: Sequence[str], args: argparse.Namespace) -> "list[F
                 seconds,
                 built.parameters,
                 describe_inputs(inputs),
+                kernels.sections,
+                kernels.natives,
+                kernels.complaints,
+                args.check,
             )
         )
     return found

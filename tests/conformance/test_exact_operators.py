@@ -18,6 +18,11 @@ pytestmark = [
     pytest.mark.timeout(3600),  # the first case builds the functions of all, on a busy machine, too
 ]
 
+
+def numbers(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
 NAN, INF = float("nan"), float("inf")
 #: Whole vectors of torch's own loops: of what remains torch computes ``fmod`` by another function, with other digits.
 SPECIAL = torch.tensor(
@@ -25,6 +30,8 @@ SPECIAL = torch.tensor(
      NAN, INF, -INF, 5.5, -5.5, 0.99999994, 255.5, 16777216.0, 1 / 3, -1 / 3, 7.0, 88.0, -100.0, 1e-45] * 2
 )  # fmt: skip
 OTHERS = SPECIAL[torch.randperm(len(SPECIAL), generator=torch.Generator().manual_seed(0))]
+#: The least bf16 numbers: 0 to 63 times 2^-133.
+DENORMAL = torch.arange(64, dtype=torch.int16).view(torch.bfloat16)
 WORDS = (
     "acos acosh asin asinh atan atanh ceil cos cosh erf erfc erfinv exp exp2 expm1 floor frac log log10 log1p log2 neg "
     "reciprocal round rsqrt sigmoid sign sin sinh sqrt square tan tanh trunc"
@@ -47,13 +54,25 @@ ELEMENTWISE: dict[str, Call] = {
     "x ** -0.5": (lambda x: x**-0.5, [SPECIAL]),
     "clamp_min": (lambda x: x.clamp_min(0), [SPECIAL]),
     "clamp upside down": (lambda x: x.clamp(2, -2), [SPECIAL]),
+    "constants, rounded": (lambda x: (torch.full_like(x, 0.3) * 1.5 - 0.45) * 1e8, [SPECIAL]),
+    "constants, cancelled": (lambda x: torch.ones_like(x) * 2.0**24 + 1 - 2.0**24, [SPECIAL]),
+    "constants, overflown": (lambda x: torch.full_like(x, 1e30) * 1e30 * 1e-30, [SPECIAL]),
+    "constants of f64": (lambda x: (torch.full_like(x, 0.1, dtype=torch.float64).float() * 3 - 0.3) * 1e8, [SPECIAL]),
+    "constants of bf16": (lambda x: torch.full_like(x, 0.3, dtype=torch.bfloat16).float() * 3, [SPECIAL]),
+    "constants of f16": (lambda x: x.half().fill_(0.3).float() - 0.1, [SPECIAL]),
+    "constants, compared": (lambda x: torch.maximum(torch.full_like(x, NAN), torch.zeros_like(x)), [SPECIAL]),
+    **{
+        word: (getattr(torch.special, word), [4 * numbers(9, 40), torch.arange(9.0).reshape(9, 1)])
+        for word in (
+            "hermite_polynomial_h hermite_polynomial_he laguerre_polynomial_l legendre_polynomial_p "
+            "chebyshev_polynomial_t chebyshev_polynomial_u chebyshev_polynomial_v chebyshev_polynomial_w"
+        ).split()
+    },
+    "denormal bf16": (lambda x: x * 0.75, [DENORMAL]),
+    "denormal bf16, compared": (lambda x, y: (x * y) > 0, [DENORMAL, DENORMAL.flip(0) * 2.0**126]),
     "next bf16": (lambda x: torch.nextafter(x.bfloat16(), (x + 1).bfloat16()), [SPECIAL]),
     "next f16": (lambda x: torch.nextafter(x.half(), (x - 1).half()), [SPECIAL]),
 }
-
-
-def numbers(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
 NARROW = torch.tensor([0, 1, 2, 3, 254, 255, 128, 127, 5] * 3, dtype=torch.uint8)
@@ -169,7 +188,7 @@ TOGETHER: dict[str, Call] = {
 
 #: One of each kind: the others differ in the operator, the dtype or the sizes.
 SHORT = {
-    "hardshrink", "remainder of two", "x * 0", "sum cut uint8", "place of the first false",
+    "hardshrink", "remainder of two", "x * 0", "constants, cancelled", "sum cut uint8", "place of the first false",
     "mean of 5 beside a variance", "interpolated 2 False 7", "average of 3, step 2, 1 around, 2 axes, inside",
     "smooth l1 none", "max beside amax",
 }  # fmt: skip

@@ -15,6 +15,9 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+import numpy
+import torch
+
 #: Options of ``aot_compile``: without folding, which takes 0 * x for 0 and x + 0 for x: wrong for NaN, infinity and -0.
 OPTIONS: Final[Mapping[str, Any]] = {"joint_graph_constant_folding": False}
 #: Set on a kernel of inductor's that adds into memory.
@@ -38,6 +41,7 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     """Yield each replacement: owner, name and new value."""
     from torch._inductor import lowering
     from torch._inductor.codegen.cpp import CppKernel, CppKernelProxy, CppOverrides, CppVecKernel, CppVecOverrides
+    from torch._inductor.index_propagation import SymPyOps, TypedExpr
     from torch._inductor.ir import StorageBox
     from torch._inductor.scheduler import SchedulerNode
 
@@ -49,6 +53,16 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield CppKernelProxy, "aggregate_reduction_buffers", _with_tails(CppKernelProxy.aggregate_reduction_buffers)
     for name, written in _VECTORS.items():
         yield CppVecOverrides, name, staticmethod(_named(name, written))
+    for name in _POLYNOMIALS:
+        single = _named_of_two(name, f"rdukit::{name}({{a}}, {{b}})")
+        each = CppVecOverrides._scalarize(single)  # type: ignore[no-untyped-call]
+        each.__name__ = name
+        yield CppOverrides, name, staticmethod(single)
+        yield CppVecOverrides, name, staticmethod(each)
+    yield TypedExpr, "__post_init__", _in_its_dtype(TypedExpr.__post_init__)
+    yield lowering, "_full", _filled_in_its_dtype(lowering._full)
+    for name in ("minimum", "maximum"):
+        yield SymPyOps, name, staticmethod(_of_whole_numbers(getattr(SymPyOps, name)))
     yield lowering, "_max_pool_with_offsets", _with_last_none(lowering._max_pool_with_offsets)
     yield lowering, "_max_pool_with_indices", _pooled_by_torch
     yield CppKernel, "get_to_dtype_expr", _by_instruction(CppKernel.get_to_dtype_expr)
@@ -100,6 +114,54 @@ def _computed_once(should_realize: Callable[..., bool]) -> Callable[..., bool]:
     return should
 
 
+def _in_its_dtype(finish: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Return a ``__post_init__`` of a constant expression that rounds the constant to f32.
+
+    Inductor computes with constants in Python's numbers, which are f64: 2^24 + 1 - 2^24 is 1 there, and 0 in f32.
+    """
+
+    def finished(self: Any) -> None:
+        finish(self)
+        if isinstance(self.expr, float) and self.dtype == torch.float32:
+            self.expr = _rounded(self.expr, self.dtype)
+
+    return finished
+
+
+def _filled_in_its_dtype(fill: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a ``_full`` whose number is one of the tensor's dtype."""
+
+    def filled(fill_value: Any, device: Any, dtype: torch.dtype, size: Any) -> Any:
+        value = _rounded(fill_value, dtype) if isinstance(fill_value, float) else fill_value
+        return fill(value, device, dtype, size)
+
+    return filled
+
+
+def _rounded(number: float, dtype: torch.dtype) -> float:
+    """Return a number as ``dtype`` has it. Not by torch: inductor works among tensors that have no numbers."""
+    if dtype not in {torch.float32, torch.float16, torch.bfloat16}:
+        return number
+    with numpy.errstate(over="ignore"):
+        single = numpy.float32(number)
+        if dtype == torch.float16:
+            return float(numpy.float16(single))
+    if dtype == torch.float32 or not numpy.isfinite(single):
+        return float(single)
+    bits = int(single.view(numpy.uint32))
+    bits += 0x7FFF + (bits >> 16 & 1)  # to the nearest, of two the even one
+    return float(numpy.uint32(bits & 0xFFFF0000).view(numpy.float32))
+
+
+def _of_whole_numbers(choose: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return a ``minimum`` or ``maximum`` of constants that leaves floats to C++: of NaN and -0 Python's differ."""
+
+    def chosen(x: Any, y: Any) -> Any:
+        return NotImplemented if x.dtype.is_floating_point or y.dtype.is_floating_point else choose(x, y)
+
+    return chosen
+
+
 #: Function of vectors of floats → the C++ that is written for it.
 _VECTORS: Final[Mapping[str, str]] = {
     # exp(x) - 1 and the logarithm of a quotient lose all digits where x is small.
@@ -110,6 +172,13 @@ _VECTORS: Final[Mapping[str, str]] = {
     "acosh": "rdukit::acosh({x})",
     "asinh": "rdukit::asinh({x})",
 }
+
+
+#: Polynomials (x, degree) with functions of our own.
+_POLYNOMIALS: Final = (
+    "hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l", "legendre_polynomial_p",
+    "chebyshev_polynomial_t", "chebyshev_polynomial_u", "chebyshev_polynomial_v", "chebyshev_polynomial_w",
+)  # fmt: skip
 
 
 def _named(name: str, written: str) -> Callable[[Any], str]:

@@ -39,6 +39,60 @@ static inline double erfinv(double x) {
 }
 static inline float erfinv(float x) { return static_cast<float>(erfinv(static_cast<double>(x))); }
 
+// Polynomials by their recurrences, each step with one rounding less, as torch's library has it: a sum that cancels shows
+// the difference. Beyond a few degrees, or within [-1, 1], torch's own function computes.
+template <typename T>
+static inline bool is_degree(T n) {
+  return n >= T(2) && n <= T(64);
+}
+template <typename T, typename Step>
+static inline T recurring(T before, T made, T n, Step step) {
+  for (int k = 1; k < static_cast<int>(n); ++k) {
+    const T next = step(T(k), made, before);
+    before = made;
+    made = next;
+  }
+  return made;
+}
+template <typename T>
+static inline T hermite_polynomial_he(T x, T n) {
+  if (!is_degree(n)) return hermite_polynomial_he_forward(x, n);
+  return recurring(T(1), x, n, [x](T k, T made, T before) { return std::fma(x, made, -(k * before)); });
+}
+template <typename T>
+static inline T hermite_polynomial_h(T x, T n) {
+  if (!is_degree(n)) return hermite_polynomial_h_forward(x, n);
+  const T twice = x + x;
+  return recurring(T(1), twice, n, [twice](T k, T made, T before) { return std::fma(twice, made, -((k + k) * before)); });
+}
+template <typename T>
+static inline T laguerre_polynomial_l(T x, T n) {
+  if (!is_degree(n)) return laguerre_polynomial_l_forward(x, n);
+  const T rest = T(1) - x;
+  return recurring(T(1), rest, n, [rest](T k, T made, T before) {
+    return std::fma(k + k + rest, made, -(k * before)) / (k + T(1));
+  });
+}
+template <typename T>
+static inline T legendre_polynomial_p(T x, T n) {
+  if (!is_degree(n) || std::abs(x) == T(1)) return legendre_polynomial_p_forward(x, n);
+  return recurring(T(1), x, n, [x](T k, T made, T before) {
+    return std::fma((k + k + T(1)) * x, made, -(k * before)) / (k + T(1));
+  });
+}
+#define RDUKIT_CHEBYSHEV(NAME, MOST, SECOND)                                                   \
+  template <typename T>                                                                        \
+  static inline T NAME(T x, T n) {                                                             \
+    if (!is_degree(n) || (n > T(MOST) && !(std::abs(x) > T(1)))) return NAME##_forward(x, n);     \
+    const T twice = x + x;                                                                     \
+    return recurring(T(1), T(SECOND), n, [twice](T, T made, T before) { return std::fma(twice, made, -before); }); \
+  }
+RDUKIT_CHEBYSHEV(chebyshev_polynomial_t, 6, x)
+RDUKIT_CHEBYSHEV(chebyshev_polynomial_u, 8, twice)
+RDUKIT_CHEBYSHEV(chebyshev_polynomial_v, 8, twice - T(1))
+RDUKIT_CHEBYSHEV(chebyshev_polynomial_w, 8, twice + T(1))
+#undef RDUKIT_CHEBYSHEV
+
 // A float as a whole number of 64 bits, by the processor's instruction: what the compiler knows and 64 bits cannot hold it
 // makes the largest number, the processor the least.
 template <typename T>

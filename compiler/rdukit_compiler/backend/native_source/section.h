@@ -35,13 +35,14 @@ static inline AOTITorchError index_put_in_order(AtenTensorHandle out, AtenTensor
 
 #if INDUCTOR_USE_VECTOR_TYPES()
 // Two vectors of floats as one of bf16, by the processor's instruction where it has one instead of torch's twenty. Both
-// round to even; the instruction takes what is below the normal numbers for zero.
+// round to even; the instruction takes what is below the normal numbers for zero, so that torch's converts those.
 static inline auto narrow_lanes(const at::vec::VectorizedN<float, 2>& lanes) {
 #if defined(__AVX512BF16__) && defined(CPU_CAPABILITY_AVX512)
-  return at::vec::Vectorized<at::BFloat16>((__m512i)_mm512_cvtne2ps_pbh(lanes[1], lanes[0]));
-#else
-  return at::vec::convert<at::BFloat16, 1, float, 2>(lanes);
+  constexpr int denormal = 0x20;
+  if (C10_LIKELY(!(_mm512_fpclass_ps_mask(lanes[0], denormal) | _mm512_fpclass_ps_mask(lanes[1], denormal))))
+    return at::vec::Vectorized<at::BFloat16>((__m512i)_mm512_cvtne2ps_pbh(lanes[1], lanes[0]));
 #endif
+  return at::vec::convert<at::BFloat16, 1, float, 2>(lanes);
 }
 #endif
 
