@@ -29,7 +29,7 @@ def added(pyproject: Path, extras: str) -> list[str]:
     listed: dict[str, list[str]] = tomllib.loads(pyproject.read_text())["project"]["optional-dependencies"]
     names = [name for name in extras.split(",") if name]
     if unknown := sorted(set(names) - set(listed)):
-        raise SystemExit(f"no extra {', '.join(unknown)}; legal are {', '.join(listed)}")
+        raise SystemExit(f"no extra {', '.join(unknown)}; expected {', '.join(listed)}")
     return [text for name in names for text in listed[name]]
 
 

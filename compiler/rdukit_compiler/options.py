@@ -86,12 +86,12 @@ class CompileOptions:
             InvalidArgument: a value is invalid; the message lists the valid ones.
         """
         if self.mode not in MODES:
-            raise InvalidArgument(f"mode {self.mode!r} is not legal; legal: {', '.join(MODES)}")
+            raise InvalidArgument(f"mode {self.mode!r} is not valid; expected {', '.join(MODES)}")
         if self.precision not in {"bf16", "f32"}:
-            raise InvalidArgument(f"precision {self.precision!r} is not legal; legal: bf16, f32")
+            raise InvalidArgument(f"precision {self.precision!r} is not valid; expected bf16, f32")
         if self.weight_dtype not in {"", *WEIGHT_DTYPES}:
             raise InvalidArgument(
-                f"--weight-dtype {self.weight_dtype!r} is not legal; legal: {', '.join(WEIGHT_DTYPES)}"
+                f"--weight-dtype {self.weight_dtype!r} is not valid; expected {', '.join(WEIGHT_DTYPES)}"
             )
         if self.weight_dtype and not self.inference:
             raise InvalidArgument(
@@ -99,24 +99,26 @@ class CompileOptions:
                 "compile with --inference"
             )
         if self.graphamp is not None and self.graphamp not in PRESETS:
-            raise InvalidArgument(f"--graphamp-preset {self.graphamp!r} is not legal; legal: {', '.join(PRESETS)}")
+            raise InvalidArgument(f"--graphamp-preset {self.graphamp!r} is not valid; expected {', '.join(PRESETS)}")
         if self.replicas < 1:
-            raise InvalidArgument(f"--world-size {self.replicas} is not legal; legal: 1 or more")
+            raise InvalidArgument(f"--world-size {self.replicas} is not valid; expected 1 or more")
         self._check_chips()
         legal = [n for n in (1, 2, 4, 8) if n <= self.chip.tiles]
         if self.tiles not in legal:
-            raise InvalidArgument(f"--num-tiles {self.tiles} is not legal on {self.chip.name}; legal: {legal}")
+            raise InvalidArgument(f"--num-tiles {self.tiles} is not valid on {self.chip.name}; expected {legal}")
 
     def _check_chips(self) -> None:
         if self.parallel not in {"", *PARALLEL}:
-            raise InvalidArgument(f"--tensor-parallel {self.parallel!r} is not legal; legal: batch, weight, none")
+            raise InvalidArgument(f"--tensor-parallel {self.parallel!r} is not valid; expected batch, weight, none")
         if not 1 <= self.chips <= MAX_CHIPS:
-            raise InvalidArgument(f"--n-chips {self.chips} is not legal; legal: 1 to {MAX_CHIPS}, the RDUs of one node")
+            raise InvalidArgument(
+                f"--n-chips {self.chips} is not valid; expected 1 to {MAX_CHIPS}, the RDUs of one node"
+            )
         if self.chips == 1:
             return
         if self.tiles != self.chip.tiles:
             raise InvalidArgument(
-                f"--num-tiles {self.tiles} is not legal with --n-chips {self.chips}, which takes whole RDUs; leave it "
+                f"--num-tiles {self.tiles} is not valid with --n-chips {self.chips}, which takes whole RDUs; leave it "
                 f"out, or give the {self.chip.tiles} tiles of an RDU"
             )
         if self.weight_dtype:

@@ -87,7 +87,7 @@ def compile_graphs(graphs: Sequence[TracedGraph], options: CompileOptions, repor
     Returns:
         The path, at which there is no file until the compile has succeeded.
     Raises:
-        CompileError: the model cannot be compiled; also its subclasses. InvalidArgument: an option is not legal.
+        CompileError: the model cannot be compiled; also its subclasses. InvalidArgument: an option is not valid.
     """
     options.check()
     with NativeBuilder() as builder:
@@ -311,7 +311,7 @@ def estimate_sections(graphs: Sequence[TracedGraph], options: CompileOptions) ->
     """Estimate the graphs' sections in order of their ids, with resources and projected cost; write no file.
 
     Raises:
-        CompileError: the model cannot be compiled. InvalidArgument: an option is not legal.
+        CompileError: the model cannot be compiled. InvalidArgument: an option is not valid.
     """
     options.check()
     cut, assembly = load_choices(options, [traced.graph for traced in graphs]), Assembly()

@@ -450,7 +450,7 @@ def suggest(word: str, names: Iterable[str], *, is_sure: bool = False) -> str:
 def name_legal(names: Iterable[str]) -> str:
     """Return ``legal: a, b`` for an error's message, or a note that there are no names yet (pure)."""
     listed = ", ".join(names)
-    return f"legal: {listed}" if listed else "there are none yet"
+    return f"expected {listed}" if listed else "there are none yet"
 
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -476,5 +476,5 @@ def find_system_error(error: Exception) -> RdukitError | None:
     if number == errno.ENOENT:
         return NotFound(f"there is no file or folder {where}", **detail)
     if number in _NO_PATH:
-        return InvalidArgument(f"{where}: {error.strerror}; legal: another path", **detail)
+        return InvalidArgument(f"{where}: {error.strerror}; choose another path", **detail)
     return None

@@ -55,7 +55,7 @@ def parse_token(text: str) -> str:
         raise ValueError(f"{file} cannot be read: {cause}") from cause
     token = next((line.strip() for line in lines if line.strip() and not line.startswith("#")), "")
     if not token:
-        raise ValueError(f"{file} holds no token; legal: a line with one")
+        raise ValueError(f"{file} holds no token; expected a line with one")
     return token
 
 
@@ -148,7 +148,7 @@ def resolve(setting: Setting[T], argument: T | None = None, environ: Mapping[str
     """Return the effective value; precedence, highest first: argument, environment, settings file, default.
 
     Raises:
-        InvalidArgument: the text in the environment or file is not a legal value.
+        InvalidArgument: the text in the environment or file is not a valid value.
     """
     if argument is not None:
         return _checked(setting, argument, "argument")
@@ -227,12 +227,12 @@ def _parsed(setting: Setting[T], text: str, origin: str) -> T:
     try:
         return setting.parse(text)
     except ValueError as cause:
-        raise InvalidArgument(f"{origin}: {text!r} is not legal for {setting.name}: {cause}") from cause
+        raise InvalidArgument(f"{origin}: {text!r} is not valid for {setting.name}: {cause}") from cause
 
 
 def _checked(setting: Setting[T], value: T, origin: str) -> T:
     if setting.legal and value not in setting.legal:
         raise InvalidArgument(
-            f"{origin}: {value!r} is not legal for {setting.name}; legal: {', '.join(map(str, setting.legal))}"
+            f"{origin}: {value!r} is not valid for {setting.name}; expected {', '.join(map(str, setting.legal))}"
         )
     return value

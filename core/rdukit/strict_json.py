@@ -82,7 +82,9 @@ def read_json(text: bytes | str, max_values: int = 0) -> Any:
             json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError as cause:
             half = f"\\u{ord(cause.object[cause.start]):04x}"
-            raise InvalidArgument(f"a text of the request has {half}, half of a surrogate pair; legal: both") from cause
+            raise InvalidArgument(
+                f"a text of the request has {half}, half of a surrogate pair; expected both"
+            ) from cause
     return value
 
 
@@ -133,4 +135,4 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if key in seen:
             break
         seen.add(key)
-    raise InvalidArgument(f"the request has the key {key[:80]!r} twice in one object; legal: once", field=key[:80])
+    raise InvalidArgument(f"the request has the key {key[:80]!r} twice in one object; expected once", field=key[:80])

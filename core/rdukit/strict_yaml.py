@@ -87,7 +87,7 @@ def read_documents(text: str, *, most: int, merges: bool = False) -> list[Marked
     found = [MarkedYaml()]
     if len(text) > MAX_CHARACTERS:
         found[0].faults.append(
-            Diagnostic(TextPosition(1, 1), (), f"{len(text)} characters; legal: at most {MAX_CHARACTERS}")
+            Diagnostic(TextPosition(1, 1), (), f"{len(text)} characters; expected at most {MAX_CHARACTERS}")
         )
         return found
     try:
@@ -124,7 +124,7 @@ class _Reader:
                 if () in self._found.marks:
                     if len(self._documents) == self._most:
                         words = "a second" if self._most == 1 else "another"
-                        self._fault(event, (), f"{words} document starts here; legal: at most {self._most}")
+                        self._fault(event, (), f"{words} document starts here; expected at most {self._most}")
                         raise _TooMuch
                     self._found, self._anchors = MarkedYaml(), {}
                     self._documents.append(self._found)
@@ -139,7 +139,7 @@ class _Reader:
         self._add(event, path, 1)
         tag = event.tag
         if tag not in {None, "!"} and not (tag == _STRING_TAG and isinstance(event, yaml.ScalarEvent)):
-            self._fault(event, path, f"tag {tag!r} is not legal; legal: plain values without tags")
+            self._fault(event, path, f"tag {tag!r} is not valid; expected plain values without tags")
         value: object
         if isinstance(event, yaml.ScalarEvent):
             value = self._scalar(event, path)
@@ -153,7 +153,7 @@ class _Reader:
 
     def _alias(self, event: Any, path: Path) -> object:
         if event.anchor not in self._anchors:
-            self._fault(event, path, f"*{event.anchor} stands for no finished anchor; legal: one that ends above")
+            self._fault(event, path, f"*{event.anchor} stands for no finished anchor; expected one that ends above")
             return None
         value, count = self._anchors[event.anchor]
         self._add(event, path, count)
@@ -204,7 +204,7 @@ class _Reader:
         self._add(event, path, 1)
         key: str = event.value
         if _is_merge(event):
-            self._fault(event, (*path, key), "merge keys are not legal; write the keys out")
+            self._fault(event, (*path, key), "merge keys are not valid; write the keys out")
             return None
         # A number or truth value as a key (``on:``) is read as the written word.
         return key
@@ -231,17 +231,17 @@ class _Reader:
 
     def _int(self, event: Any, path: Path, text: str) -> int:
         if len(text) > 30:
-            self._fault(event, path, "an integer of more than 30 digits is not legal")
+            self._fault(event, path, "an integer of more than 30 digits is not valid")
             return 0
         return int(text)
 
     def _add(self, event: Any, path: Path, count: int) -> None:
         self._count += count
         if self._count > MAX_VALUES:
-            self._fault(event, path, f"more than {MAX_VALUES} values, anchors written out; legal: fewer")
+            self._fault(event, path, f"more than {MAX_VALUES} values, anchors written out; expected fewer")
             raise _TooMuch
         if len(path) > MAX_DEPTH:
-            self._fault(event, path[:3], f"nested more than {MAX_DEPTH} levels deep; legal: fewer")
+            self._fault(event, path[:3], f"nested more than {MAX_DEPTH} levels deep; expected fewer")
             raise _TooMuch
 
     def _fault(self, event: Any, path: Path, message: str) -> None:

@@ -149,7 +149,7 @@ class Batcher:
         """
         if len(self._waiting) >= self._max_queue:
             raise Overloaded(
-                f"{len(self._waiting)} requests wait; legal: {self._max_queue} (serving.max_queue); try later"
+                f"{len(self._waiting)} requests wait; expected {self._max_queue} (serving.max_queue); try later"
             )
         queued = QueuedRequest(request, rows, reply)
         if request.timeout_us:

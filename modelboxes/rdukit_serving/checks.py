@@ -32,11 +32,11 @@ def check_request(signature: ServedSignature, request: InferRequest) -> int:
     for tensor in inputs:
         spec = specs.get(tensor.name)
         if spec is None:
-            raise InvalidArgument(f"inputs: there is no input {tensor.name!r}; legal: {_names(signature.inputs)}")
+            raise InvalidArgument(f"inputs: there is no input {tensor.name!r}; expected {_names(signature.inputs)}")
         count = _check_tensor(spec, tensor, signature.max_batch)
         if rows not in (-1, count):
             raise InvalidArgument(
-                f"input {tensor.name!r} has {count} rows, {inputs[0].name!r} has {rows}; legal: equal"
+                f"input {tensor.name!r} has {count} rows, {inputs[0].name!r} has {rows}; expected equal"
             )
         rows = count
     if len(inputs) != len(specs):
@@ -45,7 +45,7 @@ def check_request(signature: ServedSignature, request: InferRequest) -> int:
         if twice:
             raise InvalidArgument(f"input {twice[0]!r} is given more than once")
         missing = [name for name in specs if name not in given]
-        raise InvalidArgument(f"inputs: {', '.join(map(repr, missing))} missing; legal: {_names(signature.inputs)}")
+        raise InvalidArgument(f"inputs: {', '.join(map(repr, missing))} missing; expected {_names(signature.inputs)}")
     if len(inputs) > 1 and len({tensor.name for tensor in inputs}) != len(inputs):
         raise InvalidArgument("inputs: an input is given more than once")
     if request.outputs:
@@ -57,17 +57,17 @@ def _check_tensor(spec: ServedTensor, tensor: RawTensor, most: int) -> int:
     if tensor.datatype != spec.datatype:
         known = "" if tensor.datatype in KNOWN else " (the protocol has no such datatype)"
         raise InvalidArgument(
-            f"input {spec.name!r}: datatype {tensor.datatype!r} is not legal{known}; legal: {spec.datatype}"
+            f"input {spec.name!r}: datatype {tensor.datatype!r} is not valid{known}; expected {spec.datatype}"
         )
     shape = tensor.shape
     if len(shape) != len(spec.row_shape) + 1 or tuple(shape[1:]) != spec.row_shape:
         raise InvalidArgument(
-            f"input {spec.name!r}: shape {list(shape)} is not legal; legal: {[f'1..{most}', *spec.row_shape]}"
+            f"input {spec.name!r}: shape {list(shape)} is not valid; expected {[f'1..{most}', *spec.row_shape]}"
         )
     rows = shape[0]
     if not 0 < rows <= most:
         raise InvalidArgument(
-            f"input {spec.name!r}: shape {list(shape)} has {rows} rows; legal: 1 to {most}, the batch of the PEF"
+            f"input {spec.name!r}: shape {list(shape)} has {rows} rows; expected 1 to {most}, the batch of the PEF"
         )
     if len(tensor.data) != rows * spec.row_bytes:
         raise InvalidArgument(
@@ -80,7 +80,7 @@ def _check_tensor(spec: ServedTensor, tensor: RawTensor, most: int) -> int:
 def _check_outputs(signature: ServedSignature, names: Sequence[str]) -> None:
     for name in names:
         if name not in signature.output_of:
-            raise InvalidArgument(f"outputs: there is no output {name!r}; legal: {_names(signature.outputs)}")
+            raise InvalidArgument(f"outputs: there is no output {name!r}; expected {_names(signature.outputs)}")
     if len(set(names)) != len(names):
         raise InvalidArgument("outputs: an output is asked for more than once")
 
@@ -172,7 +172,7 @@ def check_indices(signature: ServedSignature, request: InferRequest) -> None:
         if low < 0 or high >= spec.rows_of_table:
             wrong = low if low < 0 else high
             raise InvalidArgument(
-                f"input {spec.name!r}: {wrong} is not legal; legal: 0 to {spec.rows_of_table - 1}, rows of a table"
+                f"input {spec.name!r}: {wrong} is not valid; expected 0 to {spec.rows_of_table - 1}, rows of a table"
             )
 
 
@@ -189,7 +189,9 @@ def read_count(name: str, value: object) -> int:
         InvalidArgument: it is no number, or below 1.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidArgument(f"output {name!r}: {PARAMETER} {value!r} is not legal; legal: a number of classes from 1")
+        raise InvalidArgument(
+            f"output {name!r}: {PARAMETER} {value!r} is not valid; expected a number of classes from 1"
+        )
     return value
 
 
@@ -210,7 +212,7 @@ def check_classes(signature: ServedSignature, counts: Mapping[str, int]) -> None
                 f"legal for {PARAMETER}: numbers of shape [-1, classes]"
             )
         if count > classes:
-            raise InvalidArgument(f"output {name!r}: {PARAMETER} {count} is not legal; legal: 1 to {classes}")
+            raise InvalidArgument(f"output {name!r}: {PARAMETER} {count} is not valid; expected 1 to {classes}")
 
 
 def class_count(spec: ServedTensor) -> int | None:
@@ -308,7 +310,7 @@ def check_parameters(given: Mapping[str, object], legal: Mapping[str, str], wher
         reason = _NOT_SERVED.get(name)
         if reason is None:
             listed = ", ".join(legal) or "none"
-            raise InvalidArgument(f"{where}: parameter {name[:80]!r} is not served; legal: {listed}")
+            raise InvalidArgument(f"{where}: parameter {name[:80]!r} is not served; expected {listed}")
         if value not in _UNUSED:
             raise InvalidArgument(f"{where}: parameter {name!r} is not served: {reason}; leave it out")
 
@@ -324,5 +326,5 @@ def read_timeout(given: Mapping[str, object]) -> int:
     value = given.get("timeout", 0)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
         shown = repr(value)[:80]
-        raise InvalidArgument(f"parameters: timeout {shown} is not legal; legal: microseconds, 0 to wait, below 2^63")
+        raise InvalidArgument(f"parameters: timeout {shown} is not valid; expected microseconds, 0 to wait, below 2^63")
     return value

@@ -66,7 +66,7 @@ class TextSizes:
         wrong = next((token for token in tokens if not 0 <= token < self.vocabulary), None)
         if wrong is not None:
             raise InvalidArgument(
-                f"token {wrong} is not in the vocabulary; legal: 0 to {self.vocabulary - 1}", field=field
+                f"token {wrong} is not in the vocabulary; expected 0 to {self.vocabulary - 1}", field=field
             )
 
     def check_draft(self, draft: "TextSizes") -> None:
@@ -79,14 +79,15 @@ class TextSizes:
             raise InvalidArgument("a model with an encoder has no draft and is none; expected two decoders")
         if draft.vocabulary != self.vocabulary:
             raise InvalidArgument(
-                f"the draft has {draft.vocabulary} tokens; legal: {self.vocabulary}, as it needs the model's tokenizer"
+                f"the draft has {draft.vocabulary} tokens; expected {self.vocabulary}, as it needs the "
+                f"model's tokenizer"
             )
         for name, has, needs in (
             ("context_length", draft.context, self.context), ("batch_size", draft.texts, self.texts)
         ):  # fmt: skip
             if has < needs:
                 raise InvalidArgument(
-                    f"the draft was compiled with {name}={has}; legal: {needs} or more, as the model's"
+                    f"the draft was compiled with {name}={has}; expected {needs} or more, as the model's"
                 )
 
     @property

@@ -82,7 +82,7 @@ def set_huge_pages(count: int, folder: Path = HUGE_PAGES) -> int:
     """
     file = folder / "nr_hugepages"
     if count < 0:
-        raise InvalidArgument(f"{count} huge pages are not legal; legal: a whole number from 0")
+        raise InvalidArgument(f"{count} huge pages are not valid; expected a whole number from 0")
     try:
         before = int(file.read_text())
     except (OSError, ValueError) as cause:

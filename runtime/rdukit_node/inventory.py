@@ -131,7 +131,7 @@ def find_component(node: NodeSpec, path: str) -> NodeComponent:
         known = known.rpartition("/")[0] or "/NODE"
     children = [component.path for component in components(node) if component.parent == known]
     legal = f"{children[0]} to {children[-1]}" if children else known
-    raise NotFound(f"{node.platform} has no component {path!r}; legal: {legal}")
+    raise NotFound(f"{node.platform} has no component {path!r}; expected {legal}")
 
 
 def tile_of_path(node: NodeSpec, path: str) -> Tile:
@@ -144,7 +144,7 @@ def tile_of_path(node: NodeSpec, path: str) -> Tile:
     if found is not None and found.rdu is not None and found.tile is not None:
         return node_tiles(node)[found.rdu * node.chip.tiles + found.tile]
     first, last = node_tiles(node)[0].path, node_tiles(node)[-1].path
-    raise NotFound(f"{node.platform} has no tile {path!r}; legal: {first} to {last}")
+    raise NotFound(f"{node.platform} has no tile {path!r}; expected {first} to {last}")
 
 
 def has_serial(component: NodeComponent) -> bool:

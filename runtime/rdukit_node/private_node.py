@@ -44,7 +44,7 @@ def open_lease(
         NoResources: not that many tiles, or not that much memory, are free; or the lease to attach to has fewer.
         OutOfDeviceMemory: the lease to attach to has less memory.
         PefMismatch: the daemon's node has another chip than ``arch``.
-        InvalidArgument: a number, a chip's name or a setting is not legal.
+        InvalidArgument: a number, a chip's name or a setting is not valid.
         Unavailable: a daemon is wanted by setting or by ``$RDUKIT_LEASE``, and none answers.
         LeaseLost, NotFound, Unauthenticated: the lease to attach to ended, never was, or has another token.
     Source:

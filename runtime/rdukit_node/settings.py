@@ -84,9 +84,11 @@ def socket_mode() -> int:
     try:
         mode = int(text, 8)
     except ValueError as cause:
-        raise InvalidArgument(f"{SND_SOCKET_MODE.name} is {text!r}; legal: an octal mode such as 600 or 666") from cause
+        raise InvalidArgument(
+            f"{SND_SOCKET_MODE.name} is {text!r}; expected an octal mode such as 600 or 666"
+        ) from cause
     if mode & ~0o666 or mode & 0o600 != 0o600:
-        raise InvalidArgument(f"{SND_SOCKET_MODE.name} is {text!r}; legal: 600, 660 or 666")
+        raise InvalidArgument(f"{SND_SOCKET_MODE.name} is {text!r}; expected 600, 660 or 666")
     return mode
 
 
@@ -109,7 +111,7 @@ def tile_affinity(environ: Mapping[str, str] | None = None) -> int | None:
         return int(text, 0)
     except ValueError as cause:
         raise InvalidArgument(
-            f"${TILE_AFFINITY_VARIABLE} is {text!r}; legal: a number such as 0xf, one bit a tile"
+            f"${TILE_AFFINITY_VARIABLE} is {text!r}; expected a number such as 0xf, one bit a tile"
         ) from cause
 
 

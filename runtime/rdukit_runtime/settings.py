@@ -22,7 +22,7 @@ def read_transport(text: str) -> str:
     """
     found = {"auto": AUTO, "1": AUTO, "gloo": GLOO, "0": GLOO}.get(text.strip().lower())
     if found is None:
-        raise ValueError(f"{text!r} is no transport; legal: auto (1), gloo (0)")
+        raise ValueError(f"{text!r} is no transport; expected auto (1), gloo (0)")
     return found
 
 

@@ -37,7 +37,7 @@ def find_notes(environ: Mapping[str, str]) -> list[str]:
             continue
         if value not in legal if legal else not (value.isdecimal() and int(value) > 0):
             shown = ", ".join(sorted(legal)) if legal else "a positive number"
-            raise InvalidArgument(f"${name}: {value!r} is not legal; legal: {shown}")
+            raise InvalidArgument(f"${name}: {value!r} is not valid; expected {shown}")
         if value != "0":
             notes.append(f"${name}={value} has no effect here: {why}")
     known = [*ACTING, *WITHOUT_EFFECT]

@@ -268,7 +268,7 @@ def test_a_box_is_run_by_the_keyboard_and_a_wrong_value_is_told_at_its_field(vis
     visit.page.keyboard.press("Enter")
     told = visit.page.locator("#priority-error")
     told.wait_for()
-    assert "legal: -100 to 100" in told.inner_text()
+    assert "expected -100 to 100" in told.inner_text()
     assert visit.page.get_by_label("name", exact=True).input_value() == "by hand"
     assert visit.page.evaluate("document.activeElement.id") == "problems"
     visit.problems.clear()  # Chromium notes each answer that is an error
@@ -284,7 +284,7 @@ def test_a_sweep_is_begun_by_the_keyboard(visit: Visit) -> None:
     visit.page.keyboard.press("Enter")
     told = visit.page.locator("#try-batch_size-error")
     told.wait_for()
-    assert "is 17; legal: one of 16, 32" in told.inner_text()
+    assert "is 17; expected one of 16, 32" in told.inner_text()
     visit.check_barriers("a sweep that is refused")
     visit.problems.clear()  # Chromium notes each answer that is an error
     visit.page.locator("#try-batch_size").fill("16,32")

@@ -228,9 +228,9 @@ def test_names_that_the_pef_lacks_are_refused(compiled: Loaded) -> None:
 
 def test_more_tiles_than_the_node_has_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     net, inputs = LogReg(), classifier_inputs()
-    with pytest.raises(InvalidArgument, match=r"8 is not legal on sn10; legal: \[1, 2, 4\]"):
+    with pytest.raises(InvalidArgument, match=r"8 is not valid on sn10; expected \[1, 2, 4\]"):
         compile_model(net, inputs, None, tmp_path, arch="sn10", num_tiles=8)
-    with pytest.raises(InvalidArgument, match=r"sn99.*legal"):
+    with pytest.raises(InvalidArgument, match=r"sn99.*expected"):
         compile_model(net, inputs, None, tmp_path, arch="sn99")
     assert not (tmp_path / "out").exists()
 

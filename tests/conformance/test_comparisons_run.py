@@ -39,7 +39,7 @@ def test_the_list_names_every_comparison(tmp_path: Path) -> None:
 def test_an_unknown_name_ends_with_its_error_before_anything_runs(tmp_path: Path) -> None:
     made = run_bench(tmp_path, "sorting")
     assert made.returncode == 2
-    assert "legal: training_step" in made.stderr
+    assert "expected training_step" in made.stderr
 
 
 def test_a_word_that_is_in_no_case_ends_with_its_error(tmp_path: Path) -> None:

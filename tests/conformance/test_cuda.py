@@ -197,7 +197,7 @@ def test_no_kernel_leaves_the_device_and_all_its_operators_exist_there(precision
 def test_without_a_gpu_the_setting_is_refused_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RDUKIT_DEVICE", "cuda")
     case = CASES["logreg"]
-    with pytest.raises(InvalidArgument, match=r"device is 'cuda'.*legal here: cpu"):
+    with pytest.raises(InvalidArgument, match=r"device is 'cuda'.*expected cpu"):
         load_model(case.make(), case.batches(1)[0], tmp_path, case.optimize)
 
 

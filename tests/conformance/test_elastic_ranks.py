@@ -15,7 +15,7 @@ from rdukit.errors import InvalidArgument, PeerLost
 from rdukit_runtime.collectives.elastic import check_device, open_elastic
 from rdukit_runtime.collectives.group import Collectives
 from rdukit_runtime.collectives.meeting import TRAINING_KEY, Roster, find_own_address, has_ended, serve_store
-from rdukit_runtime.collectives.replacement import Candidate, JoiningProcessGroup, Offer, read_offer, take_place
+from rdukit_runtime.collectives.replacement import JoiningProcessGroup, JoiningRank, Offer, read_offer, take_place
 from rdukit_runtime.process_group import renew_process_group
 from sambaflow import samba
 from sambaflow.samba import utils
@@ -367,7 +367,7 @@ def test_without_a_new_process_in_time_the_others_go_on(pef: str, tmp_path: Path
 def test_a_new_process_learns_that_it_came_too_late_or_that_nobody_is_left() -> None:
     store = serve_store()
     address = ("127.0.0.1", store.port)
-    candidate = Candidate(1, Roster("mine", {0: address, 1: ("127.0.0.1", 1)}))
+    candidate = JoiningRank(1, Roster("mine", {0: address, 1: ("127.0.0.1", 1)}))
     store.set(TRAINING_KEY, "another training that has this port now")
     assert candidate.ask() is None
     store.set(TRAINING_KEY, "mine")
@@ -379,7 +379,7 @@ def test_a_new_process_learns_that_it_came_too_late_or_that_nobody_is_left() -> 
 def test_a_new_process_has_its_rank_and_refuses_collectives_until_it_has_joined() -> None:
     offer = Offer((0, 1, 3), 4, 1, 8, "pef", "gloo", 30.0, 1, {0: ("host", 7)}, "mine")
     assert read_offer(offer.text) == offer
-    group = JoiningProcessGroup(Candidate(3, Roster("mine", {})), offer)
+    group = JoiningProcessGroup(JoiningRank(3, Roster("mine", {})), offer)
     assert (group.rank(), group.size()) == (2, 3)
     with pytest.raises(PeerLost, match="allreduce of rank 2, which takes a lost rank's place"):
         group.allreduce([torch.ones(2)])

@@ -115,7 +115,7 @@ def test_a_traced_tensor_is_taken_as_it_is_and_not_by_its_memory(tmp_path: Path)
 
 def test_lengths_out_of_range_are_refused_with_the_legal_ones(tmp_path: Path) -> None:
     net = Packed(nn.GRU(3, 4), [7, 1, 1, 1], padded)
-    with pytest.raises(TraceError, match=r"lengths \[7, 1, 1, 1\] are not legal.*from 1 to 6"):
+    with pytest.raises(TraceError, match=r"lengths \[7, 1, 1, 1\] are not valid.*from 1 to 6"):
         compile_model(net, samba.randn(4, 6, 3, name="x"), None, tmp_path)
 
 

@@ -137,5 +137,5 @@ def test_rules_may_come_from_several_files(tmp_path: Path, capfd: pytest.Capture
     compile_model(Pooled(), x, None, tmp_path, optimization_rules=[str(files[0]), files[1]], **options)
     said = capfd.readouterr().out
     assert "rule pool made 1 section" in said and "rule flat made 1 section" in said
-    with pytest.raises(InvalidArgument, match=r"optimization_rules is \[3\]; legal is the path of a file, or a list"):
+    with pytest.raises(InvalidArgument, match=r"optimization_rules is \[3\]; expected the path of a file, or a list"):
         compile_model(Pooled(), x, None, tmp_path, optimization_rules=[3], **options)

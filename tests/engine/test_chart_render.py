@@ -420,7 +420,7 @@ def test_more_nodes_have_homes_of_their_own_and_share_database_broker_and_artifa
         ({"machines": {}}, ["machines", "not allowed"]),
         ({"database": {"kind": "mysql"}}, ["database", "kind", "sqlite"]),
         ({"boxes": [{"name": "a"}, {"name": "a"}]}, ['two are called "a"']),
-        ({"boxes": [{"name": "a", "replicas": 2, "state": {"existingClaim": "x"}}]}, ["legal: one replica"]),
+        ({"boxes": [{"name": "a", "replicas": 2, "state": {"existingClaim": "x"}}]}, ["expected one replica"]),
         ({"broker": {"bundled": False}}, ["name the secret that holds the broker's URL"]),
         ({"gateway": {"ingress": {"enabled": True}}}, ["gateway.ingress.host"]),
         ({"jobs": {"boxes": "processes"}}, ["jobs", "boxes", "pods"]),

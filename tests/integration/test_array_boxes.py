@@ -211,7 +211,7 @@ def test_own_arrays_are_taken_by_name_and_wrong_ones_are_refused(tmp_path: Path)
     with pytest.raises(InvalidArgument, match="lacks the array 'centre"):
         run_verb("braggnn", "preprocess", tmp_path / "c", {"data": tmp_path / "wrong.npz"})
     (folder / "patch.npy").unlink()
-    with pytest.raises(NotFound, match=r"patch\.npy is missing; legal: patch float32"):
+    with pytest.raises(NotFound, match=r"patch\.npy is missing; expected patch float32"):
         run_verb("braggnn", "preprocess", tmp_path / "c", {"data": folder})
     other = run_verb("braggnn", "preprocess", tmp_path / "d", samples=20, patch_size=15).outputs["dataset"]
     pef = run_verb("braggnn", "compile", tmp_path / "pef", batch_size=4).outputs["pef"]

@@ -154,7 +154,7 @@ def test_the_command_draws_a_lineage_and_a_token_without_jobs_sees_ids_only(
     assert f"{gateway.url}/console/jobs/{compiled}" in target.read_text()
     refused = run("lineage", checkpoint["id"], "-o", str(tmp_path / "lineage.png"))
     assert (refused.returncode, list(tmp_path.iterdir())) == (2, [target])
-    assert "legal: a name that ends in .svg" in refused.stderr
+    assert "expected a name that ends in .svg" in refused.stderr
     (pef,) = gateway.ask("GET", f"/v1/artifacts?job={compiled}", gateway.admin).json()["artifacts"]
     assert gateway.ask("DELETE", f"/v1/artifacts/{pef['id']}", gateway.admin).status_code == 200
     assert f"{pef['id']}  {pef['name']} (deleted)" in run("lineage", checkpoint["id"]).stdout

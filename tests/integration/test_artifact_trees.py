@@ -180,4 +180,4 @@ def test_a_name_that_no_file_system_takes_is_refused_at_upload(
     file = {"path": name, "bytes": 1, "digest": "0" * 64}
     body = {"kind": "data", "name": "d", "folder": is_folder, "files": [file]}
     for status, message in (sent, gateway.refused("POST", "/v1/uploads", gateway.admin, json=body)):
-        assert (status, name[:80] in message, "bytes; legal: up to 255" in message) == (400, True, True), message
+        assert (status, name[:80] in message, "bytes; expected up to 255" in message) == (400, True, True), message

@@ -85,7 +85,7 @@ def test_the_details_name_the_reason_and_the_field(
     assert (info.reason, info.domain) == (reason, "rdukit.dev")
     assert [violation.field for violation in fields.field_violations] == [field]
     # Numbers come as doubles and are told as they were given.
-    assert ".0 is not legal" not in caught.value.details() or "timeout" in field
+    assert ".0 is not valid" not in caught.value.details() or "timeout" in field
 
 
 def test_values_that_json_does_not_have_are_refused_like_others(stub: modelbox_pb2_grpc.ModelBoxStub) -> None:

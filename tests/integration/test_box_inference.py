@@ -325,9 +325,9 @@ def test_a_version_that_is_named_is_loaded_with_its_own_files(served: Served) ->
 def test_fields_of_the_repository_are_known_and_come_once(served: Served) -> None:
     index, load = "/v2/repository/index", "/v2/repository/models/mlp/load"
     for path, body, words in (
-        (index, b'{"raedy": true}', "'raedy'; legal: ready"),
+        (index, b'{"raedy": true}', "'raedy'; expected ready"),
         (index, b'{"ready": true, "ready": false}', "'ready' twice"),
-        (load, b'{"pef": "x"}', "'pef'; legal: parameters"),
+        (load, b'{"pef": "x"}', "'pef'; expected parameters"),
         (load, b'{"parameters": {"version": "1", "version": "2"}}', "'version' twice"),
     ):
         answer = served.http.post(path, content=body)

@@ -82,7 +82,7 @@ def test_a_bad_parameter_is_refused_over_rest_with_the_legal_values(client: BoxC
     with pytest.raises(IllegalValue) as caught:
         client.submit("compile", {"batch_size": 33})
     assert caught.value.detail["legal"] == [16, 32, 50, 64, 100, 128]
-    with pytest.raises(UnknownParameter, match=r"legal: .*limit, normalize"):
+    with pytest.raises(UnknownParameter, match=r"expected .*limit, normalize"):
         client.submit("preprocess", {"speed": 11})
 
 

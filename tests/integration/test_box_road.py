@@ -128,7 +128,7 @@ def test_rows_are_answered_at_once_and_agree_with_the_data_set(
     assert len(answer["outputs"]) == len(answer["labels"]) == 60
     assert sum(a == b for a, b in zip(answer["labels"], test.labels_N[:60].tolist(), strict=True)) > 48
     assert client.infer_rows(rows[:1])["labels"] == answer["labels"][:1]
-    with pytest.raises(InvalidArgument, match="row 1 has 3 values; legal: 784"):
+    with pytest.raises(InvalidArgument, match="row 1 has 3 values; expected 784"):
         client.infer_rows([rows[0], [1, 2, 3]])
     with grpc.insecure_channel(box.grpc_address) as channel:
         message = pb.InferRequest(id="7", rows=pb.Rows(rows=[pb.Row(values=row) for row in rows]))

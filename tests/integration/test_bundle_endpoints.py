@@ -144,7 +144,7 @@ def test_the_models_of_a_bundle_are_listed_chosen_by_name_or_alias_and_counted(
     assert golds["poet"] != golds["coder"]
     for model, expert in (("poet", "poet"), ("coder", "coder"), (ALIAS, "coder")):
         assert make(client, model) == golds[expert], model
-    with pytest.raises(openai.NotFoundError, match="legal: poet, coder"):
+    with pytest.raises(openai.NotFoundError, match="expected poet, coder"):
         make(client, "clerk")
     chunks = client.chat.completions.create(
         model=ALIAS, messages=[{"role": "user", "content": "Hi"}], max_tokens=4, stream=True,
@@ -199,7 +199,7 @@ def test_what_a_bundle_is_made_of_stays_and_is_its_lineage(
     [
         ("host: 1GiB", "host: 1KiB", "does not fit: pinned experts take"),
         ("/coder.safetensors", "/clerk.safetensors", "bundle.yaml:9:.*there is no 'artifact://.*/clerk.safetensors'"),
-        ("artifact://", "", "bundle.yaml:6:.*is no artifact; legal: artifact://ID"),
+        ("artifact://", "", "bundle.yaml:6:.*is no artifact; expected artifact://ID"),
     ],
 )
 def test_what_cannot_be_served_is_told_with_its_line(
@@ -240,7 +240,7 @@ def test_the_playground_has_both_experts_of_one_endpoint_side_by_side(
         for name in ("chat/coder", "chat/poet"):
             assert re.search(rf'<h2 class="small quiet">{name}</h2>\s*<p class="said">', answer), answer
         assert '<option value="coder" selected>' in answer and "<option selected>chat/poet</option>" in answer
-        assert "legal: poet, coder" in browser.post(path, data={**given, "model": "clerk"}).text
+        assert "expected poet, coder" in browser.post(path, data={**given, "model": "clerk"}).text
         assert "<td>coder</td>" in browser.get("/console/endpoints/chat").text
 
 
@@ -351,7 +351,7 @@ def test_experts_of_two_configurations_an_adapter_and_a_draft_make_their_own_tex
         "poet": "small", "coder": "small", "judge": "wide", "clerk": "wide", "pick": None,
     }  # fmt: skip
     assert whole.client.models.retrieve("pick").id == "pick"
-    with pytest.raises(openai.NotFoundError, match=r"legal: poet, .*pick"):
+    with pytest.raises(openai.NotFoundError, match=r"expected poet, .*pick"):
         make(whole.client, "nobody")
     assert "draft" in whole.http.get("/v2/models/judge").text
     # One that is not loaded is an answer, and no replica that is not ready.

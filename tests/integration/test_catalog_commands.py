@@ -49,10 +49,10 @@ def test_a_folder_is_described_and_none_of_its_code_runs(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (("mode: o3", "mode: o9"), r"^modelbox.yaml:7:1: mode: 'o9' is not legal"),
+        (("mode: o3", "mode: o9"), r"^modelbox.yaml:7:1: mode: 'o9' is not valid"),
         (("module: model.py:make_model", "module: gone.py:make"), "there is no file 'gone.py' in its folder"),
         (('"0.1"', '"7.1"'), "compilerVersion: box mine is for compiler 7.1"),
-        (("default: 8", "default: 0"), "legal: 1 <= x"),
+        (("default: 8", "default: 0"), "expected 1 <= x"),
         (("name: mine\n", ""), "name: missing"),
     ],
 )

@@ -180,7 +180,7 @@ def test_an_endpoint_says_that_its_expert_is_deprecated(
     empty = client.post(f"{path}/deprecate", data={"reason": " "})
     assert empty.status_code == 422 and "say in a few words why" in error_at(empty.text, "reason")
     long = client.post(f"{path}/deprecate", data={"reason": "r" * 501})
-    assert "501 characters; legal: 1 to 500" in error_at(long.text, "reason")
+    assert "501 characters; expected 1 to 500" in error_at(long.text, "reason")
     assert client.post(f"{path}/deprecate", data={"reason": "digits:2 is <better>"}).headers["location"] == path
     assert "Serve it" not in (text := client.get(path).text) and "digits:2 is &lt;better&gt;" in text
     assert "It serves an expert that is deprecated" in client.get("/console/endpoints/read").text

@@ -113,10 +113,10 @@ def test_wrong_values_come_back_at_their_fields_and_nothing_is_lost(client: http
     answer = client.post(TRAIN, data=wrong)
     assert answer.status_code == 422
     text = answer.text
-    assert error_at(text, "set.epochs") == "'many' is no whole number; legal: 1 <= x <= 100"
-    assert error_at(text, "set.lr") == "7.0 is not legal; legal: 0 < x <= 1"
-    assert "legal: one of constant, linear, cosine" in error_at(text, "set.schedule")
-    assert "legal: -100 to 100" in error_at(text, "priority")
+    assert error_at(text, "set.epochs") == "'many' is no whole number; expected 1 <= x <= 100"
+    assert error_at(text, "set.lr") == "7.0 is not valid; expected 0 < x <= 1"
+    assert "expected one of constant, linear, cosine" in error_at(text, "set.schedule")
+    assert "expected -100 to 100" in error_at(text, "priority")
     assert "15m" in error_at(text, "run_limit")
     assert "KEY=VALUE" in error_at(text, "labels")
     assert "choose an artifact" in error_at(text, "input.pef")
@@ -131,7 +131,7 @@ def test_only_checking_submits_nothing_and_writes_the_command(client: httpx.Clie
     given = filled(client.get(COMPILE).text) | {"set.batch_size": "16", "tiles": "0", "labels": "a=b c", "act": "check"}
     answer = client.post(COMPILE, data=given)
     assert answer.status_code == 200
-    assert "All of it is legal" in answer.text
+    assert "Everything is valid" in answer.text
     command = "rdukit job submit logreg compile --set batch_size=16 --tiles 0 --label &#39;a=b c&#39;"
     assert command in answer.text
     assert rows(platform) == []
@@ -177,7 +177,7 @@ def test_a_pipeline_chains_its_steps_and_says_which_step_is_missing(client: http
     assert answer.status_code == 422
     assert "step compile is not ticked" in error_at(answer.text, "train.input.pef")
     answer = client.post(PIPELINE, data=given | {"train.set.epochs": "0"})
-    assert "legal: 1 <= x <= 100" in error_at(answer.text, "train.set.epochs")
+    assert "expected 1 <= x <= 100" in error_at(answer.text, "train.set.epochs")
     assert rows(platform) == []
     answer = client.post(PIPELINE, data=given | {"train.set.epochs": "2"})
     assert answer.headers["location"].startswith("/console/pipelines/")
@@ -217,16 +217,16 @@ def test_a_sweep_is_begun_by_a_form_that_counts_its_trials_and_refuses_at_its_fi
     wrong = {"try.limit": "10:9", "try.test_ratio": "0.1,2", "try.bad_rows": "error,,skip", "max_trials": "0"}
     text = client.post(form, data=given | wrong).text
     assert "nothing between two commas" in error_at(text, "try.bad_rows")
-    assert "legal: 1 to 1000" in error_at(text, "max_trials")
+    assert "expected 1 to 1000" in error_at(text, "max_trials")
     for tried, told in (
-        ({"try.limit": "10:9"}, "legal: low below high"), ({"try.limit": "1:9"}, "or the algorithm random"),
-        ({"try.limit": "-1"}, "legal: 0 <= x <= 60000"), ({"try.limit": "1:9:sqrt"}, "neither log nor int"),
+        ({"try.limit": "10:9"}, "expected low below high"), ({"try.limit": "1:9"}, "or the algorithm random"),
+        ({"try.limit": "-1"}, "expected 0 <= x <= 60000"), ({"try.limit": "1:9:sqrt"}, "neither log nor int"),
     ):  # fmt: skip
         answer = client.post(form, data=given | tried)
         assert (answer.status_code, told in error_at(answer.text, "try.limit")) == (422, True)
     assert "no parameter has values to try" in client.post(form, data=given).text
     tried = {"try.limit": "10, 20,30", "try.normalize": "mnist,none", "set.test_ratio": "0.5"}
-    assert "All of it is legal: 6 trials." in client.post(form, data=given | tried | {"act": "check"}).text
+    assert "All of it is expected 6 trials." in client.post(form, data=given | tried | {"act": "check"}).text
     first, again = (client.post(form, data=given | tried).headers["location"] for _ in range(2))
     assert first == again
     advance_sweeps(platform.database, time.time())
@@ -236,7 +236,7 @@ def test_a_sweep_is_begun_by_a_form_that_counts_its_trials_and_refuses_at_its_fi
     like = client.get(f"/console/jobs/{job.id}/sweep", follow_redirects=True).text
     assert filled(like)["set.test_ratio"] == "0.5"
     drawn = given | {"try.limit": "1:9", "algorithm": "random", "max_trials": "4", "stop.metric": "", "act": "check"}
-    assert "All of it is legal: 4 trials." in client.post(form, data=drawn).text
+    assert "All of it is expected 4 trials." in client.post(form, data=drawn).text
 
 
 def test_trials_and_steps_of_forms_count_as_requests(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,4 +266,4 @@ def test_a_text_of_several_lines_is_kept_with_its_line_ends(client: httpx.Client
     again = client.get(f"{path}?job={job.id}").text
     assert ">\nQuestion:\n</textarea>" in again
     refused = client.post(path, data=filled(page) | {"set.prompt_prefix": "x" * 1001})
-    assert "is not legal" in error_at(refused.text, "set.prompt_prefix")
+    assert "is not valid" in error_at(refused.text, "set.prompt_prefix")

@@ -49,7 +49,7 @@ def test_the_overview_answers_what_runs_what_waits_and_why_and_what_failed(
     assert {f"/console/jobs/{jobs[state]}" for state in ("running", "queued", "retrying", "failed")} <= links
     assert {"/console/endpoints/read", "/console/nodes", "/console/?state=queued"} <= links
     assert "2 tiles, of which 0 are free; XRDU_0 has the next 4" in text
-    assert "batch_size is 33; legal: one of 16, 32, 64" in text
+    assert "batch_size is 33; expected one of 16, 32, 64" in text
     assert "<b>0 of 1</b><span>endpoints as wanted</span>" in text
     assert "no quota" in text
     assert 'aria-label="Tiles in use by hours before now' in text

@@ -98,7 +98,7 @@ def test_the_job_page_tells_the_whole_story(client: httpx.Client, platform: Plat
     assert "checkpoint &lt;step-500&gt; written" in running
     assert "Cancel" in running
     assert "2 tiles, of which 0 are free" in client.get(f"/console/jobs/{jobs['queued']}").text
-    assert "batch_size is 33; legal: one of 16, 32, 64" in client.get(f"/console/jobs/{jobs['failed']}").text
+    assert "batch_size is 33; expected one of 16, 32, 64" in client.get(f"/console/jobs/{jobs['failed']}").text
 
 
 def test_filters_show_jobs_of_one_state_and_refuse_states_that_are_none(

@@ -56,7 +56,7 @@ def test_labels_beyond_the_classes_are_refused_where_they_come_from_and_before_t
     images = np.zeros((20, 1, 28, 28), np.float32)
     np.savez(tmp_path / "images.npz", image=images, label=np.arange(20) % 10)
     given = {"data": tmp_path / "images.npz"}
-    words = r"label has the value .*; legal: 0 to 2, as num_classes is 3"
+    words = r"label has the value .*; expected 0 to 2, as num_classes is 3"
     with pytest.raises(InvalidArgument, match=words):
         run_verb("lenet", "preprocess", tmp_path / "data", given, num_classes=3)
     dataset = run_verb("lenet", "preprocess", tmp_path / "data", given).outputs["dataset"]
@@ -68,7 +68,7 @@ def test_labels_beyond_the_classes_are_refused_where_they_come_from_and_before_t
 def test_units_beyond_their_kinds_are_refused(tmp_path: Path) -> None:
     units = np.full((20, 24), 20, np.int64)
     np.savez(tmp_path / "chains.npz", units=units, transition=np.zeros((20, 1), np.float32))
-    with pytest.raises(InvalidArgument, match=r"units has the value 20; legal: 0 to 19, as kinds is 20"):
+    with pytest.raises(InvalidArgument, match=r"units has the value 20; expected 0 to 19, as kinds is 20"):
         run_verb("polymers", "preprocess", tmp_path / "data", {"data": tmp_path / "chains.npz"})
 
 
@@ -118,7 +118,7 @@ def test_indices_beyond_a_table_of_an_own_model_are_refused_whatever_their_name(
     (box / "model.py").write_text(OWN_MODEL)
     np.savez(tmp_path / "sites.npz", site=np.arange(20) % 6, harvest=np.zeros((20, 1), np.float32))
     made = run_verb(str(box), "preprocess", tmp_path / "data", {"data": tmp_path / "sites.npz"})
-    words = "site has the value 5; legal: 0 to 4, as there are 5 to choose from"
+    words = "site has the value 5; expected 0 to 4, as there are 5 to choose from"
     refused_by_train(str(box), tmp_path, made.outputs["dataset"], words)
 
 
@@ -157,7 +157,7 @@ def test_classes_beyond_the_output_of_an_own_model_are_refused_without_a_size_th
     (box / "model.py").write_text(OWN_CLASSIFIER)
     np.savez(tmp_path / "leaves.npz", leaf=np.zeros((20, 4), np.float32), species=np.arange(20) % 4)
     made = run_verb(str(box), "preprocess", tmp_path / "data", {"data": tmp_path / "leaves.npz"})
-    words = "species has the value 3; legal: 0 to 2, as there are 3 to choose from"
+    words = "species has the value 3; expected 0 to 2, as there are 3 to choose from"
     refused_by_train(str(box), tmp_path, made.outputs["dataset"], words)
 
 
@@ -191,7 +191,7 @@ def test_tokens_beyond_the_vocabulary_are_refused_whatever_the_manifest_says(tmp
     manifest = folder / "manifest.json"
     said = json.loads(manifest.read_text())
     manifest.write_text(json.dumps({**said, "tokenizer": {**said["tokenizer"], "ids": 200}}))
-    with pytest.raises(InvalidArgument, match="input_ids has the value 256; legal: 0 to 199, as vocabulary is 200"):
+    with pytest.raises(InvalidArgument, match="input_ids has the value 256; expected 0 to 199, as vocabulary is 200"):
         open_texts(shape, folder)
 
 

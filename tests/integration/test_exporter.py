@@ -159,7 +159,7 @@ def test_an_unreadable_configuration_or_a_taken_port_ends_the_exporter_with_a_re
     assert refused.returncode == 5 and "cannot be read" in refused.stderr
     (home / "bad.conf").write_text("colour = blue\n")
     unknown = run("-c", os.fspath(home / "bad.conf"))
-    assert unknown.returncode == 2 and "legal: http_address" in unknown.stderr
+    assert unknown.returncode == 2 and "expected http_address" in unknown.stderr
     port = start(home).url.rpartition(":")[2].partition("/")[0]
     taken = run("--port", port)
     assert taken.returncode == 6 and f"cannot listen on 127.0.0.1:{port}" in taken.stderr

@@ -166,6 +166,6 @@ def test_a_bert_with_a_tokenizer_answers_texts_with_vectors(tmp_path: Path, monk
         torch.testing.assert_close(torch.tensor(entry["embedding"]), wanted, rtol=1e-5, atol=1e-5)
     assert answer["usage"]["prompt_tokens"] == 5 + 12
     assert (refused.status_code, refused.json()["error"]["message"]) == (
-        400, "this model generates no text; legal: /v1/embeddings",
+        400, "this model generates no text; expected /v1/embeddings",
     )  # fmt: skip
-    assert too_long.status_code == 400 and "legal: 1 to 24" in too_long.text
+    assert too_long.status_code == 400 and "expected 1 to 24" in too_long.text

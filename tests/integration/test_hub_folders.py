@@ -236,7 +236,7 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="is damaged"):
         load_hub_folder(tmp_path)
     path.unlink()
-    with pytest.raises(NotFound, match=r"has no weights; legal: model\.safetensors"):
+    with pytest.raises(NotFound, match=r"has no weights; expected model\.safetensors"):
         load_hub_folder(tmp_path)
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"a": "../secret"}}))

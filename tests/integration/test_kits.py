@@ -54,7 +54,7 @@ def test_chat_answers_line_by_line_with_its_figures_and_knows_the_turn_before(bo
     )
     assert len(figures) == 2 and int(figures[1][0]) > int(figures[0][0])
     assert int(figures[1][1]) >= int(figures[0][0])  # the whole turn before was in the caches
-    assert "legal: 1 to 2047; forgetting the first turn" in done.stderr
+    assert "expected 1 to 2047; forgetting the first turn" in done.stderr
 
 
 def test_retrieval_cites_passages_that_it_was_shown(box: ProcessBox, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_tool_that_the_model_calls_is_run_and_its_result_goes_back(box: Proces
     assert re.match(r"(calculate|clock|query)\(\{.*\}\) = ", done.stderr)
     assert done.stdout.strip()  # what it says after it
     refused = CliRunner().invoke(tools.main, ["long " * 500, "--url", f"{box.rest_url}/v1"])
-    assert (refused.exit_code, refused.output.count("\n")) == (1, 1) and "legal: 1 to 2047" in refused.output
+    assert (refused.exit_code, refused.output.count("\n")) == (1, 1) and "expected 1 to 2047" in refused.output
 
 
 def test_tools_do_what_they_should_and_nothing_else(tmp_path: Path) -> None:

@@ -95,5 +95,5 @@ def test_a_variant_has_its_published_sizes_and_the_context_that_is_asked_for(nam
 
 
 def test_sizes_beside_a_variant_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match="legal only when variant is tiny"):
+    with pytest.raises(InvalidArgument, match="valid only when variant is tiny"):
         run_verb("gpt2", "compile", tmp_path, variant="small", width=128)

@@ -101,7 +101,7 @@ def test_adapters_train_as_in_eager_torch_and_the_checkpoint_fits_every_pef(tmp_
 
 def test_a_rank_that_saves_nothing_and_a_broken_adapter_are_refused() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(8, 4))
-    with pytest.raises(InvalidArgument, match="lora_rank is 4; legal: 0 to 3"):
+    with pytest.raises(InvalidArgument, match="lora_rank is 4; expected 0 to 3"):
         add_adapters(model, 4, 8.0, 0)
     with pytest.raises(InvalidArgument, match="no linear layer"):
         add_adapters(torch.nn.Sequential(torch.nn.Conv2d(1, 1, 3)), 1, 8.0, 0)

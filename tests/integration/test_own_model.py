@@ -42,7 +42,7 @@ def test_an_own_module_is_compiled_trained_and_judged(folder: Path) -> None:
     [
         ("gone.py:make", None, "there is no file gone.py"),
         ("../model.py:make", None, "there is no file"),
-        ("bad.py:make", "def make(): return 3", "returned int; legal: a rdukit_zoo.registry.ModelEntry"),
+        ("bad.py:make", "def make(): return 3", "returned int; expected a rdukit_zoo.registry.ModelEntry"),
         ("bad.py:make", "def make(): raise ValueError('no')", "failed: ValueError: no"),
         ("bad.py:make", "import nothing_like_this", "failed: ModuleNotFoundError"),
         ("bad.py:build", "def make(): pass", "failed: AttributeError"),

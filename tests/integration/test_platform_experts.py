@@ -61,7 +61,7 @@ def test_a_training_becomes_an_expert_that_says_where_it_is_from(
     said = gateway.refused("GET", "/v1/experts?box=logrge", token)
     assert (said[0], "no ModelBox is called 'logrge'" in said[1]) == (404, True), said
     refused = gateway.refused("POST", "/v1/experts", token, json={"job": compiled, "name": "digits"})
-    assert (refused[0], "is a compile job; legal: a train job that has succeeded" in refused[1]) == (400, True)
+    assert (refused[0], "is a compile job; expected a train job that has succeeded" in refused[1]) == (400, True)
     assert gateway.refused("POST", "/v1/experts", token, json={"job": trained, "name": "digits"})[0] == 409
     waiting = {"job": example.add("later"), "name": "digits"}
     assert gateway.refused("POST", "/v1/experts", token, json=waiting)[0] == 409
@@ -134,7 +134,7 @@ def test_a_name_that_no_expert_or_endpoint_has_is_answered_with_what_there_is(
     assert "no endpoint is called 'red'; there are none yet; make one" in told("/v1/endpoints/red")
     promote(gateway, token, example.run_pipeline()[1])
     example.serve("read", "digits:1")
-    assert "no expert is called 'digit'; legal: digits; make one" in told("/v1/experts/digit")
+    assert "no expert is called 'digit'; expected digits; make one" in told("/v1/experts/digit")
     assert told("/v1/experts/digit").endswith("--name NAME. Did you mean 'digits'?")
     assert told("/v1/endpoints/red").endswith("rdukit endpoint create. Did you mean 'read'?")
 

@@ -111,7 +111,7 @@ def test_a_box_has_a_picture_that_its_own_tenant_sees_and_that_runs_nothing(
     with pytest.raises(InvalidArgument, match="is no PNG"):
         platform.client.install_box(folder)
     (folder / "picture.png").write_bytes(PNG + bytes(1 << 18))
-    with pytest.raises(InvalidArgument, match="legal: up to 256"):
+    with pytest.raises(InvalidArgument, match="expected up to 256"):
         platform.client.install_box(folder)
     (folder / "picture.png").write_bytes(PNG)
     assert platform.client.install_box(folder)["box"] == "drawn:1"
@@ -182,7 +182,7 @@ def test_what_a_running_job_takes_is_not_uninstalled(platform: PlatformUnderTest
         ({"model.py": b""}, "a folder with a modelbox.yaml, here there is: model.py"),
         ({"modelbox.yaml": b"{}", "../model.py": b""}, "leaves its folder"),
         ({"modelbox.yaml": b"{}", "a": b"", "a/b": b""}, "is a file of the folder"),
-        ({"modelbox.yaml": b"{}", "d" * 201: b""}, "has 201 characters; legal: paths of up to 200"),
+        ({"modelbox.yaml": b"{}", "d" * 201: b""}, "has 201 characters; expected paths of up to 200"),
         ({"modelbox.yaml": b"{}", "big.bin": b"0" * (4 << 20)}, r"largest is big.bin .*rdukit artifact add"),
         ({"modelbox.yaml": b"{}"} | {f"{n}": b"" for n in range(500)}, "501 files"),
     ],
@@ -207,7 +207,7 @@ def test_a_box_comes_from_files_or_from_an_image(platform: PlatformUnderTest) ->
     with httpx.Client(base_url=platform.running["url"], headers=headers, trust_env=False) as http:
         for parts in ({}, {"data": {"image": "a"}, "files": {"files": ("modelbox.yaml", b"{}")}}):
             answer = http.post("/v1/boxes", **parts)
-            assert answer.status_code == 400 and "legal: one of the two" in answer.json()["error"]["message"]
+            assert answer.status_code == 400 and "expected one of the two" in answer.json()["error"]["message"]
 
 
 def test_a_gateway_killed_while_it_installs_leaves_nothing(platform: PlatformUnderTest, tmp_path: Path) -> None:

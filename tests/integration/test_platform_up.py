@@ -96,7 +96,7 @@ def test_the_status_of_a_platform_that_is_on_its_way_or_away_is_no_success(home:
                 other.accept()
         coming.communicate(b"\n")
     assert "not running" in run_rdukit(home, "status", "platform").stdout, "its lock is left"
-    assert "legal: node, platform, box" in run_rdukit(home, "status", "gateway").stderr
+    assert "expected node, platform, box" in run_rdukit(home, "status", "gateway").stderr
 
 
 def talk_otherwise(listener: socket.socket) -> None:

@@ -27,7 +27,7 @@ def test_a_parameter_that_there_is_not_is_refused_with_those_that_there_are(gate
     assert "cursor" in message and "limit" in message and "state" in message
     _, message = gateway.refused("GET", "/v1/jobs?lable=a", token)
     assert message.endswith("Did you mean 'label'?")
-    assert gateway.refused("GET", "/v1/me?x=1", token) == (422, "there is no query parameter 'x'; legal: none.")
+    assert gateway.refused("GET", "/v1/me?x=1", token) == (422, "there is no query parameter 'x'; expected none.")
     sent = {"box": "logreg", "verb": "compile"}
     assert gateway.refused("POST", "/v1/jobs?priority=9", token, json=sent)[0] == 422
 

@@ -72,7 +72,7 @@ def test_administrators_give_tenants_quotas_and_limits(gateway: GatewayUnderTest
     changed = gateway.ask("PATCH", "/v1/tenants/school", gateway.admin, json={"quota": None, "max_tiles": 4})
     assert {key: changed.json()[key] for key in body} == {"quota": None, "max_tiles": 4, "max_jobs": 3}
     too_many = gateway.refused("PATCH", "/v1/tenants/school", gateway.admin, json={"quota": 5})
-    assert too_many[0] == 400 and "legal: 0 to 4" in too_many[1]
+    assert too_many[0] == 400 and "expected 0 to 4" in too_many[1]
     school = gateway.token("school", "read", "write")
     assert gateway.refused("PATCH", "/v1/tenants/school", school, json={"quota": 4})[0] == 403
     assert gateway.ask("GET", "/v1/tenants/school", school).json()["max_tiles"] == 4

@@ -81,7 +81,7 @@ def test_a_folder_answers_as_transformers_at_once_and_in_streams(tmp_path: Path)
             "/v1/chat/completions": ({"messages": user}, "knows no chats; send the text that it reads as prompt"),
             "/v1/messages": ({"messages": user, "max_tokens": 5}, "knows no chats"),
             "/v1/responses": ({"input": "x"}, "knows no chats"),
-            "/v1/completions": ({"prompt": "x" * 33}, "it has 33 tokens; legal: 1 to 32"),
+            "/v1/completions": ({"prompt": "x" * 33}, "it has 33 tokens; expected 1 to 32"),
         }
         for route, (fields, words) in refused.items():
             answer = http.post(route, json={"model": "bart", **fields})

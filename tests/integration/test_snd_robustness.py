@@ -235,9 +235,9 @@ def test_it_ends_with_its_parent_if_asked_to(home: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
-        (["start", "--platform", "SN99"], 2, "legal: SN10-8"),
+        (["start", "--platform", "SN99"], 2, "expected SN10-8"),
         (["start", "--socket", "/tmp/" + "x" * 120], 2, "longer than 107 bytes"),
-        (["start", "--max-applications", "-1"], 2, "legal: 1 or more"),
+        (["start", "--max-applications", "-1"], 2, "expected 1 or more"),
         (["status"], 7, "rdukit node start"),
         (["events"], 7, "rdukit node start"),
     ],

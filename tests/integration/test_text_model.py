@@ -96,7 +96,7 @@ def test_a_text_as_a_vector_is_the_mean_of_the_last_layer(made: dict[str, Path])
         # The mask of tokens that the tokenizer lacks is for logits only.
         program._known = 3
         assert torch.from_numpy(program.embed(tokens)).isfinite().all()
-        with pytest.raises(InvalidArgument, match="has 9 tokens; legal: 1 to 8"):
+        with pytest.raises(InvalidArgument, match="has 9 tokens; expected 1 to 8"):
             program.embed([5] * 9)
 
 
@@ -166,10 +166,10 @@ def test_prompts_of_a_file_or_of_the_data_set_are_continued_the_same_way_again(m
     own = infer(made, "serve", "own", figure="continuations", limit=2, max_tokens=3)
     assert len(own["lines"]) == 2 and all(line["prompt"].endswith(":") for line in own["lines"])
     prompts.write_text('{"prompt": "1"}\n{"text": "2"}\n')
-    with pytest.raises(InvalidArgument, match='line 2: legal is an object with the key "prompt"'):
+    with pytest.raises(InvalidArgument, match='line 2: expected an object with the key "prompt"'):
         infer(asked, "serve", "bad", figure="continuations")
     prompts.write_text('{"prompt": "short"}\n{"prompt": "%s"}\n' % ("long " * 9))
-    with pytest.raises(InvalidArgument, match="prompt 2 has 45 tokens; legal: 1 to 23"):
+    with pytest.raises(InvalidArgument, match="prompt 2 has 45 tokens; expected 1 to 23"):
         infer(asked, "serve", "bad", figure="continuations")
     with pytest.raises(InvalidArgument, match="figure=continuations needs one compiled with purpose=serve"):
         infer(made, "train", "bad", figure="continuations")
@@ -179,10 +179,10 @@ def test_what_a_text_program_cannot_do_is_refused_with_what_is_legal(
     made: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     with TextProgram(made["serve"], made["checkpoint"]) as program:
-        for prompt, words in (([], "0 tokens; legal: 1 to 23"), ([1] * 24, "24 tokens"), ([300], "token 300 is not")):
+        for prompt, words in (([], "0 tokens; expected 1 to 23"), ([1] * 24, "24 tokens"), ([300], "token 300 is not")):
             with pytest.raises(InvalidArgument, match=words):
                 program.start(prompt)
-        with pytest.raises(InvalidArgument, match="position 24 is not legal; legal: 0 to 23"):
+        with pytest.raises(InvalidArgument, match="position 24 is not valid; expected 0 to 23"):
             program.step(1, 24)
     with pytest.raises(PefMismatch, match="compile a model of texts with purpose=serve"):
         TextProgram(made["train"], made["checkpoint"])

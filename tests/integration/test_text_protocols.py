@@ -149,7 +149,7 @@ def test_a_response_has_the_form_that_is_asked_for(client: openai.OpenAI) -> Non
         ({"previous_response_id": "resp_1"}, "previous_response_id", "is not served here"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input.0.content.0",
          "input_image is not served"),
-        ({"input": [{"type": "computer_call"}]}, "input.0", "legal: message, reasoning, function_call, "),
+        ({"input": [{"type": "computer_call"}]}, "input.0", "expected message, reasoning, function_call, "),
         ({"tools": [{"type": "web_search"}]}, "tools.0.type", "function"),
         ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {"not": {"type": "null"}}}}}, "text.format",
          "not cannot be kept"),
@@ -262,7 +262,7 @@ def test_an_error_has_the_form_of_the_api_that_was_called(
         ({"messages": [{"role": "assistant", "content": [{"type": "tool_result", "tool_use_id": "1"}]},
                        {"role": "user", "content": "x"}]}, "not legal with the role assistant"),
         ({"messages": [{"role": "assistant", "content": "x"}]}, "put a message of the user before it"),
-        ({"tool_choice": {"type": "tool", "name": "f"}}, "legal: none, as there are no tools"),
+        ({"tool_choice": {"type": "tool", "name": "f"}}, "expected none, as there are no tools"),
         ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"),
         ({"extra_body": {"nonsense": 1}}, "nonsense: it is no field"),
     ):  # fmt: skip

@@ -12,7 +12,7 @@ from rdukit_runtime.profile.program import ProgramProfile, profile_program
 from rdukit_runtime.profile.recording import ProcessRecording
 from rdukit_runtime.profile.step import ROWS, Breakdown
 from rdukit_runtime.report.advice import Advice
-from rdukit_runtime.report.trials import Change, TrialState
+from rdukit_runtime.report.trials import ProgramChange, TrialState
 from rdukit_runtime.report.try_advice import Trials
 from support import shows
 
@@ -64,13 +64,13 @@ def test_a_change_is_compiled_with_the_other_options_and_measured_by_the_samples
     assert found.recordings
     said: list[str] = []
     trials = Trials(command, found, 1, os.environ, said.append)
-    larger = Advice("Slow.", "--batch-size 4", 2.0, "all is well", apply=Change({"batch-size": 4}))
+    larger = Advice("Slow.", "--batch-size 4", 2.0, "all is well", apply=ProgramChange({"batch-size": 4}))
     (only,) = trials.try_all([larger])
     assert only.trial is not None, said
     assert only.trial.rounds == 1, only.trial.words
     assert only.trial.gain > 0
     assert said[0] == "trying: --batch-size 4"
-    same = replace(larger, change="--batch-size 1", apply=Change({"batch-size": 1}))
+    same = replace(larger, change="--batch-size 1", apply=ProgramChange({"batch-size": 1}))
     (only,) = trials.try_all([same])
     assert only.trial is not None
     assert "compiles the same with --batch-size" in only.trial.words

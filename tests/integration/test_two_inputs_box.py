@@ -196,7 +196,7 @@ def test_a_wrong_number_of_classes_is_refused_on_both_wires(served: Served) -> N
     clients: list[tuple[Any, Any]] = [(triton_http, served.http), (triton_grpc, served.grpc)]
     for (module, client), count in product(clients, (-1, 6)):
         wanted = [module.InferRequestedOutput("scores", class_count=count)]
-        with pytest.raises(InferenceServerException, match=f"classification {count} is not legal") as caught:
+        with pytest.raises(InferenceServerException, match=f"classification {count} is not valid") as caught:
             client.infer("two", tensors(module, ("rows", "codes"), ("rows", "codes")), outputs=wanted)
         assert caught.value.status() in {"400", "StatusCode.INVALID_ARGUMENT"}
     assert "classification" in served.http.get_server_metadata()["extensions"]
@@ -208,7 +208,9 @@ def test_an_index_beyond_its_table_is_the_callers_fault_and_harms_nobody_in_the_
     for (module, client), index in product(clients, (20, -1)):
         inputs = tensors(module, ("rows", "codes"), ("rows", "codes"))
         inputs[1].set_data_from_numpy(np.full((2, 3), index))
-        with pytest.raises(InferenceServerException, match=rf"'codes': {index} is not legal; legal: 0 to 19") as caught:
+        with pytest.raises(
+            InferenceServerException, match=rf"'codes': {index} is not valid; expected 0 " rf"to 19"
+        ) as caught:
             client.infer("two", inputs)
         assert caught.value.status() in {"400", "StatusCode.INVALID_ARGUMENT"}
     served.check(served.http.infer("two", tensors(triton_http, ("rows", "codes"))), {"scores", "sums"})

@@ -41,7 +41,7 @@ def test_a_wanted_daemon_that_is_not_there_is_an_error(monkeypatch: pytest.Monke
     with pytest.raises(Unavailable, match="rdukit node start"):
         open_lease("app", arch="sn10", tiles=1, memory_bytes=0)
     monkeypatch.setenv("RDUKIT_NODE", "cloud")
-    with pytest.raises(InvalidArgument, match="legal"):
+    with pytest.raises(InvalidArgument, match="expected"):
         open_lease("app", arch="sn10", tiles=1, memory_bytes=0)
 
 

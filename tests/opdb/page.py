@@ -183,7 +183,7 @@ def shorten(text: str) -> str:
     """Return a refusal without what is the same in all: the module, the opt-in, the sweep's own names."""
     text = re.sub(r" ?in module 'forward'( \([^)]*\))?:?", "", text)
     text = re.sub(r"^forward of 'call' needs a tensor's value while tracing:? (\S+?);.*", r"needs values: \1", text)
-    text = re.sub(r"(\. To run unsupported|; legal on the RDU:|\. It computes).*", "", text)
+    text = re.sub(r"(\. To run unsupported|; the RDU takes|\. It computes).*", "", text)
     text = text.replace(" is not supported on the RDU", " is not on the device").replace(
         "tracing forward of 'call' ", ""
     )

@@ -45,7 +45,7 @@ async def renderer(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ChatRendere
         ("{{ [messages] | tojson(indent=10 ** 9) }}", "needs more than 256 MiB"),
         ("{{ strftime_now('%d' * 10 ** 8) }}", "refuses them"),
         ("{{ raise_exception('roles must alternate') }}", "refuses them: roles must alternate"),
-        ("x" * (2 << 20), "legal: up to 1048576"),
+        ("x" * (2 << 20), "expected up to 1048576"),
         ("{{ 'a' | int(base=0) + 1 }}{{ [1] | first.real }}", "refuses them"),
     ],
 )  # fmt: skip

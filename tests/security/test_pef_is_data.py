@@ -82,7 +82,7 @@ ARGUMENTS: dict[str, tuple[list[Any], str]] = {
     "text-for-a-tensor": (["new", "aten.mul.Scalar", ["/etc/passwd", 0.5], {}], "self is '/etc/passwd'"),
     "text-for-a-number": (["new", "aten.mul.Scalar", [{"ref": "weight"}, "0.5"], {}], "other is '0.5'"),
     "a-word-that-is-none": (["new", "aten.gelu.default", [{"ref": "weight"}], {"approximate": "/etc"}], "approximate"),
-    "too-many": (["new", "aten.mul.Scalar", [{"ref": "weight"}, 0.5, 1], {}], "has 3 arguments; legal: 2"),
+    "too-many": (["new", "aten.mul.Scalar", [{"ref": "weight"}, 0.5, 1], {}], "has 3 arguments; expected 2"),
     "too-few": (["new", "aten.mul.Scalar", [{"ref": "weight"}], {}], "lacks other"),
     "twice": (["new", "aten.mul.Scalar", [{"ref": "weight"}, 0.5], {"other": 1}], "no parameter 'other'"),
     "out": (["new", "aten.mul.Scalar", [{"ref": "weight"}, 0.5], {"out": {"ref": "weight"}}], "no parameter 'out'"),

@@ -160,7 +160,7 @@ def test_a_job_is_submitted_found_and_cancelled(callers: Callers) -> None:
     assert first.jobs[0].id != second.jobs[0].id
     with pytest.raises(grpc.RpcError) as refused:
         callers.call("List", "viewer", pb.ListRequest(page_size=201))
-    assert refused.value.details() == "page_size is 201; legal: 1 to 200"
+    assert refused.value.details() == "page_size is 201; expected 1 to 200"
 
     told: list[str] = []
     stream = callers.stub.Watch(pb.WatchRequest(id=job.id), metadata=metadata(callers.tokens["viewer"]), timeout=60)

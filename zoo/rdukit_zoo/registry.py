@@ -186,7 +186,7 @@ class ModelEntry:
 
     def __post_init__(self) -> None:
         if self.task not in TASKS:
-            raise InvalidArgument(f"model {self.name!r} is for {self.task!r}; legal: {', '.join(TASKS)}")
+            raise InvalidArgument(f"model {self.name!r} is for {self.task!r}; expected {', '.join(TASKS)}")
 
     @property
     def reads(self) -> str:
@@ -202,7 +202,7 @@ class ModelEntry:
         unknown = sorted(set(sizes) - set(self.sizes))
         if unknown:
             raise InvalidArgument(
-                f"model {self.name!r} has no size {', '.join(unknown)}; legal: {', '.join(self.sizes) or 'none'}"
+                f"model {self.name!r} has no size {', '.join(unknown)}; expected {', '.join(self.sizes) or 'none'}"
             )
         return {**self.sizes, **sizes}
 
@@ -224,7 +224,7 @@ class ModelEntry:
         """
         if variant not in self.variants:
             raise InvalidArgument(
-                f"model {self.name!r} has no variant {variant!r}; legal: {', '.join(self.variants) or 'none'}"
+                f"model {self.name!r} has no variant {variant!r}; expected {', '.join(self.variants) or 'none'}"
             )
         return self.check_sizes(self.variants[variant].sizes)
 
@@ -255,7 +255,7 @@ def get_model(name: str) -> ModelEntry:
     """
     if name not in MODULES:
         raise InvalidArgument(
-            f"the zoo has no model {name!r}; legal: {', '.join(model_names())}.{suggest(name, model_names())}"
+            f"the zoo has no model {name!r}; expected {', '.join(model_names())}.{suggest(name, model_names())}"
         )
     import_module(f"rdukit_zoo.{MODULES[name]}")
     return _ENTRIES[name]

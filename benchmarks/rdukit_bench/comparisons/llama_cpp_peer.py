@@ -32,7 +32,7 @@ def write_gguf(
     gguf: Any = import_module("gguf")
 
     if weights not in FORMATS:
-        raise InvalidArgument(f"weights {weights!r} are not legal; legal: {', '.join(FORMATS)}")
+        raise InvalidArgument(f"weights {weights!r} are not valid; expected {', '.join(FORMATS)}")
     kind = gguf.GGMLQuantizationType[FORMATS[weights]]
     writer = gguf.GGUFWriter(str(path), "llama")
     writer.add_context_length(sizes.context_length)

@@ -127,7 +127,7 @@ def check_name(name: str) -> str:
     """
     if name not in QUESTIONS:
         raise InvalidArgument(
-            f"there is no comparison {name!r}; legal: {', '.join(QUESTIONS)}.{suggest(name, QUESTIONS)}"
+            f"there is no comparison {name!r}; expected {', '.join(QUESTIONS)}.{suggest(name, QUESTIONS)}"
         )
     return name
 

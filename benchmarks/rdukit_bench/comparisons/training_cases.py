@@ -100,7 +100,7 @@ def get_case(name: str) -> TrainingCase:
         InvalidArgument: no such case; the message lists the names.
     """
     if name not in CASES:
-        raise InvalidArgument(f"there is no training case {name!r}; legal: {', '.join(CASES)}")
+        raise InvalidArgument(f"there is no training case {name!r}; expected {', '.join(CASES)}")
     return CASES[name]
 
 

@@ -279,7 +279,7 @@ def load_routes() -> Routes:
     if asked:
         routes = parse_routes(asked)
         if routes.linear == "own" and not has_avx512_bf16():
-            raise InvalidArgument("route linear=own needs a processor with avx512_bf16; legal here: linear=aten")
+            raise InvalidArgument("route linear=own needs a processor with avx512_bf16; expected linear=aten")
         return routes
     path = home_folder() / "machine" / f"routes-{cpu_signature()}-{torch.__version__.replace('+', '-')}.json"
     kept = _read(path)

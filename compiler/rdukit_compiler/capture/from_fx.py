@@ -106,7 +106,7 @@ class _Converter:
             if value.dtype not in ITEM_BYTES:
                 legal = ", ".join(ITEM_BYTES)
                 raise UnsupportedOperator(
-                    f"the {value.kind} {value.name!r} has dtype {value.dtype}; legal on the RDU: {legal}"
+                    f"the {value.kind} {value.name!r} has dtype {value.dtype}; the RDU takes {legal}"
                 )
         outputs: tuple[str, ...] = ()
         placeholders = iter(self._inputs)

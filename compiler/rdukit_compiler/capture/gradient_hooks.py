@@ -167,7 +167,7 @@ def _chain(hooks: Sequence[Any], gradients: Gradients, call: Callable[[Any, Grad
         found = found if isinstance(found, tuple) else (found,)
         if len(found) != len(gradients):
             raise UnsupportedOperator(
-                f"backward hook {_name_of(hook)!r} returns {len(found)} gradients, legal is {len(gradients)}"
+                f"backward hook {_name_of(hook)!r} returns {len(found)} gradients, expected {len(gradients)}"
             )
         gradients = found
     return gradients

@@ -168,7 +168,7 @@ def _find_refusal(result: Any, op_type: str) -> str | None:
             "with a mask"
         )
     if (dtype := dtype_name(result.dtype)) not in ITEM_BYTES:
-        return f"{op_type} makes a tensor of dtype {dtype}; legal on the RDU: {', '.join(ITEM_BYTES)}"
+        return f"{op_type} makes a tensor of dtype {dtype}; the RDU takes {', '.join(ITEM_BYTES)}"
     return None
 
 

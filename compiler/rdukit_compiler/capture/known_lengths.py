@@ -34,7 +34,7 @@ def pack(find: Find, x: torch.Tensor, lengths: Any, batch_first: bool) -> Any:
     longest, batch = steps.shape[:2]
     if len(sizes) != batch or sorted(sizes, reverse=True) != sizes or not all(0 < size <= longest for size in sizes):
         raise RuntimeError(
-            f"lengths {sizes} are not legal for {batch} sequences of {longest} steps; legal: from 1 to {longest} for "
+            f"lengths {sizes} are not valid for {batch} sequences of {longest} steps; expected from 1 to {longest} for "
             "each, in decreasing order unless enforce_sorted=False"
         )
     rows = [t * batch + b for t in range(sizes[0]) for b in range(batch) if t < sizes[b]]

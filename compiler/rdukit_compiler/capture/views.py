@@ -191,7 +191,7 @@ def scatter_places(node: fx.Node, value: str, source: str, emit: Emit) -> str:
     if _overlaps(layout):
         raise UnsupportedOperator(
             f"as_strided_scatter puts several elements in one place: size {list(layout.shape)}, stride "
-            f"{list(layout.stride)}; legal are strides that keep them apart"
+            f"{list(layout.stride)}; expected strides that keep them apart"
         )
     made = _from_memory_order(base, _placed(flat, _numel(base), layout, source, emit), emit)
     return emit(CUSTOM_FUNCTION, [[Ref(made)], [Ref(value), Ref(source)], [], "", _NO_SCATTER_GRADIENT])

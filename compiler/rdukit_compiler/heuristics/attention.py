@@ -60,7 +60,7 @@ def find_illegal_parameter(request: HeuristicRequest) -> str | None:
     for key in SHARD_PARAMETERS:
         value = request.parameters.get(key, 1)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            return f"{key} {value!r} is not legal; legal: an integer from 1 up"
+            return f"{key} {value!r} is not valid; expected an integer from 1 up"
     return None
 
 

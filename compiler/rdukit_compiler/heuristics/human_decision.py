@@ -49,7 +49,7 @@ def load_human_decision(path: Path) -> HumanDecision:
     except (OSError, ValueError) as cause:
         raise InvalidArgument(f"human decision file {path} is not JSON: {cause}") from cause
     if not isinstance(value, dict):
-        raise InvalidArgument(f"human decision file {path} holds a {type(value).__name__}; legal: a JSON object")
+        raise InvalidArgument(f"human decision file {path} holds a {type(value).__name__}; expected a JSON object")
     sections, heuristics = value.get("sections", []), value.get("heuristics", {})
     if not isinstance(sections, list) or not all(_are_patterns(item) for item in sections):
         raise InvalidArgument(f"{path}: 'sections' must be a list of lists of operator name patterns")

@@ -102,7 +102,7 @@ def find_illegal_setting(settings: Mapping[str, Mapping[str, Scalar]], pcus: int
         for key in sorted(SET_KEYS & set(values)):
             value = values[key]
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                return f"'set {key}: {value}' of {operator} is not legal; legal: an integer from 1 up"
+                return f"'set {key}: {value}' of {operator} is not valid; expected an integer from 1 up"
         wanted = prod(int(values.get(key, 1)) for key in SET_KEYS)
         if wanted > pcus:
             return f"the degrees set for {operator} need {wanted} PCUs, the section has {pcus}"

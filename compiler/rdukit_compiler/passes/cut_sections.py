@@ -83,7 +83,7 @@ def cut_sections(graph: ModelGraph, options: CutOptions) -> tuple[SectionPlan, .
         CompileError: the mode is not o0, o1 or o3.
     """
     if options.mode not in {"o0", "o1", "o3"}:
-        raise CompileError(f"mode {options.mode!r} is not legal; legal: o0, o1, o3")
+        raise CompileError(f"mode {options.mode!r} is not valid; expected o0, o1, o3")
     decided = _decided(graph, options)
     if options.mode == "o3":
         groups = [_Group(part, _WHOLE_GRAPH) for part in split_around_host(graph)]
@@ -261,7 +261,7 @@ def _choose(
     wanted = match.heuristic if match and match.heuristic else DEFAULT
     found = plugins.get(wanted) or find_heuristic(wanted)
     if found is None:
-        reason = f"there is no heuristic {wanted!r}; legal: {', '.join(sorted({*heuristic_names(), *plugins}))}"
+        reason = f"there is no heuristic {wanted!r}; expected {', '.join(sorted({*heuristic_names(), *plugins}))}"
     else:
         reason = found.refuse(request) or ""
         for unknown in sorted(set(request.parameters) - found.parameters):

@@ -31,7 +31,7 @@ def check_words(rules: Iterable[Rule], graphs: Iterable[ModelGraph], heuristics:
             near = find_nearest(rule.heuristic, heuristics)
             raise RuleError(
                 f"{rule.source}, line {rule.line}: rule {rule.name!r}, key 'heuristic': there is no heuristic "
-                f"{rule.heuristic!r}{_meant(near)}; legal: {', '.join(sorted(heuristics))}, and those of a file that "
+                f"{rule.heuristic!r}{_meant(near)}; expected {', '.join(sorted(heuristics))}, and those of a file that "
                 "--heuristics names",
                 file=rule.source, line=rule.line, rule=rule.name, entry="", key="heuristic",
             )  # fmt: skip
@@ -41,7 +41,7 @@ def check_words(rules: Iterable[Rule], graphs: Iterable[ModelGraph], heuristics:
                     near = find_nearest(word, [*traced, *_operator_words()])
                     raise RuleError(
                         f"{rule.source}, line {entry.line}: rule {rule.name!r}, entry {entry.name!r}, key 'op_type': "
-                        f"there is no operator {word!r}{_meant(near)}; legal: names of PyTorch operators in lower "
+                        f"there is no operator {word!r}{_meant(near)}; expected names of PyTorch operators in lower "
                         f"case; this graph has {_some(sorted(traced))}",
                         file=rule.source, line=entry.line, rule=rule.name, entry=entry.name, key="op_type",
                     )  # fmt: skip

@@ -126,13 +126,15 @@ def _rule(where: _Where, name: str, key: yaml.Node, node: yaml.Node) -> Rule:
     fields = _mapping(where, node, f"a rule is a mapping with the keys {', '.join(RULE_KEYS)}")
     for word, (key_node, _) in fields.items():
         if word not in RULE_KEYS:
-            where.at(key=word).fail(key_node, f"unknown key; legal: {', '.join(RULE_KEYS)}")
+            where.at(key=word).fail(key_node, f"unknown key; expected {', '.join(RULE_KEYS)}")
     for word in ("priority", "pattern"):
         if word not in fields:
             where.at(key=word).fail(key, f"the key is missing; a rule needs {word!r}")
     priority = _scalar(where.at(key="priority"), fields["priority"][1])
     if isinstance(priority, bool) or not isinstance(priority, int) or priority < 0:
-        where.at(key="priority").fail(fields["priority"][1], f"{priority!r} is not legal; legal: an integer from 0 up")
+        where.at(key="priority").fail(
+            fields["priority"][1], f"{priority!r} is not valid; expected an integer from 0 up"
+        )
     heuristic, parameters = _heuristic(
         where.at(key="heuristic"), fields["heuristic"][1] if "heuristic" in fields else None
     )
@@ -141,7 +143,7 @@ def _rule(where: _Where, name: str, key: yaml.Node, node: yaml.Node) -> Rule:
     if not entries:
         where.at(key="pattern").fail(pattern, "the pattern is empty; it needs at least one entry")
     if len(entries) > MAX_ENTRIES:
-        where.at(key="pattern").fail(pattern, f"{len(entries)} entries; legal: up to {MAX_ENTRIES}")
+        where.at(key="pattern").fail(pattern, f"{len(entries)} entries; expected up to {MAX_ENTRIES}")
     rule = Rule(
         name, priority, heuristic, parameters,
         tuple(_entry(where.at(entry=word), word, k, v) for word, (k, v) in entries.items()),
@@ -157,13 +159,15 @@ def _heuristic(where: _Where, node: yaml.Node | None) -> tuple[str | None, Mappi
     if isinstance(node, yaml.MappingNode):
         fields = _mapping(where, node, "")
         if "name" not in fields:
-            where.fail(node, "the mapping has no 'name'; legal: a heuristic's name, or {name: NAME, parameter: value}")
+            where.fail(
+                node, "the mapping has no 'name'; expected a heuristic's name, or {name: NAME, parameter: value}"
+            )
         values = {word: _scalar(where.at(key=f"heuristic.{word}"), value) for word, (_, value) in fields.items()}
         name = values.pop("name")
     else:
         values, name = {}, _scalar(where, node)
     if not isinstance(name, str) or not name:
-        where.fail(node, f"{name!r} is not legal; legal: a heuristic's name, or {{name: NAME, parameter: value}}")
+        where.fail(node, f"{name!r} is not valid; expected a heuristic's name, or {{name: NAME, parameter: value}}")
     return name, values
 
 
@@ -174,7 +178,7 @@ def _entry(where: _Where, name: str, key: yaml.Node, node: yaml.Node) -> RuleEnt
         if found := _SET.fullmatch(word):
             settings[found[1]] = _scalar(where.at(key=word), value)
         elif word not in ENTRY_KEYS[:-1]:
-            where.at(key=word).fail(key_node, f"unknown key; legal: {', '.join(ENTRY_KEYS)}")
+            where.at(key=word).fail(key_node, f"unknown key; expected {', '.join(ENTRY_KEYS)}")
     line = key.start_mark.line + 1
     if "match_first_option" in fields:
         if len(fields) > 1:
@@ -189,7 +193,7 @@ def _entry(where: _Where, name: str, key: yaml.Node, node: yaml.Node) -> RuleEnt
     for word in ("child", "children"):
         if word in fields:
             if word == "child" and not isinstance(fields[word][1], yaml.ScalarNode):
-                where.at(key=word).fail(fields[word][1], "legal: one entry name; several go into 'children: [a, b]'")
+                where.at(key=word).fail(fields[word][1], "expected one entry name; several go into 'children: [a, b]'")
             children += _words(where.at(key=word), fields[word][1], "entry names")
     if "child" in fields and "children" in fields:
         logger.warning(
@@ -208,7 +212,7 @@ def _check_pattern(where: _Where, rule: Rule) -> None:
             for name in names:
                 if name not in entries:
                     where.at(entry=entry.name, key=key).fail_line(
-                        entry.line, f"names {name!r}, which the pattern does not have; legal: {', '.join(entries)}"
+                        entry.line, f"names {name!r}, which the pattern does not have; expected {', '.join(entries)}"
                     )
     _check_acyclic(where, entries)
     if not any(entry.required and entry.included and not entry.options for entry in rule.entries):
@@ -219,7 +223,7 @@ def _check_pattern(where: _Where, rule: Rule) -> None:
     if len(optional) > MAX_OPTIONAL:
         where.at(key="required").fail_line(
             entries[optional[MAX_OPTIONAL]].line,
-            f"{len(optional)} optional entries; legal: up to {MAX_OPTIONAL} a rule",
+            f"{len(optional)} optional entries; expected up to {MAX_OPTIONAL} a rule",
         )
 
 
@@ -230,7 +234,7 @@ def _check_acyclic(where: _Where, entries: Mapping[str, RuleEntry]) -> None:
         if name in path:
             loop = " -> ".join((*path[path.index(name) :], name))
             where.at(entry=name, key="children").fail_line(
-                entries[name].line, f"the entries form a circle, {loop}; legal: an acyclic pattern"
+                entries[name].line, f"the entries form a circle, {loop}; expected an acyclic pattern"
             )
         if name not in done:
             for child in (*entries[name].children, *entries[name].options):
@@ -248,7 +252,7 @@ def _mapping(where: _Where, node: yaml.Node, legal: str) -> dict[str, tuple[yaml
     for key, value in node.value:
         word = _name(where, key, "key", free=True)
         if word in fields:
-            where.at(key=word).fail(key, "appears twice; legal: once")
+            where.at(key=word).fail(key, "appears twice; expected once")
         fields[word] = (key, value)
     return fields
 
@@ -257,7 +261,7 @@ def _name(where: _Where, node: yaml.Node, what: str, *, free: bool = False) -> s
     text = node.value if isinstance(node, yaml.ScalarNode) else None
     if not isinstance(text, str) or not text or not (free or _NAME.fullmatch(text)):
         where.fail(
-            node, f"{text!r} is not a legal {what}; legal: letters, digits, '_', '-', '.', not starting with a digit"
+            node, f"{text!r} is not a valid {what}; expected letters, digits, '_', '-', '.', not starting with a digit"
         )
     return text
 
@@ -266,7 +270,7 @@ def _words(where: _Where, node: yaml.Node, what: str) -> tuple[str, ...]:
     nodes = node.value if isinstance(node, yaml.SequenceNode) else [node]
     words = [n.value.strip() if isinstance(n, yaml.ScalarNode) else "" for n in nodes]
     if not words or not all(words):
-        where.fail(node, f"legal: a name or a list of {what}")
+        where.fail(node, f"expected a name or a list of {what}")
     return tuple(dict.fromkeys(words))
 
 
@@ -275,12 +279,12 @@ def _flag(where: _Where, fields: Mapping[str, tuple[yaml.Node, yaml.Node]], word
         return True
     value = _scalar(where, fields[word][1])
     if not isinstance(value, bool):
-        where.fail(fields[word][1], f"{value!r} is not legal; legal: true, false")
+        where.fail(fields[word][1], f"{value!r} is not valid; expected true, false")
     return value
 
 
 def _scalar(where: _Where, node: yaml.Node) -> Scalar:
-    legal = "legal: a single number, word, true or false"
+    legal = "expected a single number, word, true or false"
     if not isinstance(node, yaml.ScalarNode):
         where.fail(node, legal)
     try:
@@ -292,5 +296,5 @@ def _scalar(where: _Where, node: yaml.Node) -> Scalar:
             file=where.source, line=node.start_mark.line + 1, rule=where.rule, entry=where.entry, key=where.key,
         ) from cause  # fmt: skip
     if not isinstance(value, bool | int | float | str):
-        where.fail(node, f"{node.value!r} is not legal; {legal}")
+        where.fail(node, f"{node.value!r} is not valid; {legal}")
     return value

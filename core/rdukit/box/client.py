@@ -49,7 +49,7 @@ class BoxClient(Closable):
         self.url = url.rstrip("/")
         where = parse_rest_address(url)
         if not (token.isascii() and token.isprintable()):
-            raise InvalidArgument("the box's token is not legal; legal: printable ASCII")
+            raise InvalidArgument("the box's token is not valid; expected printable ASCII")
         self._has_token = bool(token)
         self._max_bytes = max_bytes
         self._headers = dict(PLAIN)

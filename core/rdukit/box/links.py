@@ -81,14 +81,14 @@ def read_part(text: str) -> LinkedPart | None:
     except ValueError:
         part, parts, first, world = 0, 0, 0, 0
     if not (0 <= part < parts <= MAX_PARTS and 0 <= first < world and (first == 0) == (part == 0) and socket):
-        raise InvalidArgument(f"box.part is {text[:80]!r}; legal: PART/PARTS:FIRST-RANK/MEMBERS@SOCKET")
+        raise InvalidArgument(f"box.part is {text[:80]!r}; expected PART/PARTS:FIRST-RANK/MEMBERS@SOCKET")
     return LinkedPart(part, parts, first, world, Path(socket))
 
 
 def part_address(part: int) -> str:
     """Return a part's address, which is the same in every box of its job (pure)."""
     if not 0 <= part < MAX_PARTS:
-        raise ValueError(f"part is {part}; legal: 0 to {MAX_PARTS - 1}")
+        raise ValueError(f"part is {part}; expected 0 to {MAX_PARTS - 1}")
     return f"127.77.0.{part + 1}"
 
 

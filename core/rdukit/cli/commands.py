@@ -169,7 +169,7 @@ def _keep_token(context: click.Context, text: str | None) -> None:
         try:
             context.meta[_TOKEN_KEY] = parse_token(text)
         except ValueError as cause:
-            raise InvalidArgument(f"--token {text} is not legal: {cause}") from cause
+            raise InvalidArgument(f"--token {text} is not valid: {cause}") from cause
 
 
 #: Unit of a duration → its seconds.
@@ -188,7 +188,7 @@ class Duration(click.ParamType[float]):
         found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", value.strip())
         if found is None:
             self.fail(
-                f"{value!r} is no length of time; legal: a number of seconds, or such as 15m, 12h, 30d", param, ctx
+                f"{value!r} is no length of time; expected a number of seconds, or such as 15m, 12h, 30d", param, ctx
             )
         return float(found[1]) * _SECONDS[found[2]]
 
@@ -214,7 +214,7 @@ def with_plain_range(error: click.ClickException) -> click.ClickException:
     number = "a whole number" if isinstance(kind, click.IntRange) else "a number"
     low = "" if kind.min is None else f" {'above' if kind.min_open else 'from'} {kind.min}"
     high = "" if kind.max is None else f" {'below' if kind.max_open else 'to'} {kind.max}"
-    said = f"{value} is not legal; legal: {number}{low}{high}."
+    said = f"{value} is not valid; expected {number}{low}{high}."
     return click.BadParameter(said, error.ctx, error.param, error.param_hint)
 
 
@@ -228,9 +228,9 @@ def parse_name_values(option: str, texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         name, sign, value = text.partition("=")
         if not sign or not name:
-            raise InvalidArgument(f"{option} {text!r} is not legal; legal: NAME=VALUE")
+            raise InvalidArgument(f"{option} {text!r} is not valid; expected NAME=VALUE")
         if name in found:
-            raise InvalidArgument(f"{option} gives {name} twice, {found[name]!r} and {value!r}; legal: once")
+            raise InvalidArgument(f"{option} gives {name} twice, {found[name]!r} and {value!r}; expected once")
         found[name] = value
     return found
 

@@ -55,7 +55,7 @@ def status(parts: tuple[str, ...], as_json: bool) -> None:
     home = home_folder()
     found = [PartStatus("home", "running" if home.is_dir() else "stopped", _describe_home(home)), *read_status()]
     if strange := sorted({*parts} - {*_ORDER}):
-        raise InvalidArgument(f"there is no part {strange[0]!r}; legal: {', '.join(_ORDER)}")
+        raise InvalidArgument(f"there is no part {strange[0]!r}; expected {', '.join(_ORDER)}")
     if as_json:
         shown = [{"part": one.part, "state": one.state, "text": one.text, **one.detail} for one in found]
         click.echo(json.dumps({"home": str(home), "parts": shown}, indent=2, sort_keys=True))

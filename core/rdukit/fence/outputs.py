@@ -197,9 +197,9 @@ def _parts(root: Path, path: Path) -> tuple[str, ...]:
     try:
         parts = path.relative_to(root).parts
     except ValueError as cause:
-        raise OutputRefused(f"the box names {str(path)!r} as output; legal are paths inside {root}") from cause
+        raise OutputRefused(f"the box names {str(path)!r} as output; expected paths inside {root}") from cause
     if not parts or ".." in parts or "\0" in str(path):
-        raise OutputRefused(f"the box names {str(path)!r} as output; legal are paths inside {root}")
+        raise OutputRefused(f"the box names {str(path)!r} as output; expected paths inside {root}")
     return parts
 
 
@@ -246,7 +246,7 @@ def _is_executable(stream: BinaryIO) -> bool:
 def _check_kind(shown: str, found: os.stat_result) -> None:
     kind = stat.S_IFMT(found.st_mode)
     if kind in _KINDS:
-        raise OutputRefused(f"{shown!r} in the output is {_KINDS[kind]}; legal are files and folders")
+        raise OutputRefused(f"{shown!r} in the output is {_KINDS[kind]}; expected files and folders")
 
 
 def _check_file(shown: str, found: os.stat_result) -> None:

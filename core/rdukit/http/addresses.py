@@ -33,7 +33,7 @@ def parse_networks(text: str) -> tuple[Network, ...]:
     try:
         return () if words == ["none"] else tuple(ipaddress.ip_network(word) for word in words)
     except ValueError as cause:
-        raise InvalidArgument(f"{cause}; legal: networks such as 10.0.0.0/8, or none") from cause
+        raise InvalidArgument(f"{cause}; expected networks such as 10.0.0.0/8, or none") from cause
 
 
 def find_refusal(address: Address, refused: Sequence[Network]) -> Network | None:

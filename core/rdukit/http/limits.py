@@ -196,10 +196,10 @@ def check_head(
     if size > limits.header_bytes:
         return headers_too_large(limits)
     if number_of_hosts > 1:
-        return MalformedRequest("the request has several Host headers; legal: one", field="host")
+        return MalformedRequest("the request has several Host headers; expected one", field="host")
     if version == "1.0":
         if is_chunked:
-            words = "the request is HTTP/1.0 with Transfer-Encoding; legal: HTTP/1.1, or a Content-Length"
+            words = "the request is HTTP/1.0 with Transfer-Encoding; expected HTTP/1.1, or a Content-Length"
             return MalformedRequest(words, field="transfer-encoding")
     elif not number_of_hosts:
         return MalformedRequest("the request has no Host header, which HTTP/1.1 asks for", field="host")
@@ -227,7 +227,8 @@ def choose_connections(wanted: int, files: int) -> int:
 def _foreign(field: str, value: bytes) -> PermissionDenied:
     shown = ascii(value[:80].decode("latin-1"))
     return PermissionDenied(
-        f"{field.capitalize()} {shown} is not a name of this box, which asks for no token; legal: loopback names, the "
+        f"{field.capitalize()} {shown} is not a name of this box, which asks for no token; expected "
+        f"loopback names, the "
         "address that it listens at, and the names in box.hosts",
         field=field,
     )

@@ -102,7 +102,8 @@ def _load(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
         context.load_cert_chain(certificate, key, password=_no_password)
     except (OSError, ssl.SSLError, ValueError) as cause:
         raise InvalidArgument(
-            f"the certificate {certificate} with the key {key} cannot be used: {_words(cause)}; legal: PEM files that "
+            f"the certificate {certificate} with the key {key} cannot be used: {_words(cause)}; expected "
+            f"PEM files that "
             "belong together, the key without a password"
         ) from cause
 
@@ -111,7 +112,7 @@ def _trust(context: ssl.SSLContext, ca: Path) -> None:
     try:
         context.load_verify_locations(ca)
     except (OSError, ssl.SSLError, ValueError) as cause:
-        message = f"the authority {ca} cannot be used: {_words(cause)}; legal: a PEM file with certificates"
+        message = f"the authority {ca} cannot be used: {_words(cause)}; expected a PEM file with certificates"
         raise InvalidArgument(message) from cause
 
 

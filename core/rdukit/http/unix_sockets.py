@@ -43,7 +43,7 @@ class SocketPath(Closable):
         self.text = f"/proc/self/fd/{self._folder}/{path.name}"
         if len(os.fsencode(self.text)) > MAX_PATH_BYTES:
             self.close()
-            raise InvalidArgument(f"the name of the socket {path} is too long; legal: up to {MAX_PATH_BYTES} bytes")
+            raise InvalidArgument(f"the name of the socket {path} is too long; expected up to {MAX_PATH_BYTES} bytes")
 
     def close(self) -> None:
         """Close the folder; bound and connected sockets stay."""
@@ -78,7 +78,7 @@ def parse_rest_address(url: str) -> WireAddress:
         return WireAddress(url)
     path = unquote(url.removeprefix(SCHEME)) if url.startswith(SCHEME) else ""
     if not path.startswith("/") or "\0" in path:
-        raise InvalidArgument(f"{url!r} is not the address of a box; legal: http://HOST:PORT, {SCHEME}%2FPATH")
+        raise InvalidArgument(f"{url!r} is not the address of a box; expected http://HOST:PORT, {SCHEME}%2FPATH")
     return WireAddress(f"http://{HOST}", Path(path))
 
 

@@ -51,10 +51,10 @@ def check_url(url: str, field: str) -> str:
         or not url.isprintable()
         or " " in url
     ):
-        message = f"{field}: {url[:200]!r} is not legal; legal: http://HOST… or https://HOST…, {MAX_URL} characters"
+        message = f"{field}: {url[:200]!r} is not valid; expected http://HOST… or https://HOST…, {MAX_URL} characters"
         raise InvalidArgument(message, field=field)
     if names is not None:
-        raise InvalidArgument(f"{field} has a user name in it; legal: http://HOST… or https://HOST…", field=field)
+        raise InvalidArgument(f"{field} has a user name in it; expected http://HOST… or https://HOST…", field=field)
     return url
 
 

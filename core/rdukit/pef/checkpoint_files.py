@@ -90,7 +90,7 @@ def checkpoint_file(checkpoint: Path, which: str = "newest", *, verify: bool = T
         NotFound: file, folder or pointer is missing. InvalidArgument: the pointer or its file is damaged.
     """
     if not checkpoint.exists():
-        raise NotFound(f"there is no checkpoint {checkpoint}; legal: a safetensors file, or a folder that train made")
+        raise NotFound(f"there is no checkpoint {checkpoint}; expected a safetensors file, or a folder that train made")
     return checkpoint if checkpoint.is_file() else find_checkpoint_file(checkpoint, which, verify=verify)
 
 
@@ -101,7 +101,7 @@ def find_checkpoint_file(folder: Path, which: str, *, verify: bool = True) -> Pa
         NotFound: the pointer is missing. InvalidArgument: the pointer or its file is damaged.
     """
     if which not in WHICH:
-        raise InvalidArgument(f"there is no checkpoint {which!r}; legal: {', '.join(WHICH)}")
+        raise InvalidArgument(f"there is no checkpoint {which!r}; expected {', '.join(WHICH)}")
     pointer = WHICH[which]
     try:
         named = json.loads((folder / pointer).read_text())

@@ -33,7 +33,7 @@ def find_sections(pef: Pef, section: str | None, operator: str | None) -> list[S
         found = [s for s in found if section in {str(s.id), s.name}]
         if not found:
             raise NotFound(
-                f"the PEF has no section {section!r}; legal: 0 to {len(pef.sections) - 1}, or a name such as "
+                f"the PEF has no section {section!r}; expected 0 to {len(pef.sections) - 1}, or a name such as "
                 f"{', '.join(s.name for s in pef.sections[:4])}"
             )
     if operator is not None:

@@ -216,7 +216,7 @@ def read_summary(path: Path, max_bytes: int = MAX_INDEX_BYTES) -> PefSummary:
     except _UNREADABLE as cause:
         raise PefCorrupt(f"{path.name} is not a readable PEF (truncated or overwritten?): {cause}") from cause
     if type(tiles) is not int or tiles < 1:
-        raise PefCorrupt(f"{path.name} says that it needs {tiles!r} tiles; legal: 1 or more")
+        raise PefCorrupt(f"{path.name} says that it needs {tiles!r} tiles; expected 1 or more")
     return PefSummary(tiles, averages, answers, inference, parameters)
 
 

@@ -143,7 +143,7 @@ def tokenizer_digest(text: str) -> str:
         merges = [" ".join(pair) if isinstance(pair, list) else str(pair) for pair in model.get("merges") or ()]
         known = json.dumps([model["vocab"], merges], sort_keys=True)
     except (ValueError, KeyError, TypeError, AttributeError) as cause:
-        raise InvalidArgument(f"the tokenizer is damaged: {cause!r}; legal: a tokenizer.json") from cause
+        raise InvalidArgument(f"the tokenizer is damaged: {cause!r}; expected a tokenizer.json") from cause
     return hashlib.sha256(known.encode()).hexdigest()
 
 

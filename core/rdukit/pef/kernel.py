@@ -213,7 +213,7 @@ def _decode(value: object) -> Argument:
         if kind == "ref":
             return Ref(str(text))
         if kind not in SPECIAL_KINDS:
-            raise ValueError(f"argument kind {kind!r}; legal: ref, {', '.join(sorted(SPECIAL_KINDS))}")
+            raise ValueError(f"argument kind {kind!r}; expected ref, {', '.join(sorted(SPECIAL_KINDS))}")
         return Special(str(kind), str(text))
     if isinstance(value, list):
         return [_decode(v) for v in value]

@@ -318,12 +318,12 @@ def _chips(value: Mapping[str, Any] | None) -> ChipPlan | None:
 
 def _check_values(pef: Pef) -> None:
     if pef.arch not in CHIPS:
-        raise PefCorrupt(f"the PEF is for {pef.arch!r}; legal: {', '.join(CHIPS)}")
+        raise PefCorrupt(f"the PEF is for {pef.arch!r}; expected {', '.join(CHIPS)}")
     if pef.num_tiles < 1:
-        raise PefCorrupt(f"the PEF needs {pef.num_tiles} tiles; legal: 1 or more")
+        raise PefCorrupt(f"the PEF needs {pef.num_tiles} tiles; expected 1 or more")
     unknown = {dtype for s in pef.symbols.values() for dtype in (s.dtype, s.host_dtype)} - set(ITEM_BYTES)
     if unknown:
-        raise PefCorrupt(f"symbols have dtypes {sorted(unknown)}; legal: {sorted(ITEM_BYTES)}")
+        raise PefCorrupt(f"symbols have dtypes {sorted(unknown)}; expected {sorted(ITEM_BYTES)}")
     for name, symbol in pef.symbols.items():
         if name != symbol.name or min(symbol.shape, default=0) < 0:
             raise PefCorrupt(f"symbol {name!r} is called {symbol.name!r} and has shape {list(symbol.shape)}")
@@ -332,7 +332,7 @@ def _check_values(pef: Pef) -> None:
             if min(getattr(counted, each.name) for each in fields(counted)) < 0:
                 raise PefCorrupt(f"section {section.id} costs or occupies fewer than 0 of something")
     if pef.region_bytes >= _MAX_BYTES:
-        raise PefCorrupt(f"the PEF needs {pef.region_bytes} bytes of device memory; legal: fewer than {_MAX_BYTES}")
+        raise PefCorrupt(f"the PEF needs {pef.region_bytes} bytes of device memory; expected fewer than {_MAX_BYTES}")
 
 
 def int4_shape(rows: int, width: int) -> tuple[int, int, int]:
@@ -404,7 +404,7 @@ def _check_chips(pef: Pef) -> None:
     if plan.count < 2 or len(plan.sections) != len(pef.sections) or pef.num_tiles % plan.count:
         raise PefCorrupt(
             f"the PEF is for {plan.count} chips and {pef.num_tiles} tiles, and places {len(plan.sections)} of "
-            f"{len(pef.sections)} sections; legal: 2 or more, with as many tiles each, and all sections"
+            f"{len(pef.sections)} sections; expected 2 or more, with as many tiles each, and all sections"
         )
     if any(not 0 <= chip < plan.count for chips in plan.sections for chip in chips):
         raise PefCorrupt(f"a section is on a chip that is none of {plan.count}")
@@ -436,7 +436,7 @@ def check_types(value: Any, where: str) -> None:
         found = getattr(value, name)
         if not is_legal(found):
             shown = ascii(found) if isinstance(found, str | int | float | None) else f"a {type(found).__name__}"
-            raise PefCorrupt(f"{where}: {name} is {shown[:80]}; legal: {_shown(declared)}; compile again")
+            raise PefCorrupt(f"{where}: {name} is {shown[:80]}; expected {_shown(declared)}; compile again")
 
 
 @cache

@@ -159,7 +159,7 @@ def _scalars(arguments: list[Argument]) -> list[str]:
 def _check_arguments(node: KernelNode, signature: OperatorSignature) -> None:
     positional, named = signature
     if len(node.args) > len(positional):
-        raise PefCorrupt(f"{node.op} of node {node.name!r} has {len(node.args)} arguments; legal: {len(positional)}")
+        raise PefCorrupt(f"{node.op} of node {node.name!r} has {len(node.args)} arguments; expected {len(positional)}")
     for parameter, argument in zip(positional, node.args, strict=False):
         _check_argument(node, parameter, argument)
     left = {parameter.name: parameter for parameter in (*positional[len(node.args) :], *named)}
@@ -178,7 +178,7 @@ def _check_argument(node: KernelNode, parameter: OperatorParameter, argument: Ar
         is_legal = _checker(parameter.kind)(argument)
     if not is_legal:
         raise PefCorrupt(
-            f"{node.op} of node {node.name!r}: {parameter.name} is {ascii(argument)[:80]}; legal: {parameter.kind}"
+            f"{node.op} of node {node.name!r}: {parameter.name} is {ascii(argument)[:80]}; expected {parameter.kind}"
         )
 
 

@@ -119,7 +119,7 @@ def _take(opened: Opened, uri: str, path: Path, max_bytes: int, watch: Watch) ->
 
 def _check_size(uri: str, size: int, max_bytes: int) -> None:
     if size > max_bytes:
-        raise InvalidArgument(f"{uri} has at least {size} bytes; legal: up to {max_bytes} (artifacts.max_bytes)")
+        raise InvalidArgument(f"{uri} has at least {size} bytes; expected up to {max_bytes} (artifacts.max_bytes)")
 
 
 def _kept_validator(beside: Path) -> str | None:

@@ -58,7 +58,7 @@ def send_outputs(context: VerbContext, outputs: Mapping[str, Path], target: str)
     files = [(slot, path, file) for slot, path in outputs.items() for file in _files(path)]
     total, limit = sum(file.stat().st_size for _, _, file in files), resolve(settings.MAX_BYTES)
     if total > limit:
-        raise InvalidArgument(f"the outputs have {total} bytes; legal: up to {limit} (artifacts.max_bytes)")
+        raise InvalidArgument(f"the outputs have {total} bytes; expected up to {limit} (artifacts.max_bytes)")
     watch, done = _watch(context, "upload"), 0
     for _, path, file in files:
         context.check_cancelled()

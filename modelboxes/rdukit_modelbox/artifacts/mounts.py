@@ -51,16 +51,17 @@ class Mounts:
         if parts.scheme == "file" and parts.netloc in {"", "localhost"}:
             text = unquote(parts.path)
         elif "://" in text:
-            raise InvalidArgument(f"{what}: {text!r} is not legal; legal: a path or file:///PATH on the box's machine")
+            raise InvalidArgument(
+                f"{what}: {text!r} is not valid; expected a path or file:///PATH on the box's machine"
+            )
         try:
             path = (self.folders[0] / text).resolve()
             path.exists()
         except OSError as cause:  # the name or path is too long
             raise InvalidArgument(f"{what}: {text[:80]!r}… is not a path: {cause.strerror}") from cause
         if not any(path == folder or folder in path.parents for folder in self.folders):
-            raise InvalidArgument(
-                f"{what}: {path} is outside this box's mounts; legal: under {', '.join(map(str, self.folders))}"
-            )
+            folders = ", ".join(map(str, self.folders))
+            raise InvalidArgument(f"{what}: {path} is outside this box's mounts; expected a path under {folders}")
         return path
 
     def resolve_output(self, text: str) -> Path:
@@ -71,7 +72,7 @@ class Mounts:
         """
         path = self.resolve(text, "output")
         if path == self.artifacts or self.artifacts in path.parents:
-            raise InvalidArgument(f"output: {path} is among the fetched artifacts; legal: another folder")
+            raise InvalidArgument(f"output: {path} is among the fetched artifacts; expected another folder")
         return path
 
 
@@ -114,7 +115,7 @@ def resolve_inputs(mounts: Mounts, box: Box, verb: Verb, given: Mapping[str, str
     for name in given:
         if name not in slots:
             raise InvalidArgument(
-                f"{box.name} {verb} has no input {name!r}; legal: {', '.join(slots) or 'none'}", input=name
+                f"{box.name} {verb} has no input {name!r}; expected {', '.join(slots) or 'none'}", input=name
             )
     given = {**{name: text for name, slot in slots.items() if (text := _find_mounted(slot))}, **given}
     missing = [name for name, slot in slots.items() if slot.required and name not in given]
@@ -140,7 +141,7 @@ def plan_exchange(mounts: Mounts, box: Box, verb: Verb, given: Mapping[str, str]
         for slot in box.slots_of(verb).outputs:
             if slot.schemes is not None and "s3" not in slot.schemes:
                 legal = ", ".join(slot.schemes)
-                raise InvalidArgument(f"output: {slot.name} of {box.name} {verb} does not go to s3; legal: {legal}")
+                raise InvalidArgument(f"output: {slot.name} of {box.name} {verb} does not go to s3; expected {legal}")
     return Exchange(
         remote, digests, {slot.name: slot.kind for slot in box.slots_of(verb).inputs},
         tuple(map(str, mounts.folders)), str(mounts.artifacts), upload,
@@ -160,7 +161,7 @@ def _resolve_slot(mounts: Mounts, slot: ArtifactSlot, text: str) -> Path:
     scheme = text.partition("://")[0] if "://" in text else "file"
     legal = slot.schemes or ("file", *REMOTE_SCHEMES)
     if scheme not in legal:
-        raise InvalidArgument(f"{what}: scheme {scheme!r} is not legal; legal: {', '.join(legal)}")
+        raise InvalidArgument(f"{what}: scheme {scheme!r} is not valid; expected {', '.join(legal)}")
     if is_remote(text):
         return mounts.artifacts / "by-uri" / parse_reference(text, what).key
     if slot.mount is not None and "://" not in text and not text.startswith("/") and Path(slot.mount).is_dir():

@@ -66,7 +66,7 @@ def parse_reference(text: str, what: str) -> Reference:
     """
 
     def refuse(why: str) -> InvalidArgument:
-        return InvalidArgument(f"{what}: {text!r} is not legal: {why}; legal: s3://BUCKET/KEY or http(s)://HOST/PATH")
+        return InvalidArgument(f"{what}: {text!r} is not valid: {why}; expected s3://BUCKET/KEY or http(s)://HOST/PATH")
 
     if len(text) > 4096 or any(ord(letter) <= 32 or ord(letter) == 127 for letter in text):
         raise refuse("more than 4096 characters, spaces or control characters")
@@ -105,7 +105,7 @@ def parse_output(text: str) -> Reference:
     """
     reference = parse_reference(text, "output")
     if reference.scheme != "s3" or reference.sha256 is not None:
-        raise InvalidArgument(f"output: {text!r} is not legal; legal: a path, file:///PATH or s3://BUCKET/PREFIX")
+        raise InvalidArgument(f"output: {text!r} is not valid; expected a path, file:///PATH or s3://BUCKET/PREFIX")
     path = reference.path if not reference.path or reference.path.endswith("/") else reference.path + "/"
     return Reference("s3", f"s3://{reference.host}/{path}", reference.host, path)
 
@@ -120,7 +120,7 @@ def parse_fragment(fragment: str, what: str) -> str | None:
         return None
     name, _, digest = fragment.partition("=")
     if name != "sha256" or not _SHA256.fullmatch(digest.lower()):
-        raise InvalidArgument(f"{what}: fragment #{fragment} is not legal; legal: #sha256= and 64 hexadecimal digits")
+        raise InvalidArgument(f"{what}: fragment #{fragment} is not valid; expected #sha256= and 64 hexadecimal digits")
     return digest.lower()
 
 
@@ -139,4 +139,4 @@ def text_of(value: object, what: str) -> str:
         if "#" in uri or not isinstance(digest, str) or parse_fragment(f"sha256={digest}", what) is None:
             raise InvalidArgument(f"{what}: give the digest once")
         return f"{uri if '://' in uri else f'file://{quote(uri)}'}#sha256={digest}"
-    raise InvalidArgument(f'{what}: legal: a path or URI, or {{"uri": …, "sha256": …}}')
+    raise InvalidArgument(f'{what}: expected a path or URI, or {{"uri": …, "sha256": …}}')

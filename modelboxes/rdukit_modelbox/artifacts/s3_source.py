@@ -136,7 +136,7 @@ def _errors(uri: str) -> Iterator[None]:
     except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as cause:
         raise PermissionDenied(f"{uri}: no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY") from cause
     except exceptions.ParamValidationError as cause:
-        raise NotFound(f"{uri} is not legal: {cause}") from cause
+        raise NotFound(f"{uri} is not valid: {cause}") from cause
     except (exceptions.BotoCoreError, exceptions.HTTPClientError, OSError) as cause:
         raise TransferInterrupted(f"{type(cause).__name__}: {cause}") from cause
 

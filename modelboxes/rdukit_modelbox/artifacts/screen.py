@@ -25,7 +25,7 @@ def screen(path: Path, what: str, roots: Sequence[Path], limits: UnpackLimits) -
         suffix = file.suffix.lower()
         if suffix in PICKLE_SUFFIXES or _is_pickle(file, head):
             raise InvalidArgument(
-                f"{what}: {file.name} is a pickle, which can run any program when it is read; legal: safetensors; "
+                f"{what}: {file.name} is a pickle, which can run any program when it is read; expected safetensors; "
                 "convert it where you trust it: rdukit box convert FILE.pt -o FILE.safetensors"
             )
         if suffix == ".npz":

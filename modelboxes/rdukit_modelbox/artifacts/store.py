@@ -76,7 +76,7 @@ class ArtifactStore:
         self._make_room()
         if reference.is_folder:
             if kind == "file":
-                raise InvalidArgument(f"{reference.uri} is a prefix; legal here: one object")
+                raise InvalidArgument(f"{reference.uri} is a prefix; expected one object")
             found = self._fetch_prefix(reference, watch)
         else:
             source = self._source(reference, reference.path)
@@ -149,7 +149,7 @@ class ArtifactStore:
     def _unpacked(self, archive: Path, watch: Watch) -> Path:
         if find_kind(archive) is None:
             raise InvalidArgument(
-                f"{archive.name} is no folder; legal: a .zip, a .tar.gz, or an s3:// prefix that ends with /"
+                f"{archive.name} is no folder; expected a .zip, a .tar.gz, or an s3:// prefix that ends with /"
             )
         target = self.folder / "folders" / archive.parent.name
         if not target.is_dir():
@@ -163,7 +163,7 @@ class ArtifactStore:
         objects = list_objects(self._client(), reference.host, reference.path)
         total, limit = sum(size for size, _ in objects.values()), resolve(settings.MAX_BYTES)
         if total > limit:
-            raise InvalidArgument(f"{reference.uri} has {total} bytes; legal: up to {limit} (artifacts.max_bytes)")
+            raise InvalidArgument(f"{reference.uri} has {total} bytes; expected up to {limit} (artifacts.max_bytes)")
         if reference.sha256 is not None:
             raise InvalidArgument(f"{reference.uri}: a digest is for one object, not for a prefix")
         for name in objects:

@@ -32,7 +32,7 @@ def connect(url: str, token: str | None = None) -> BoxClient:
     """Make a client of the box at ``url``, with the given token, or that of the settings.
 
     Raises:
-        InvalidArgument: the address or the token is not legal.
+        InvalidArgument: the address or the token is not valid.
     """
     return BoxClient(url, token=resolve(TOKEN, token))
 

@@ -125,7 +125,7 @@ def validate(file: Path, import_module: bool, reported: Sequence[str], as_json: 
 def _check_reported(box: Box, verb: str, report: Path) -> None:
     if verb not in box.verbs:
         raise InvalidArgument(
-            f"--reported {verb}={report}: the box has no verb {verb!r}; legal: {', '.join(box.verbs)}"
+            f"--reported {verb}={report}: the box has no verb {verb!r}; expected {', '.join(box.verbs)}"
         )
     try:
         figures = read_json(report.read_bytes())
@@ -134,7 +134,7 @@ def _check_reported(box: Box, verb: str, report: Path) -> None:
     except (OSError, ValueError) as cause:
         raise InvalidArgument(f"--reported {verb}={report} is no readable JSON: {cause}") from cause
     if not isinstance(figures, dict):
-        raise InvalidArgument(f"--reported {verb}={report}: legal is a JSON object of metrics by name")
+        raise InvalidArgument(f"--reported {verb}={report}: expected a JSON object of metrics by name")
     if undeclared := find_undeclared(box, Verb(verb), figures):
         raise InvalidArgument(words_for_undeclared(box, Verb(verb), undeclared), undeclared=undeclared)
 

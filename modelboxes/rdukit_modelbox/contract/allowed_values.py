@@ -61,7 +61,7 @@ class AllowedValues(BaseModel):
         if self.maximum is not None and self.below is not None:
             raise ValueError("give maximum (inclusive) or below (exclusive), not both")
         if isinstance(self.multiple_of, float) and not 0 < self.multiple_of < math.inf:
-            raise ValueError(f"multipleOf {_short(self.multiple_of)} is not legal; legal: above 0")
+            raise ValueError(f"multipleOf {_short(self.multiple_of)} is not valid; expected above 0")
         low = self.minimum if self.minimum is not None else self.above
         high = self.maximum if self.maximum is not None else self.below
         if isinstance(low, float) and isinstance(high, float):
@@ -141,13 +141,13 @@ def find_objection(kind: ParameterType, legal: AllowedValues, value: object, val
     """Return why ``value`` is illegal, with the legal values, or ``None``. ``values``: those named by limits."""
     given = normalise(kind, value)
     if given is None:
-        return f"{value!r} is not of type {kind}; legal: {format_allowed(kind, legal, values)}"
+        return f"{value!r} is not of type {kind}; expected {format_allowed(kind, legal, values)}"
     is_legal = (
         (legal.enum is None or given in legal.enum)
         and (legal.pattern is None or (isinstance(given, str) and re.search(legal.pattern, given) is not None))
         and (isinstance(given, (str, bool)) or _is_within(legal, given, values))
     )
-    return None if is_legal else f"{value!r} is not legal; legal: {format_allowed(kind, legal, values)}"
+    return None if is_legal else f"{value!r} is not valid; expected {format_allowed(kind, legal, values)}"
 
 
 def allowed_as_schema(kind: ParameterType, legal: AllowedValues) -> dict[str, object]:

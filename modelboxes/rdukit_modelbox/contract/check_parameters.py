@@ -17,12 +17,12 @@ def check_parameters(box: Box, verb: Verb, given: Mapping[str, object]) -> dict[
             the message lists the legal ones, which may depend on other values.
     """
     if verb not in box.verbs:
-        raise InvalidArgument(f"box {box.name} has no verb {verb}; legal: {', '.join(box.verbs)}")
+        raise InvalidArgument(f"box {box.name} has no verb {verb}; expected {', '.join(box.verbs)}")
     parameters = {p.name: p for p in box.parameters_of(verb)}
     for name in given:
         if name not in parameters:
             raise UnknownParameter(
-                f"{box.name} {verb} has no parameter {name!r}; legal: {', '.join(parameters) or 'none'}",
+                f"{box.name} {verb} has no parameter {name!r}; expected {', '.join(parameters) or 'none'}",
                 parameter=name,
                 legal=list(parameters),
             )
@@ -41,8 +41,8 @@ def _value_of(where: str, parameter: BoxParameter, given: Mapping[str, object], 
     if not holds(parameter.when, values):
         if is_given and normal != default:
             now = ", ".join(f"{name} is {values[name]}" for name in parameter.when)
-            words = f"legal only when {format_condition(parameter.when)}; {now}: leave it out"
-            raise _refusal(where, parameter, value, f"{value!r} is not legal; {words}", words)
+            words = f"valid only when {format_condition(parameter.when)}; {now}: leave it out"
+            raise _refusal(where, parameter, value, f"{value!r} is not valid; {words}", words)
         value, normal = default, normalise(parameter.type, default)
     else:
         legal = parameter.legal_for(values)

@@ -47,7 +47,7 @@ class ParameterChange(StrictModel):
 
 def _as_mapping(value: object) -> object:
     if value is None or value == {}:
-        raise ValueError("nothing is changed; legal: a default, or a mapping with default, legal, help, unit or when")
+        raise ValueError("nothing is changed; expected a default, or a mapping with default, legal, help, unit or when")
     return value if isinstance(value, dict) else {"default": value}
 
 
@@ -105,7 +105,7 @@ def extend_task(written: Mapping[str, Any]) -> EffectiveDocument:
     """
     name = written.get("extends")
     if name is None:
-        words = f"only a box with extends can change a task's parameters; legal: extends: {', '.join(task_names())}"
+        words = f"only a box with extends can change a task's parameters; expected extends: {', '.join(task_names())}"
         return EffectiveDocument(
             dict(written), faults=tuple(((k,), words) for k in ("override", "remove") if k in written)
         )

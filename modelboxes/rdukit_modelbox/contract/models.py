@@ -54,7 +54,7 @@ def load_own_module(folder: Path, place: str) -> ModelEntry:
         raise InvalidArgument(f"module {place!r}: there is no file {file_name} in the box's folder {folder}")
     spec = importlib.util.spec_from_file_location(MODULE_NAME, path)
     if spec is None or spec.loader is None:
-        raise InvalidArgument(f"module {place!r}: {file_name} is not a Python file; legal: a name ending in .py")
+        raise InvalidArgument(f"module {place!r}: {file_name} is not a Python file; expected a name ending in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[MODULE_NAME] = module
     # Any error of the box's own code is its own fault.
@@ -65,7 +65,7 @@ def load_own_module(folder: Path, place: str) -> ModelEntry:
         raise InvalidArgument(f"module {place!r} failed: {type(cause).__name__}: {cause}") from cause
     if not isinstance(entry, ModelEntry):
         raise InvalidArgument(
-            f"module {place!r} returned {type(entry).__name__}; legal: a rdukit_zoo.registry.ModelEntry"
+            f"module {place!r} returned {type(entry).__name__}; expected a rdukit_zoo.registry.ModelEntry"
         )
     return entry
 

@@ -46,7 +46,7 @@ def new_box_files(name: str, template: str, has_module: bool) -> Mapping[str, by
         TypeAdapter(Name).validate_python(name)
     except ValidationError as cause:
         legal = "a small letter, then small letters, digits, - and _; at most 63"
-        raise InvalidArgument(f"no box can be called {name!r}; legal: {legal}", field="name") from cause
+        raise InvalidArgument(f"no box can be called {name!r}; expected {legal}", field="name") from cause
     replaced = {
         "name": f"name: {name}\n",
         "title": f"title: {json.dumps(f'The box {name}')}\n",

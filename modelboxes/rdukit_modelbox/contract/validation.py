@@ -92,7 +92,7 @@ def _slots(draft: Draft) -> Iterator[Problem]:
             illegal = [scheme for scheme in slot.schemes or () if scheme not in {"file", "s3"}]
             if illegal:
                 key = ("artifacts", verb, "outputs", number, "schemes")
-                yield key, f"an output cannot go to {illegal[0]}; legal: file, s3"
+                yield key, f"an output cannot go to {illegal[0]}; expected file, s3"
     if draft.serving is None:
         return
     for side, tensors in (("inputs", draft.serving.inputs), ("outputs", draft.serving.outputs)):
@@ -104,7 +104,7 @@ def _slots(draft: Draft) -> Iterator[Problem]:
     legal = [slot.name for slot in draft.artifacts.get(Verb.INFER, VerbArtifacts()).inputs]
     for part, slot_name in (draft.serving.text or {}).items():
         if slot_name not in legal:
-            words = f"infer has no input {slot_name!r}; legal: {', '.join(legal) or 'none'}"
+            words = f"infer has no input {slot_name!r}; expected {', '.join(legal) or 'none'}"
             yield ("serving", "text", part), words
 
 
@@ -127,7 +127,7 @@ def _dependences(draft: Draft) -> Iterator[Problem]:
                 continue
             if name not in draft.names:
                 legal = ", ".join(sorted(draft.names - {parameter.name}))
-                yield path, f"there is no parameter {name!r}; legal: {legal or 'none'}"
+                yield path, f"there is no parameter {name!r}; expected {legal or 'none'}"
                 continue
             for verb in parameter.verbs:
                 yield from _dependence(draft, parameter, verb, path, name)
@@ -190,7 +190,7 @@ def find_inside(folder: Path, relative: str) -> Path:
     base = folder.resolve()
     path = (base / relative).resolve()
     if base not in path.parents:
-        raise InvalidArgument(f"{relative!r} leads outside the box's folder; legal: a file in or below {folder}")
+        raise InvalidArgument(f"{relative!r} leads outside the box's folder; expected a file in or below {folder}")
     if not path.is_file():
         raise InvalidArgument(f"there is no file {relative!r} in {folder}")
     return path

@@ -25,7 +25,7 @@ from rdukit_modelbox.image.media import (
 #: Name of the base made from this installation.
 INSTALLED: Final = "installed"
 WAYS_TO_A_BASE: Final = (
-    "legal: 'installed' (made from this Python and its packages), or oci:FOLDER[:NAME], which "
+    "expected 'installed' (made from this Python and its packages), or oci:FOLDER[:NAME], which "
     "`skopeo copy docker-daemon:rdukit/modelbox:latest oci:FOLDER:base`, "
     "`skopeo copy docker://REGISTRY/rdukit/modelbox oci:FOLDER:base` and an earlier `rdukit box build` make"
 )
@@ -82,7 +82,7 @@ def parse_base(base: str) -> tuple[Path, str | None]:
     kind, _, rest = base.partition(":")
     folder, _, name = rest.partition(":")
     if kind != "oci" or not folder:
-        raise InvalidArgument(f"base {base!r} is not legal without an engine; {WAYS_TO_A_BASE}")
+        raise InvalidArgument(f"base {base!r} is not valid without an engine; {WAYS_TO_A_BASE}")
     return Path(folder), name or None
 
 
@@ -95,7 +95,7 @@ def _take_base(layout: ImageLayout, base: str) -> tuple[dict[str, Any], dict[str
     architecture = machine_name(platform.machine())
     if config.get("architecture") != architecture or config.get("os") != "linux":
         found = f"{config.get('os')}/{config.get('architecture')}"
-        raise InvalidArgument(f"base {base} is for {found}; legal here: linux/{architecture}")
+        raise InvalidArgument(f"base {base} is for {found}; expected linux/{architecture}")
     for layer in manifest["layers"]:
         layout.take(source, Descriptor.from_json(layer))
     return manifest, config

@@ -101,7 +101,7 @@ def read_contents(box: str) -> BoxContents:
     total = sum(map(len, files.values()))
     if total > MAX_BOX_BYTES:
         raise InvalidArgument(
-            f"the files of box {loaded.name} have {total} bytes; legal: up to {MAX_BOX_BYTES}; "
+            f"the files of box {loaded.name} have {total} bytes; expected up to {MAX_BOX_BYTES}; "
             "data is mounted or fetched when the box runs"
         )
     return BoxContents(loaded, files)
@@ -124,7 +124,7 @@ def _read_files(folder: Path) -> dict[str, bytes]:
             )
         if path.suffix.lower() in KEPT_SUFFIXES or path.name in KEPT_NAMES:
             if path.stat().st_size > MAX_BOX_BYTES:
-                raise InvalidArgument(f"{path} has {path.stat().st_size} bytes; legal: up to {MAX_BOX_BYTES}")
+                raise InvalidArgument(f"{path} has {path.stat().st_size} bytes; expected up to {MAX_BOX_BYTES}")
             files[name] = path.read_bytes()
     return files
 

@@ -33,7 +33,7 @@ def find_engine(wanted: str) -> str:
         Unavailable: none answers; the message says how to build without one.
     """
     if wanted != "auto" and wanted not in ENGINES:
-        raise InvalidArgument(f"engine {wanted!r} is not legal; legal: auto, none, {', '.join(ENGINES)}")
+        raise InvalidArgument(f"engine {wanted!r} is not valid; expected auto, none, {', '.join(ENGINES)}")
     reasons = []
     for engine in ENGINES if wanted == "auto" else (wanted,):
         reason = _find_objection(engine)

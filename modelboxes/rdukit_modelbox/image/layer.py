@@ -66,7 +66,7 @@ def _checked_path(path: str) -> str:
     parts = path.split("/")
     if not path.startswith("/") or {"", ".", ".."} & set(parts[1:]):
         raise InvalidArgument(
-            f"path {path!r} in a layer is not legal; legal: absolute and without empty, . or .. parts"
+            f"path {path!r} in a layer is not valid; expected absolute and without empty, . or .. parts"
         )
     return path
 

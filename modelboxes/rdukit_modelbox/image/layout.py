@@ -82,7 +82,7 @@ class ImageLayout:
         except (OSError, ValueError) as cause:
             raise NotFound(f"{folder} is not an OCI layout: it has no readable {LAYOUT_FILE}") from cause
         if not isinstance(value, dict) or value.get("imageLayoutVersion") != "1.0.0":
-            raise InvalidArgument(f"{folder} is a layout of version {value!r}; legal: 1.0.0")
+            raise InvalidArgument(f"{folder} is a layout of version {value!r}; expected 1.0.0")
         return cls(folder)
 
     def blob_file(self, digest: str) -> Path:
@@ -92,7 +92,7 @@ class ImageLayout:
             InvalidArgument: not a SHA-256 digest.
         """
         if not is_sha256(digest):
-            raise InvalidArgument(f"digest {digest!r} is not legal; legal: sha256: and 64 hexadecimal digits")
+            raise InvalidArgument(f"digest {digest!r} is not valid; expected sha256: and 64 hexadecimal digits")
         return self.folder / "blobs" / "sha256" / digest.removeprefix("sha256:")
 
     def read_blob(self, descriptor: Descriptor) -> bytes:

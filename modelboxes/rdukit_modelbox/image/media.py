@@ -46,7 +46,7 @@ class Descriptor:
         except (KeyError, TypeError, ValueError) as cause:
             raise InvalidArgument(f"not a descriptor of a blob: {value!r}") from cause
         if not is_sha256(digest):
-            raise InvalidArgument(f"digest {digest!r} is not legal; legal: sha256: and 64 hexadecimal digits")
+            raise InvalidArgument(f"digest {digest!r} is not valid; expected sha256: and 64 hexadecimal digits")
         return cls(str(value.get("mediaType", "")), digest, size, annotations)
 
 
@@ -71,7 +71,7 @@ def build_seconds(environment: Mapping[str, str] | None = None) -> int:
     """
     text = (os.environ if environment is None else environment).get("SOURCE_DATE_EPOCH", "0")
     if not text.isdecimal():
-        raise InvalidArgument(f"SOURCE_DATE_EPOCH={text!r} is not legal; legal: seconds since 1970, a whole number")
+        raise InvalidArgument(f"SOURCE_DATE_EPOCH={text!r} is not valid; expected seconds since 1970, a whole number")
     return int(text)
 
 

@@ -73,7 +73,7 @@ def parse_target(to: str) -> RegistryTarget:
     tag = tag or "latest"
     if not to.startswith("docker://") or not slash or not _REPOSITORY.match(repository) or not _TAG.match(tag):
         raise InvalidArgument(
-            f"target {to!r} is not legal; legal: oci:FOLDER[:NAME], docker://HOST[:PORT]/REPOSITORY[:TAG]"
+            f"target {to!r} is not valid; expected oci:FOLDER[:NAME], docker://HOST[:PORT]/REPOSITORY[:TAG]"
         )
     return RegistryTarget(address, repository, tag)
 

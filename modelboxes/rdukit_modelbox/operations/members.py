@@ -56,7 +56,7 @@ def read_members(text: str) -> tuple[MemberLease, ...]:
         lease, _, path = word.partition("@")
         if lease.count(":") != 1:
             raise InvalidArgument(
-                f"${MEMBERS.variable} has {word[:40]!r}; legal: <id>:<token>@<socket> for each member, with blanks "
+                f"${MEMBERS.variable} has {word[:40]!r}; expected <id>:<token>@<socket> for each member, with blanks "
                 "between"
             )
         found.append(MemberLease(lease, path))

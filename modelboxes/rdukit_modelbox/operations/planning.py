@@ -26,10 +26,10 @@ def check_call(call: VerbCall) -> None:
     """Check the parts of a call that do not depend on verb and box.
 
     Raises:
-        InvalidArgument: the time is not legal; the detail has ``field``.
+        InvalidArgument: the time is not valid; the detail has ``field``.
     """
     if not (math.isfinite(call.timeout_s) and 0 <= call.timeout_s <= MAX_TIMEOUT_S):
-        message = f"timeout_s: {call.timeout_s} is not legal; legal: 0 (no limit) <= x <= {MAX_TIMEOUT_S:.0f}"
+        message = f"timeout_s: {call.timeout_s} is not valid; expected 0 (no limit) <= x <= {MAX_TIMEOUT_S:.0f}"
         raise InvalidArgument(message, field="timeout_s")
 
 

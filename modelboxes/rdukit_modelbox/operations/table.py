@@ -202,7 +202,7 @@ class OperationTable:
 
         Raises:
             NotFound: no such operation.
-            InvalidTransition: the event is not legal in its state.
+            InvalidTransition: the event is not valid in its state.
         """
         old = self.get(operation_id)
         state = next_state(old.state, event, f"operation {operation_id}")

@@ -56,7 +56,7 @@ def next_state(state: OperationState, event: StateEvent, subject: str) -> Operat
         return TRANSITIONS[(state, event)]
     except KeyError:
         legal = sorted(e for s, e in TRANSITIONS if s is state)
-        raise InvalidTransition(f"{subject} is {state}: event {event} is not legal; legal: {legal}") from None
+        raise InvalidTransition(f"{subject} is {state}: event {event} is not valid; expected {legal}") from None
 
 
 EventKind = Literal["state", "progress", "log", "result"]

@@ -66,7 +66,7 @@ def read_hdf5(source: SourceFile, request: RowPreprocessRequest, bad: RowErrors)
                 return rows
 
             if data.dtype.kind not in "iufb":
-                raise InvalidArgument(f"{source.name}, {features!r}: its type is {data.dtype}; legal: numbers")
+                raise InvalidArgument(f"{source.name}, {features!r}: its type is {data.dtype}; expected numbers")
             yield from _blocks(source, features, data.shape, take, labels_N, request, bad)
     except (OSError, KeyError) as cause:
         raise InvalidArgument(
@@ -83,9 +83,9 @@ class NpyStream:
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         self.shape, is_fortran, self.dtype = read(stream)
         if is_fortran and len(self.shape) > 1:
-            raise InvalidArgument(f"{source.name}, {name!r}: rows are stored column by column; legal: C order")
+            raise InvalidArgument(f"{source.name}, {name!r}: rows are stored column by column; expected C order")
         if self.dtype.kind not in "iufbUS":
-            raise InvalidArgument(f"{source.name}, {name!r}: its type is {self.dtype}; legal: numbers or texts")
+            raise InvalidArgument(f"{source.name}, {name!r}: its type is {self.dtype}; expected numbers or texts")
         self._stream = stream
 
     def take(self, count: int) -> NDArray[Any]:
@@ -111,8 +111,8 @@ def _choose(source: SourceFile, names: list[str], request: RowPreprocessRequest)
         features = others[0]
     if labels is None or features is None:
         raise InvalidArgument(
-            f"{source.name} has the arrays {', '.join(names) or 'none'}; legal: labels under {request.label_column!r} "
-            f"(label_column) and one array of features (columns names it if there are more)",
+            f"{source.name} has the arrays {', '.join(names) or 'none'}; expected labels under "
+            f"{request.label_column!r} (label_column) and one array of features (columns names it if there are more)",
             file=source.name, arrays=names,
         )  # fmt: skip
     return features, labels
@@ -123,7 +123,9 @@ def _labels(source: SourceFile, column: str, values: NDArray[Any], bad: RowError
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if values.ndim != 1 or values.dtype.kind not in "iufbUSO":
-        raise InvalidArgument(f"{source.name}, {column!r}: {values.dtype} {list(values.shape)}; legal: one label a row")
+        raise InvalidArgument(
+            f"{source.name}, {column!r}: {values.dtype} {list(values.shape)}; expected one label a row"
+        )
     found: list[str | None] = []
     # A number of few bits by its own shortest text: 0.1 as float32 is 0.1.
     known = [float(str(value)) for value in values] if values.dtype.kind == "f" else values.tolist()
@@ -150,7 +152,9 @@ def _blocks(
     bad: RowErrors,
 ) -> Iterator[RowBlock]:
     if len(shape) < 2 or shape[0] != len(labels):
-        raise InvalidArgument(f"{source.name}, {name!r}: shape {list(shape)}; legal: [{len(labels)}, …], a row a label")
+        raise InvalidArgument(
+            f"{source.name}, {name!r}: shape {list(shape)}; expected [{len(labels)}, …], a row a label"
+        )
     width = int(np.prod(shape[1:]))
     step = max(1, BLOCK_BYTES // (4 * width))
     for start in range(0, len(labels), step):

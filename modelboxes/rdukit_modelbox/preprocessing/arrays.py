@@ -209,7 +209,7 @@ def preprocess_arrays(
     """Write ``<output>/dataset`` from the arrays in ``data``, or without it from the model's own physics.
 
     Raises:
-        NotFound, InvalidArgument: an array is missing, or its shape, dtype or values are not legal.
+        NotFound, InvalidArgument: an array is missing, or its shape, dtype or values are not valid.
     """
     entry = entry_of(context.box)
     sizes = chosen_sizes(context.box, entry, parameters)
@@ -318,7 +318,7 @@ def _read_arrays(data: Path, forms: Sequence[ArrayForm]) -> dict[str, NDArray[An
             with np.load(data) as archive:
                 found = {form.name: archive[form.name] for form in forms}
     except FileNotFoundError as cause:
-        raise NotFound(f"{cause.filename} is missing; legal: {_legal(forms)}") from cause
+        raise NotFound(f"{cause.filename} is missing; expected {_legal(forms)}") from cause
     except KeyError as cause:
         missing = next((form.name for form in forms if form.name in str(cause)), str(cause))
         raise InvalidArgument(f"{data.name} lacks the array {missing!r}; expected {_legal(forms)}") from cause
@@ -329,7 +329,7 @@ def _read_arrays(data: Path, forms: Sequence[ArrayForm]) -> dict[str, NDArray[An
     _check_forms([ArrayForm(name, a.shape[1:], str(a.dtype)) for name, a in found.items()], forms, data.name)
     counts = {name: len(values) for name, values in found.items()}
     if len(set(counts.values())) != 1 or not min(counts.values()):
-        raise InvalidArgument(f"{data.name}: the arrays have {counts} samples; legal: as many in each, at least one")
+        raise InvalidArgument(f"{data.name}: the arrays have {counts} samples; expected as many in each, at least one")
     for name, values in found.items():
         if np.issubdtype(values.dtype, np.floating) and not np.isfinite(values).all():
             at = np.argwhere(~np.isfinite(values))[0].tolist()
@@ -351,7 +351,7 @@ def _check_forms(found: Sequence[ArrayForm], wanted: Sequence[ArrayForm], where:
                 f"this model takes {_legal([form])}"
             )
     if len(found) != len(wanted):
-        raise InvalidArgument(f"{where} has {len(found)} arrays; legal: {_legal(wanted)}")
+        raise InvalidArgument(f"{where} has {len(found)} arrays; expected {_legal(wanted)}")
 
 
 def _legal(forms: Sequence[ArrayForm]) -> str:

@@ -55,7 +55,7 @@ def make_decoder(policy: ArticlePolicy) -> "msgspec.json.Decoder[Any]":
     """
     if policy.prompt_keyword == policy.completion_keyword:
         raise IllegalValue(
-            f"prompt_keyword and completion_keyword are both {policy.prompt_keyword!r}; legal: two different keys"
+            f"prompt_keyword and completion_keyword are both {policy.prompt_keyword!r}; expected two different keys"
         )
     return msgspec.json.Decoder(str | pair_type(policy) | list[pair_type(policy)])  # type: ignore[misc]
 

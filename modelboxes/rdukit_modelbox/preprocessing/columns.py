@@ -97,7 +97,7 @@ class RowPreprocessRequest:
         for role in ("categorical", "dates"):
             if request.columns and (extra := set(roles[role]) - set(request.columns)):
                 raise IllegalValue(
-                    f"{role} names {', '.join(sorted(extra))}, not in columns; legal: {', '.join(request.columns)}"
+                    f"{role} names {', '.join(sorted(extra))}, not in columns; expected {', '.join(request.columns)}"
                 )
         return request
 
@@ -219,7 +219,7 @@ class NameCounts:
             self.counts[name] = self.counts.get(name, 0) + 1
         if len(self.counts) > MAX_CATEGORIES:
             raise InvalidArgument(
-                f"{self.what} has more than {MAX_CATEGORIES} different values; legal: a column of categories"
+                f"{self.what} has more than {MAX_CATEGORIES} different values; expected a column of categories"
             )
 
 

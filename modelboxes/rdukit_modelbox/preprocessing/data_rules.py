@@ -61,7 +61,9 @@ def check_values(where: str, values: NDArray[Any], limit: ValueLimit) -> None:
             if limit.size
             else (f"as there are {limit.count} to choose from", "correct the data")
         )
-        raise InvalidArgument(f"{where} has the value {wrong.flat[0]}; legal: 0 to {limit.count - 1}, {why}; {advice}")
+        raise InvalidArgument(
+            f"{where} has the value {wrong.flat[0]}; expected 0 to {limit.count - 1}, {why}; {advice}"
+        )
 
 
 def validation_rows(samples: int, share: float) -> NDArray[np.int64]:

@@ -80,7 +80,9 @@ class Packer:
         style, _, overflow = config.partition("::")
         if not (config == "full" or (style in STYLES[1:] and overflow in OVERFLOWS)):
             legal = ["full", *(f"{style}::{overflow}" for style in STYLES[1:] for overflow in OVERFLOWS)]
-            raise IllegalValue(f"input_packing_config {config!r} is not legal; legal: {', '.join(legal)}", legal=legal)
+            raise IllegalValue(
+                f"input_packing_config {config!r} is not valid; expected {', '.join(legal)}", legal=legal
+            )
         self._length = length
         self._style = style
         self._overflow = overflow

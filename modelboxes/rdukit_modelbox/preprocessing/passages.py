@@ -82,7 +82,8 @@ def read_passages(
     length, seed = int(sizes["context_length"]), int(parameters["seed"])
     if vocabulary.size > int(sizes["vocabulary"]):
         raise IllegalValue(
-            f"the tokenizer has {vocabulary.size} tokens; legal: up to {sizes['vocabulary']}, the model's vocabulary; "
+            f"the tokenizer has {vocabulary.size} tokens; expected up to {sizes['vocabulary']}, the "
+            f"model's vocabulary; "
             f"set vocabulary={vocabulary.size}, or another variant",
             parameter="vocabulary",
         )
@@ -131,7 +132,7 @@ def _read(source: SourceFile, text_column: str, label_column: str) -> Iterator[t
     if source.format == Format.TXT:
         if label_column:
             raise InvalidArgument(
-                f"{source.name}: text alone has no classes; legal: a table (.csv, .tsv, .jsonl, .parquet) with the "
+                f"{source.name}: text alone has no classes; expected a table (.csv, .tsv, .jsonl, .parquet) with the "
                 f"columns {text_column} and {label_column}"
             )
         for block in read_line_blocks(source):
@@ -161,7 +162,7 @@ def _number(labels: Sequence[str], classes: int) -> tuple[NDArray[np.int64], tup
     if all(name.isdecimal() for name in found):
         if int(max(found, key=int)) >= classes:
             raise IllegalValue(
-                f"the data have class {max(found, key=int)}; legal: 0 to {classes - 1}; set num_classes",
+                f"the data have class {max(found, key=int)}; expected 0 to {classes - 1}; set num_classes",
                 parameter="num_classes",
             )
         return np.array([int(label) for label in labels], np.int64), ()

@@ -92,7 +92,7 @@ def _check_model(context: VerbContext, features: int, found: Mapping[str, Any]) 
     classes = 1 if found["target"] else max(classes_of(list(found["labels"])).values()) + 1
     if wanted is not None and features != wanted:
         raise InvalidArgument(
-            f"the rows have {features} features, box {context.box.name} takes {wanted}; legal: other columns, or "
+            f"the rows have {features} features, box {context.box.name} takes {wanted}; expected other columns, or "
             f"images of another size"
         )
     if most is not None and classes > most:
@@ -190,7 +190,7 @@ class _Tally:
         if self.figures is None:
             self.figures = ColumnFigures.of(width)
         if width != len(self.figures.count_C):
-            raise InvalidArgument(f"rows have {len(self.figures.count_C)} and {width} numbers; legal: one width")
+            raise InvalidArgument(f"rows have {len(self.figures.count_C)} and {width} numbers; expected one width")
         kept_N = within_limit(self._limit, self.rows, splits_N)
         if self.audit is not None:
             self.audit.add(block)

@@ -98,7 +98,9 @@ def find_sources(data: Path, pattern: str, wanted: str, legal: Sequence[Format])
 
 def _find_files(data: Path, pattern: str) -> list[Path]:
     if ".." in pattern.split("/"):
-        raise IllegalValue(f"parameter 'pattern': {pattern!r} is not legal; legal: a glob below the data folder, no ..")
+        raise IllegalValue(
+            f"parameter 'pattern': {pattern!r} is not valid; expected a glob below the data folder, no .."
+        )
     if data.is_file():
         return [data]
     if not data.is_dir():
@@ -172,8 +174,8 @@ def read_line_blocks(source: SourceFile, block_bytes: int = BLOCK_BYTES) -> Iter
                 rest += data
             if len(rest) > LONGEST_LINE:
                 raise InvalidArgument(
-                    f"{source.name}:{line}: the line is longer than {LONGEST_LINE >> 20} MB; legal: shorter lines, one "
-                    f"record each",
+                    f"{source.name}:{line}: the line is longer than {LONGEST_LINE >> 20} MB; expected "
+                    "shorter lines, one record each",
                     file=source.name, line=line,
                 )  # fmt: skip
         if rest:
@@ -205,7 +207,7 @@ class RowErrors:
             place += f", column {column!r}"
         if not self.skips:
             raise InvalidArgument(
-                f"{place}: {reason}; legal: {legal}; or pass bad_rows=skip to leave such rows out",
+                f"{place}: {reason}; expected {legal}; or pass bad_rows=skip to leave such rows out",
                 file=file, line=line, column=column, legal=legal,
             )  # fmt: skip
         self.count += 1

@@ -256,7 +256,7 @@ class CsvFile:
                 lines = block.data.decode().split("\n")
             except UnicodeDecodeError as cause:
                 raise InvalidArgument(
-                    f"{self._source.name}: not UTF-8 in the lines from {block.line}; legal: text in UTF-8"
+                    f"{self._source.name}: not UTF-8 in the lines from {block.line}; expected text in UTF-8"
                 ) from cause
             lines.pop()
             # Not splitlines: it also cuts at characters that may stand in a field.
@@ -267,13 +267,13 @@ class CsvFile:
             names = [name.strip() for name in next(self._reader, [])]
         except csv.Error as cause:
             raise InvalidArgument(
-                f"{self._source.name}:{self._reader.line_num}: the header is not readable as CSV: {cause}; legal: "
+                f"{self._source.name}:{self._reader.line_num}: the header is not readable as CSV: {cause}; expected "
                 f"{LEGAL_FIELDS}"
             ) from cause
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise InvalidArgument(
-                f"{self._source.name}:1: more than one column is named {twice[0]!r}; legal: different names"
+                f"{self._source.name}:1: more than one column is named {twice[0]!r}; expected different names"
             )
         return names
 

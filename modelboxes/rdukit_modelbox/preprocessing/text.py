@@ -117,7 +117,7 @@ def spill_records(run: TextRun) -> dict[str, Any]:
     if (spill.counts_F == 0).any():
         empty = run.splits[int((spill.counts_F == 0).argmax())]
         raise IllegalValue(
-            f"{records} records do not fill {len(run.splits)} files: {empty.name} has none; legal: fewer "
+            f"{records} records do not fill {len(run.splits)} files: {empty.name} has none; expected fewer "
             f"num_training_splits, larger dev_ratio and test_ratio or 0, or more records",
             records=records, files=len(run.splits),
         )  # fmt: skip

@@ -109,7 +109,7 @@ def _check_enough(run: TextRun, kind: str, files: int, sums: TokenStatistics) ->
         raise IllegalValue(
             f"{sums.sequences} sequences do not fill {files} {kind} files ({sums.cut_units} articles were too long for "
             f"max_seq_length {run.request.max_seq_length}, {sums.tokens_dropped_from_all_prompt} tokens were prompts "
-            f"only); legal: another {knob}, a shorter max_seq_length, or more records",
+            f"only); expected another {knob}, a shorter max_seq_length, or more records",
             sequences=sums.sequences, files=files,
         )  # fmt: skip
 

@@ -128,7 +128,7 @@ def _parquet_rows(source: SourceFile, policy: ArticlePolicy, bad: RowErrors) -> 
             for key in keys:
                 kind = schema.field(key).type
                 if not (arrow.types.is_string(kind) or arrow.types.is_large_string(kind)):
-                    raise InvalidArgument(f"{source.name}, column {key!r}: its type is {kind}; legal: string")
+                    raise InvalidArgument(f"{source.name}, column {key!r}: its type is {kind}; expected string")
             row, total = 0, max(file.metadata.num_rows, 1)
             for batch in file.iter_batches(TABLE_ROWS, columns=keys):
                 records = []

@@ -67,7 +67,7 @@ def load_tokenizer(path: Path, end_of_text: str = "") -> TextTokenizer:
     file = path / FILE_NAME if path.is_dir() else path
     if not file.is_file():
         raise NotFound(
-            f"{path} has no {FILE_NAME}; legal: a {FILE_NAME} of the tokenizers library, or a folder with one"
+            f"{path} has no {FILE_NAME}; expected a {FILE_NAME} of the tokenizers library, or a folder with one"
         )
     content = file.read_bytes()
     try:

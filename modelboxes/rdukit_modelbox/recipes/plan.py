@@ -59,7 +59,7 @@ def recipe_of(box: str, kind: Kind, recipes: Recipes) -> Recipe:
     if recipe is None or recipe.unavailable is not None:
         why = "" if recipe is None else f" ({recipe.unavailable})"
         legal = ", ".join(kind for kind, one in recipes.items() if one.unavailable is None)
-        raise InvalidArgument(f"box {box} has no recipe {kind}{why}; legal: {legal}")
+        raise InvalidArgument(f"box {box} has no recipe {kind}{why}; expected {legal}")
     return recipe
 
 

@@ -63,7 +63,7 @@ class Recipe(StrictModel):
         if self.checkpoint is None and (self.preprocess is None or self.compile is None or self.train is None):
             raise ValueError("without a checkpoint to start from it needs preprocess, compile and train")
         if self.infer is not None and self.evaluate is not None:
-            raise ValueError("infer and evaluate are named; legal: one of them, which ends the recipe")
+            raise ValueError("infer and evaluate are named; expected one of them, which ends the recipe")
         return self
 
     @property
@@ -137,5 +137,5 @@ def _check_reference(
     if name not in earlier or not (other or name in found):
         legal = ", ".join(one for one in earlier if one in found) or "none, it is the first"
         raise InvalidArgument(
-            f"{where}: {kind}: {reference!r} is no recipe to start from; legal: {legal}, or of another box BOX/KIND"
+            f"{where}: {kind}: {reference!r} is no recipe to start from; expected {legal}, or of another box BOX/KIND"
         )

@@ -58,7 +58,7 @@ def prepare(box: str, kinds: Collection[Kind], *, is_quick: bool = False) -> Pla
     """Plan recipes of ``box``, a name, a ``modelbox.yaml`` or its folder; all available ones without ``kinds``.
 
     Raises:
-        NotFound, InvalidArgument: no such box or recipe; a parameter is not legal.
+        NotFound, InvalidArgument: no such box or recipe; a parameter is not valid.
     """
     known: dict[str, Recipes] = {}
 

@@ -10,8 +10,8 @@ from rdukit_modelbox.operations.values import REMOVED_FIELDS
 from rdukit_modelbox.rest.schemas import ARTIFACT, PATH, ROWS, VERB, ArtifactBody, RowsBody, VerbBody
 from rdukit_serving.strict_yaml.schema_errors import suggest
 
-_NOT_JSON: Final = "the header content-type is {given}; legal: application/json"
-_NO_BODY: Final = "there is no body; legal: a JSON object, such as {}"
+_NOT_JSON: Final = "the header content-type is {given}; expected application/json"
+_NO_BODY: Final = "there is no body; expected a JSON object, such as {}"
 
 Location = Sequence[int | str]
 

@@ -204,7 +204,7 @@ class RowsResponse(BaseModel):
 
 #: Meaning of each status, for OpenAPI.
 _MEANINGS: Final = {
-    400: "a value is not legal",
+    400: "a value is not valid",
     404: "there is none",
     408: "the body did not come in time",
     409: "it contradicts something earlier",

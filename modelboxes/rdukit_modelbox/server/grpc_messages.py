@@ -50,24 +50,24 @@ def infer_call_from(request: pb.InferRequest) -> InferCall:
             table = [from_struct(row) for row in request.table.rows]
             return InferCall(table=table, inputs=dict(request.inputs), outputs=list(request.outputs))
         case "dataset":
-            message = "a data set is not legal in a stream; call Infer, which answers with an operation"
+            message = "a data set is not valid in a stream; call Infer, which answers with an operation"
             raise InvalidArgument(message, field="dataset")
-    raise InvalidArgument("the request has nothing to infer; legal: rows, tensors, table or dataset", field="rows")
+    raise InvalidArgument("the request has nothing to infer; expected rows, tensors, table or dataset", field="rows")
 
 
 def filter_from(request: pb.ListOperationsRequest) -> tuple[OperationState | None, Verb | None, int]:
     """Return state, verb and page size of a filter.
 
     Raises:
-        InvalidArgument: one of them is not legal.
+        InvalidArgument: one of them is not valid.
     """
     states, verbs = [str(s) for s in OperationState], [str(v) for v in Verb]
     if request.state and request.state not in states:
-        raise InvalidArgument(f"state {request.state[:80]!r} is not legal; legal: {', '.join(states)}", field="state")
+        raise InvalidArgument(f"state {request.state[:80]!r} is not valid; expected {', '.join(states)}", field="state")
     if request.verb and request.verb not in verbs:
-        raise InvalidArgument(f"verb {request.verb[:80]!r} is not legal; legal: {', '.join(verbs)}", field="verb")
+        raise InvalidArgument(f"verb {request.verb[:80]!r} is not valid; expected {', '.join(verbs)}", field="verb")
     if not 0 <= request.page_size <= 1000:
-        raise InvalidArgument(f"page_size {request.page_size} is not legal; legal: 0 to 1000", field="page_size")
+        raise InvalidArgument(f"page_size {request.page_size} is not valid; expected 0 to 1000", field="page_size")
     return (
         OperationState(request.state) if request.state else None,
         Verb(request.verb) if request.verb else None,

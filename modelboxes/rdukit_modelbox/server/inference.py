@@ -107,7 +107,7 @@ def check_one_kind(call: InferCall) -> None:
     """Raise ``InvalidArgument`` unless there are rows, by position or by name, or tensors, and no two of them."""
     if sum(map(bool, (call.rows, call.tensors, call.table))) != 1:
         what = "both rows and tensors" if call.tensors else "neither rows nor tensors"
-        raise InvalidArgument(f"the request has {what}; legal: one of them, not empty", field="rows")
+        raise InvalidArgument(f"the request has {what}; expected one of them, not empty", field="rows")
 
 
 def _microseconds_since(started: float) -> int:

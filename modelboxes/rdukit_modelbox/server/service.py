@@ -124,7 +124,7 @@ class BoxService:
         check_call(call)
         limit = resolve(MAX_OPERATIONS)
         if self._runner.unended >= limit:
-            raise Overloaded(f"{self._runner.unended} operations wait or run; legal: {limit} (box.max_operations)")
+            raise Overloaded(f"{self._runner.unended} operations wait or run; expected {limit} (box.max_operations)")
         operation_id = f"op-{secrets.token_hex(8)}"
         work = self._planner.plan(verb, call, operation_id)
         operation = self.operations.add(operation_id, verb)
@@ -209,7 +209,7 @@ class BoxService:
         self._check_open()
         limit = resolve(MAX_ROWS)
         if count > limit:
-            raise InvalidArgument(f"{count} rows in one request; legal: at most {limit}; or use a data set")
+            raise InvalidArgument(f"{count} rows in one request; expected at most {limit}; or use a data set")
         return self._rows_inputs(inputs)
 
     def _rows_inputs(self, inputs: Mapping[str, str]) -> tuple[Path, Path] | None:

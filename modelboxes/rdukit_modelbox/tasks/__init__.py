@@ -29,7 +29,7 @@ def task_of(name: str) -> Task:
         InvalidArgument: there is none.
     """
     if name not in TASKS:
-        raise InvalidArgument(f"task {name!r} is not legal; legal: {', '.join(TASKS)}")
+        raise InvalidArgument(f"task {name!r} is not valid; expected {', '.join(TASKS)}")
     module, _, attribute = TASKS[name].partition(":")
     task: Task = getattr(import_module(module), attribute)()
     return task

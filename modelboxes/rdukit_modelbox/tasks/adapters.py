@@ -105,10 +105,10 @@ def _is_named(path: str, end: str) -> bool:
 
 def _checked_layers(layers: list[Any], rank: int, name: str) -> list[Any]:
     if not layers:
-        raise InvalidArgument(f"the model has no linear layer that could get an adapter; legal: {name}=0")
+        raise InvalidArgument(f"the model has no linear layer that could get an adapter; expected {name}=0")
     narrowest = min(min(layer.in_features, layer.out_features) for layer in layers)
     if rank >= narrowest:
-        raise InvalidArgument(f"{name} is {rank}; legal: 0 to {narrowest - 1}, less than the narrowest layer")
+        raise InvalidArgument(f"{name} is {rank}; expected 0 to {narrowest - 1}, less than the narrowest layer")
     return layers
 
 

@@ -54,7 +54,7 @@ class FrozenLinear(nn.Linear):
 
 
 class FrozenAdaptedLinear(FrozenLinear, AdaptedLinear):
-    """Such a layer with an update of low rank."""
+    """Frozen layer with an update of low rank."""
 
 
 def freeze_weights(model: nn.Module, precision: str, *outputs: int) -> None:

@@ -199,7 +199,7 @@ def _check_lengths(prompts: Sequence[Prompt], context_length: int) -> None:
     long = next((prompt for prompt in prompts if len(prompt.tokens) >= context_length), None)
     if long is not None:
         raise InvalidArgument(
-            f"prompt {long.index + 1} has {len(long.tokens)} tokens; legal: 1 to {context_length - 1}, which leaves "
+            f"prompt {long.index + 1} has {len(long.tokens)} tokens; expected 1 to {context_length - 1}, which leaves "
             "room for one more"
         )
 
@@ -224,7 +224,7 @@ def _prompts_in(path: Path, tokenizer: Tokenizer) -> Iterator[Prompt]:
                 text = str(json.loads(text)["prompt"])
             except (ValueError, KeyError, TypeError) as cause:
                 raise InvalidArgument(
-                    f'{path}, line {index + 1}: legal is an object with the key "prompt", such as {{"prompt": "Once"}}'
+                    f'{path}, line {index + 1}: expected an object with the key "prompt", such as {{"prompt": "Once"}}'
                 ) from cause
         tokens = tokenizer.encode(text).ids
         if not tokens:

@@ -379,7 +379,7 @@ class ModelProgram:
                 max_grad_norm=clip,
             )  # fmt: skip
         if shape.optimizer != "sgd":
-            raise InvalidArgument(f"optimizer {shape.optimizer!r} is not legal; legal: sgd, adamw")
+            raise InvalidArgument(f"optimizer {shape.optimizer!r} is not valid; expected sgd, adamw")
         return samba.optim.SGD(
             parameters, lr=COMPILED_LR, momentum=COMPILED_MOMENTUM, weight_decay=COMPILED_WEIGHT_DECAY,
             max_grad_norm=clip,

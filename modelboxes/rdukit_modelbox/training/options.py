@@ -58,9 +58,9 @@ class TrainingOptions:
     def find_fault(self) -> str | None:
         """Say what does not fit together, in words; None if all does."""
         if self.schedule not in SCHEDULES:
-            return f"schedule is {self.schedule!r}; legal: {', '.join(SCHEDULES)}"
+            return f"schedule is {self.schedule!r}; expected {', '.join(SCHEDULES)}"
         if self.best_by not in {"loss", "accuracy"}:
-            return f"best_by is {self.best_by!r}; legal: loss, accuracy"
+            return f"best_by is {self.best_by!r}; expected loss, accuracy"
         watched = [name for name in ("target_loss", "target_accuracy", "patience") if getattr(self, name)]
         if watched and not self.evaluate_every:
             return f"{', '.join(watched)} needs evaluations; set evaluate_every to a number of steps above 0"

@@ -100,7 +100,7 @@ def shape_to_compile(box: Box, entry: ModelEntry, parameters: Mapping[str, Param
     """
     purpose = str(parameters.get("purpose", TRAIN))
     if purpose not in {TRAIN, SERVE}:
-        raise InvalidArgument(f"purpose {purpose!r} is not legal; legal: {TRAIN}, {SERVE}")
+        raise InvalidArgument(f"purpose {purpose!r} is not valid; expected {TRAIN}, {SERVE}")
     precision = precision_of(str(parameters.get("precision", "bf16")), purpose)
     return Shape(
         model=model_name_of(box), sizes=chosen_sizes(box, entry, parameters),

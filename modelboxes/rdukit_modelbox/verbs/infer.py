@@ -24,6 +24,6 @@ def run_infer(
     if shape.purpose == SERVE and entry_of(context.box).serving is not None:
         raise InvalidArgument(
             "this PEF takes what requests bring and not what the data set has (the model has its own serving); "
-            "legal: one compiled with purpose=train"
+            "expected one compiled with purpose=train"
         )
     return task_of(shape.task).infer(context, shape, parameters, inputs, output)

@@ -56,7 +56,7 @@ def read_adapter(path: Path, wanted: Shape | None = None) -> tuple[Mapping[str, 
     updates, others = split_adapters(found)
     if not updates:
         raise InvalidArgument(
-            f"{path} has no adapter; legal: a checkpoint of a training with lora_rank, or a folder with {PEFT_FILE}"
+            f"{path} has no adapter; expected a checkpoint of a training with lora_rank, or a folder with {PEFT_FILE}"
         )
     return updates, others
 
@@ -75,7 +75,7 @@ def peft_scale(file: Path, allowed: Collection[str] = ()) -> float:
     except (ValueError, KeyError, TypeError) as cause:
         raise InvalidArgument(f"{file} is damaged: {cause!r}") from cause
     if config.get("peft_type", "LORA") != "LORA":
-        raise InvalidArgument(f"{file}: peft_type is {config['peft_type']!r}; legal: LORA")
+        raise InvalidArgument(f"{file}: peft_type is {config['peft_type']!r}; expected LORA")
     for key, plain in _PLAIN.items():
         if key not in allowed and config.get(key, plain) not in (plain, None, False, {}, []):
             raise InvalidArgument(f"{file}: {key} is {config[key]!r}, which is not supported; expected {plain!r}")
@@ -87,7 +87,7 @@ def peft_scale(file: Path, allowed: Collection[str] = ()) -> float:
             "the adapter by save_pretrained with path_initial_model_for_weight_conversion"
         )
     if rank < 1:
-        raise InvalidArgument(f"{file}: r is {rank}; legal: 1 and more")
+        raise InvalidArgument(f"{file}: r is {rank}; expected 1 and more")
     return alpha / math.sqrt(rank) if config.get("use_rslora") else alpha / rank
 
 
@@ -97,7 +97,7 @@ def _named_as_ours(tensors: Tensors, scale: float) -> Tensors:
         layer, _, part = name.removeprefix(_PEFT_PREFIX).removesuffix(".weight").rpartition(".")
         if f".{part}" not in ADAPTER_PARTS[:2]:
             raise InvalidArgument(
-                f"{PEFT_FILE}: {name!r} is no part of an adapter; legal: …lora_A.weight, …lora_B.weight"
+                f"{PEFT_FILE}: {name!r} is no part of an adapter; expected …lora_A.weight, …lora_B.weight"
             )
         found[f"{layer}.{part}"] = value
         found[layer + ADAPTER_PARTS[2]] = torch.tensor([scale])
@@ -119,7 +119,7 @@ def place_adapters(pef: Pef, base: Tensors, adapters: Mapping[str, Path]) -> Ten
     room, most = (text.adapters, text.adapter_rank) if text is not None else (0, 0)
     if len(adapters) > room:
         raise InvalidArgument(
-            f"adapter {list(adapters)[room]!r} is one too many; legal: {room}, as the PEF was compiled with "
+            f"adapter {list(adapters)[room]!r} is one too many; expected {room}, as the PEF was compiled with "
             f"adapters={room}"
         )
     weights = {name: value for name, value in base.items() if name.endswith(".weight") and value.dim() == 2}
@@ -149,14 +149,14 @@ def _place(
     rank = len(update.down)
     if rank > most:
         raise InvalidArgument(
-            f"adapter {name!r} has the rank {rank}; legal: 1 to {most}, as the PEF was compiled with "
+            f"adapter {name!r} has the rank {rank}; expected 1 to {most}, as the PEF was compiled with "
             f"adapter_rank={most}"
         )
     legal = ((rank, down.shape[1]), (up.shape[0], rank))
     if (update.down.shape, update.up.shape) != legal:
         raise InvalidArgument(
             f"adapter {name!r}: {layer} has updates {tuple(update.down.shape)} and {tuple(update.up.shape)}; "
-            f"legal: {legal[0]} and {legal[1]}"
+            f"expected {legal[0]} and {legal[1]}"
         )
     down[begin : begin + rank] = update.down
     up[:, begin : begin + rank] = update.up * update.scale

@@ -296,7 +296,7 @@ def choose_signature(
             )
     limit = serving.get("max_batch_size")
     if limit is not None and not 0 < limit <= batch:
-        raise InvalidArgument(f"serving.max_batch_size {limit} is not legal; legal: 1 to {batch}, the PEF's batch")
+        raise InvalidArgument(f"serving.max_batch_size {limit} is not valid; expected 1 to {batch}, the PEF's batch")
     served = _specs(outputs)
     _check_labels(served[0], labels)
     integers = [symbol.name for _, symbol in inputs if symbol.host_dtype.startswith("int")]
@@ -312,7 +312,7 @@ def _check_labels(output: ServedTensor, labels: Sequence[str]) -> None:
         has = "no classes" if classes is None else f"{classes} classes"
         raise InvalidArgument(
             f"serving.labels has {len(labels)} names, but the first output, {output.name!r} "
-            f"{[-1, *output.row_shape]}, has {has}; legal: one name for each"
+            f"{[-1, *output.row_shape]}, has {has}; expected one name for each"
         )
 
 
@@ -341,14 +341,14 @@ def _choose(
             symbol = names[int(symbol)]
         if symbol not in names:
             raise InvalidArgument(
-                f"serving.{what}: {symbol!r} is no {what[:-1]} of the PEF; legal: {', '.join(names)}, "
+                f"serving.{what}: {symbol!r} is no {what[:-1]} of the PEF; expected {', '.join(names)}, "
                 f"or 0 to {len(names) - 1}"
             )
         found = pef.symbols[symbol]
         own = BY_TORCH_NAME.get(found.host_dtype)
         if entry.get("datatype") and own is not None and entry["datatype"] != own.name:
             raise InvalidArgument(
-                f"serving.{what}: {entry['name']!r} is {own.name} in the PEF; {entry['datatype']} is not legal"
+                f"serving.{what}: {entry['name']!r} is {own.name} in the PEF; {entry['datatype']} is not valid"
             )
         chosen.append((entry["name"], found))
     return chosen
@@ -361,7 +361,7 @@ def _specs(tensors: Sequence[tuple[str, Symbol]], tables: Mapping[str, int] | No
         if datatype is None:
             raise PefMismatch(
                 f"tensor {name!r} is {symbol.host_dtype}, which the Open Inference Protocol lacks; "
-                f"legal: {', '.join(BY_TORCH_NAME)}"
+                f"expected {', '.join(BY_TORCH_NAME)}"
             )
         specs.append(ServedTensor(name, datatype.name, symbol.shape[1:], symbol.name, (tables or {}).get(symbol.name)))
     return tuple(specs)

@@ -269,7 +269,7 @@ def text_parameters(pef: Pef, parameters: Tensors) -> Iterator[tuple[str, torch.
         if is_table and list(value.shape[1:]) == rest and len(value) < rows:
             raise InvalidArgument(
                 f"the checkpoint's {name!r} is of {len(value)} positions, {pef.name} was compiled with context_length="
-                f"{rows}; legal: up to {len(value)}"
+                f"{rows}; expected up to {len(value)}"
             )
         yield symbol, value[:rows] if is_table and value.dim() > 0 else value
 

@@ -155,13 +155,13 @@ class BundleFiles:
         """
         if self._is_of_artifacts and not text.startswith(ARTIFACT):
             legal = f"{ARTIFACT}ID, or {ARTIFACT}ID/PATH of one that is a folder"
-            raise self.fault(path, f"{text!r} is no artifact; legal: {legal}")
+            raise self.fault(path, f"{text!r} is no artifact; expected {legal}")
         found = (self._roots[0] / text.removeprefix(ARTIFACT)).resolve()
         if not any(found.is_relative_to(root) for root in self._roots):
             legal = ", ".join(map(str, self._roots))
-            raise self.fault(path, f"{text!r} is outside of the bundle's folders; legal: a file in {legal}")
+            raise self.fault(path, f"{text!r} is outside of the bundle's folders; expected a file in {legal}")
         if not found.exists() and self._is_of_artifacts:
-            words = f"there is no {text!r}; legal: one of yours, as rdukit artifact list shows, and a path in it"
+            words = f"there is no {text!r}; expected one of yours, as rdukit artifact list shows, and a path in it"
             raise NotFound(self.fault(path, words).message)
         if not found.exists():
             raise NotFound(self.fault(path, f"there is no {text!r} in {self._roots[0]}").message)
@@ -231,7 +231,7 @@ def _conflicts(bundle: Bundle) -> Iterator[tuple[KeyPath, str]]:
     for at, expert in enumerate(bundle.experts):
         if expert.configuration not in configurations:
             legal = ", ".join(sorted(configurations))
-            words = f"{expert.configuration!r} is no configuration of the bundle; legal: {legal}"
+            words = f"{expert.configuration!r} is no configuration of the bundle; expected {legal}"
             yield ("experts", at, "configuration"), words
         models: list[tuple[KeyPath, ExpertEntry | AdapterEntry]] = [(("experts", at), expert)]
         models += [(("experts", at, "adapters", number), each) for number, each in enumerate(expert.adapters)]
@@ -240,13 +240,16 @@ def _conflicts(bundle: Bundle) -> Iterator[tuple[KeyPath, str]]:
             places += [((*where, "aliases", number), alias) for number, alias in enumerate(model.aliases)]
             for path, name in places:
                 if name in names:
-                    yield path, f"{name!r} means {names[name]!r} already; legal: a name that nothing else has"
+                    yield path, f"{name!r} means {names[name]!r} already; expected a name that nothing else has"
                 names.setdefault(name, model.name)
     if (router := bundle.router) is not None:
         if router.name in names:
-            yield ("router", "name"), f"{router.name!r} means {names[router.name]!r} already; legal: a name of its own"
+            yield (
+                ("router", "name"),
+                f"{router.name!r} means {names[router.name]!r} already; expected a name of its own",
+            )
         if router.default is not None and router.default not in names:
-            yield ("router", "default"), f"{router.default!r} is no expert; legal: {', '.join(names)}"
+            yield ("router", "default"), f"{router.default!r} is no expert; expected {', '.join(names)}"
 
 
 def _wrong_draft(bundle: Bundle, draft: DraftEntry) -> str:
@@ -254,6 +257,6 @@ def _wrong_draft(bundle: Bundle, draft: DraftEntry) -> str:
     if draft.expert is None:
         return "" if draft.pef and draft.checkpoint else "it needs an expert, or pef and checkpoint"
     if draft.pef or draft.checkpoint:
-        return "it names an expert and files; legal: one of both"
+        return "it names an expert and files; expected one of both"
     experts = [expert.name for expert in bundle.experts]
-    return "" if draft.expert in experts else f"{draft.expert!r} is no expert; legal: {', '.join(experts[:50])}"
+    return "" if draft.expert in experts else f"{draft.expert!r} is no expert; expected {', '.join(experts[:50])}"

@@ -145,7 +145,7 @@ class ExpertRepository(Repository):
             NotFound: it has no such version.
         """
         if version not in ("", VERSION):
-            raise NotFound(f"expert {self.name!r} has no version {version!r}; legal: {VERSION}")
+            raise NotFound(f"expert {self.name!r} has no version {version!r}; expected {VERSION}")
         return self._expert
 
     async def load(
@@ -219,7 +219,7 @@ class ExpertModels(ServedModels):
             names = [*self._names, *([self.router.name] if self.router else [])]
             more = f" … ({len(names)}: /v1/models)" if len(names) > _MOST_NAMES else ""
             legal = ", ".join(names[:_MOST_NAMES])
-            raise NotFound(f"there is no model {name[:100]!r}; legal: {legal}{more}")
+            raise NotFound(f"there is no model {name[:100]!r}; expected {legal}{more}")
         return self._repositories[found]
 
     async def load(self) -> None:

@@ -113,7 +113,7 @@ def find_bundle(files: BundleFiles) -> FoundBundle:
                 check_draft_tokens(checkpoint, its.draft[1])
         if len(entry.adapters) > its.text.adapters:
             words = (
-                f"{len(entry.adapters)} adapters do not fit; legal: {its.text.adapters}, as the PEF of "
+                f"{len(entry.adapters)} adapters do not fit; expected {its.text.adapters}, as the PEF of "
                 f"{its.name!r} was compiled with adapters={its.text.adapters}"
             )
             raise files.fault(("experts", at, "adapters"), words)
@@ -125,7 +125,7 @@ def find_bundle(files: BundleFiles) -> FoundBundle:
     memory = bundle.memory
     device = device_memory(chips[0], bundle.sockets, memory.host, memory.hbm, memory.ddr)
     if memory.hbm and not device.hbm_bytes:
-        raise files.fault(("memory", "hbm"), f"{device.chip} has no HBM; legal: to leave it out")
+        raise files.fault(("memory", "hbm"), f"{device.chip} has no HBM; expected to leave it out")
     fit = legalize(device, [each.sizes for each in found.values()], _sizes_of(experts))
     router = None if bundle.router is None else _read_router(files, bundle.router, bundle.names())
     return FoundBundle(bundle.name, bundle.max_queue, found, experts, bundle.names(), fit, router)
@@ -139,12 +139,12 @@ def _read_router(files: BundleFiles, entry: RouterEntry, names: Mapping[str, str
     except InvalidArgument as error:
         raise files.fault(("router", "file"), error.message) from error
     if missing := sorted(set(router.experts) - set(names)):
-        words = f"it chooses among {', '.join(missing)}, too; legal: names of the bundle's experts"
+        words = f"it chooses among {', '.join(missing)}, too; expected names of the bundle's experts"
         raise files.fault(("router", "file"), words)
     experts = {expert.name for expert in files.bundle.experts}
     if router.model and names.get(router.model) not in experts:
         words = (
-            f"it chooses by vectors of {router.model!r}; legal: an expert of the bundle with that name or alias, as "
+            f"it chooses by vectors of {router.model!r}; expected an expert of the bundle with that name or alias, as "
             "adapters give none; or a router by words, made without --embeddings"
         )
         raise files.fault(("router", "file"), words)
@@ -186,7 +186,7 @@ def _with_draft(
     with _telling(files, place):
         its.text.check_draft(draft.text)
         if not draft.generates:
-            raise InvalidArgument("the draft generates no text; legal: a language model")
+            raise InvalidArgument("the draft generates no text; expected a language model")
     weights = draft.sizes.weights_bytes
     sizes = replace(
         its.sizes,
@@ -207,16 +207,18 @@ def _read(
     pef = read_pef(path).pef
     shape = shape_of(pef, said.pef)
     if shape.text is None or shape.purpose != SERVE:
-        words = f"{said.pef!r} is of purpose={shape.purpose}, task {shape.task}; legal: a model of texts, purpose=serve"
+        words = (
+            f"{said.pef!r} is of purpose={shape.purpose}, task {shape.task}; expected a model of texts, purpose=serve"
+        )
         raise files.fault((*place, "pef"), words)
     chips.append(find_chip(pef.arch))
     if chips[-1] != chips[0]:
-        words = f"{said.pef!r} is for {chips[-1].name}, the first for {chips[0].name}; legal: one chip"
+        words = f"{said.pef!r} is for {chips[-1].name}, the first for {chips[0].name}; expected one chip"
         raise files.fault((*place, "pef"), words)
     is_found = {"context": shape.text.context, "batch": shape.text.texts, "precision": shape.precision}
     for key, value in is_found.items():
         if getattr(said, key) not in (None, value):
-            words = f"{getattr(said, key)!r} is not what {said.pef!r} was compiled with; legal: {value}"
+            words = f"{getattr(said, key)!r} is not what {said.pef!r} was compiled with; expected {value}"
             raise files.fault((*place, key), words)
     offsets, weights = parameter_layout(pef)
     caches = sum(

@@ -51,7 +51,7 @@ class Repository:
             NotFound: it means another; the message has this one's name.
         """
         if name != self.name:
-            raise NotFound(f"there is no model {name!r}; legal: {self.name}")
+            raise NotFound(f"there is no model {name!r}; expected {self.name}")
 
     def find(self, name: str, version: str = "") -> ModelVersion:
         """Return the version that a request means.
@@ -109,7 +109,7 @@ class Repository:
         """
         if version and not _VERSION.fullmatch(version):
             raise InvalidArgument(
-                f"version {version[:20]!r} is not legal; legal: a number from 1 to 999999999, or none for the next"
+                f"version {version[:20]!r} is not valid; expected a number from 1 to 999999999, or none for the next"
             )
         async with self._swapping:
             number = version or str(self._next)
@@ -214,7 +214,7 @@ async def load_model(
     _refuse_unknown(parameters, LOAD_PARAMETERS)
     keep = parameters.get("keep_others", False)
     if not isinstance(keep, bool):
-        raise InvalidArgument(f"parameter 'keep_others' {keep!r} is not legal; legal: true or false")
+        raise InvalidArgument(f"parameter 'keep_others' {keep!r} is not valid; expected true or false")
     named = repository.versions.get(given.get("version", ""))
     newest = named or repository.current or repository.latest
     draft = await _draft(given, resolve_path)
@@ -251,12 +251,12 @@ async def unload_model(repository: Repository, name: str, parameters: Mapping[st
 def _refuse_unknown(parameters: Mapping[str, object], legal: tuple[str, ...]) -> None:
     unknown = sorted(set(parameters) - set(legal))
     if unknown:
-        raise InvalidArgument(f"parameter {unknown[0]!r} is not legal; legal: {', '.join(legal)}")
+        raise InvalidArgument(f"parameter {unknown[0]!r} is not valid; expected {', '.join(legal)}")
 
 
 def _text(key: str, value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, (str, int)):
-        raise InvalidArgument(f"parameter {key!r} {value!r} is not legal; legal: text")
+        raise InvalidArgument(f"parameter {key!r} {value!r} is not valid; expected text")
     return str(value)
 
 

@@ -140,7 +140,7 @@ class ServedModels:
             )
         wrong = next((i for i, row in enumerate(rows) if len(row) != spec.row_elements), None)
         if wrong is not None:
-            raise InvalidArgument(f"row {wrong} has {len(rows[wrong])} values; legal: {spec.row_elements}")
+            raise InvalidArgument(f"row {wrong} has {len(rows[wrong])} values; expected {spec.row_elements}")
         import numpy as np  # not before rows come: it is 13 MB
 
         try:
@@ -152,7 +152,7 @@ class ServedModels:
             row, column = wrong_NF[0].tolist()
             value = rows[row][column]
             raise InvalidArgument(
-                f"row {row}, value {column}: {value!r} is not finite as {spec.datatype}; legal: finite numbers"
+                f"row {row}, value {column}: {value!r} is not finite as {spec.datatype}; expected finite numbers"
             )
         logits_NC = await _run(version, rows_NF)
         return logits_NC.tolist(), logits_NC.argmax(axis=1).tolist()

@@ -165,7 +165,7 @@ class ModelVersion:
         most = self.text["prompt"] if field == "input" else longest
         if not isinstance(text, str):
             if len(text) > most:
-                raise InvalidArgument(f"{field}: it has {len(text)} tokens; legal: 1 to {most}", field=field)
+                raise InvalidArgument(f"{field}: it has {len(text)} tokens; expected 1 to {most}", field=field)
             return text
         return await tokens_of(self.files.checkpoint, text, most, is_rendered=is_rendered, field=field)
 

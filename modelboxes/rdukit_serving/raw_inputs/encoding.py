@@ -102,7 +102,7 @@ class FeatureEncoding:
                 low_C, width_C = self.least_C, self.most_C - self.least_C
             case other:
                 raise IllegalValue(
-                    f"normalize {other!r} is not legal; legal: as_is, none, mnist, standard, min_max",
+                    f"normalize {other!r} is not valid; expected as_is, none, mnist, standard, min_max",
                     parameter="normalize",
                 )
         # A column of one value alone carries nothing: it becomes 0.

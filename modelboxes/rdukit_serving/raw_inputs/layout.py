@@ -32,7 +32,7 @@ class ColumnFault(ValueError):
     """A value of a row that cannot be used, with its column and what is legal there."""
 
     def __init__(self, column: str, reason: str, legal: str, *, is_missing: bool = False) -> None:
-        super().__init__(f"column {column!r}: {reason}; legal: {legal}")
+        super().__init__(f"column {column!r}: {reason}; expected {legal}")
         self.column, self.reason, self.legal, self.is_missing = column, reason, legal, is_missing
         #: Number of the row in its block, from 0, where a block was read.
         self.row = 0

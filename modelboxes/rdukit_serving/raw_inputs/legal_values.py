@@ -36,7 +36,7 @@ class NotLegal(ValueError):
     """A value that is none of what its place may have."""
 
     def __init__(self, reason: str, legal: str) -> None:
-        super().__init__(f"{reason}; legal: {legal}")
+        super().__init__(f"{reason}; expected {legal}")
         self.reason, self.legal = reason, legal
 
 

@@ -155,7 +155,7 @@ class RestInference:
 def _number(text: bytes) -> int:
     if not text.isdigit() or len(text) > 12:
         raise InvalidArgument(
-            f"Inference-Header-Content-Length {text.decode('latin-1')!r} is not legal; legal: a number"
+            f"Inference-Header-Content-Length {text.decode('latin-1')!r} is not valid; expected a number"
         )
     return int(text)
 
@@ -214,7 +214,7 @@ def parse_infer(body: bytes, header_length: int | None) -> RestRequest:
     if header_length is not None:
         if not 0 <= header_length <= len(body):
             raise InvalidArgument(
-                f"Inference-Header-Content-Length {header_length} is not legal; legal: 0 to {len(body)}, the body"
+                f"Inference-Header-Content-Length {header_length} is not valid; expected 0 to {len(body)}, the body"
             )
         json_part, rest = memoryview(body)[:header_length], memoryview(body)[header_length:]
     try:
@@ -365,15 +365,17 @@ def _wanted_as_classes(outputs: Sequence[_Output]) -> Mapping[str, int] | None:
 def _flag(parameters: _Parameters, name: str, where: str, default: bool = False) -> bool:
     value = parameters.get(name, default) if parameters else default
     if not isinstance(value, bool):
-        raise InvalidArgument(f"{where}: {name} {value!r} is not legal; legal: true or false")
+        raise InvalidArgument(f"{where}: {name} {value!r} is not valid; expected true or false")
     return value
 
 
 def _from_binary(given: _Input, size: object, rest: memoryview, at: int) -> memoryview:
     if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-        raise InvalidArgument(f"input {given.name!r}: binary_data_size {size!r} is not legal; legal: a number of bytes")
+        raise InvalidArgument(
+            f"input {given.name!r}: binary_data_size {size!r} is not valid; expected a number of bytes"
+        )
     if given.data is not _NO_DATA:
-        raise InvalidArgument(f"input {given.name!r} has both data and binary_data_size; legal: one of them")
+        raise InvalidArgument(f"input {given.name!r} has both data and binary_data_size; expected one of them")
     if at + size > len(rest):
         raise InvalidArgument(
             f"input {given.name!r}: binary_data_size is {size}, but {len(rest) - at} bytes are left in the body"
@@ -388,7 +390,7 @@ def _from_json(given: _Input) -> bytes:
     if datatype is None:
         known = ", which is not served" if given.datatype in KNOWN else ""
         raise InvalidArgument(
-            f"input {given.name!r}: datatype {given.datatype!r}{known}; legal: {', '.join(DATATYPES)}"
+            f"input {given.name!r}: datatype {given.datatype!r}{known}; expected {', '.join(DATATYPES)}"
         )
     if datatype.array_code is None:
         raise InvalidArgument(f"input {given.name!r}: JSON has no form for {given.datatype}; send it as binary data")

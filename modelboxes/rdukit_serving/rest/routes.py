@@ -171,7 +171,7 @@ class OpenInferenceApp:
                 _require(method, "POST")
                 ready = _object(body, "ready").get("ready", False)
                 if not isinstance(ready, bool):
-                    raise InvalidArgument(f"ready {ready!r} is not legal; legal: true or false")
+                    raise InvalidArgument(f"ready {ready!r} is not valid; expected true or false")
                 entries = [entry for repository in self._models.repositories for entry in repository.index()]
                 return [entry for entry in entries if not ready or entry["state"] == "READY"]
             case ["repository", "models", name, "load"]:
@@ -200,7 +200,7 @@ class OpenInferenceApp:
             await _answer(send, 503 if reason else 200, orjson.dumps(value))
         else:
             raise NotFound(
-                f"GET /v2/{'/'.join(parts)}: there is no such route; legal: /v2/health/live, /v2/health/ready"
+                f"GET /v2/{'/'.join(parts)}: there is no such route; expected /v2/health/live, /v2/health/ready"
             )
 
     async def _model_ready(self, name: str, version: str) -> tuple[int, Mapping[str, object]]:
@@ -240,7 +240,7 @@ class _WrongMethod(Exception):
     """Method that a route lacks; its status has no error class."""
 
     def __init__(self, method: str, legal: str) -> None:
-        super().__init__(f"method {method} is not legal here; legal: {legal}")
+        super().__init__(f"method {method} is not valid here; expected {legal}")
         self.legal = legal
 
 
@@ -257,7 +257,7 @@ def _object(body: bytes, legal: str) -> Mapping[str, Any]:
     refuse_duplicates(body)
     unknown = next((key for key in value if key != legal), None)
     if unknown is not None:
-        raise InvalidArgument(f"the request has no field {unknown[:80]!r}; legal: {legal}")
+        raise InvalidArgument(f"the request has no field {unknown[:80]!r}; expected {legal}")
     return value
 
 

@@ -67,7 +67,7 @@ def train(
     Example: rdukit router train prompts.jsonl --to router.safetensors --hold-out 0.2
     """
     if bool(embeddings) != bool(model):
-        raise InvalidArgument("--embeddings and --model are legal only together")
+        raise InvalidArgument("--embeddings and --model are valid only together")
     found = read_examples(examples)
     vectors = _vectors([each.prompt for each in found], words, embeddings or "", model, token)
     experts = [each.expert for each in found]
@@ -157,7 +157,7 @@ def serve(
         url, _, model = place.partition("#")
         if not separator or not url.startswith(("http://", "https://")):
             raise InvalidArgument(
-                f"--expert {text!r} is not legal; legal: NAME=http://HOST:PORT/v1, with #MODEL after it"
+                f"--expert {text!r} is not valid; expected NAME=http://HOST:PORT/v1, with #MODEL after it"
             )
         served.append(ServedExpert(expert, url.rstrip("/"), model))
     found, version = load_router(file)

@@ -70,10 +70,10 @@ class Router:
         """
         if vector.shape != self.scale.shape:
             raise InvalidArgument(
-                f"the vector has {vector.size} numbers; legal: {self.scale.size}, as the router learned"
+                f"the vector has {vector.size} numbers; expected {self.scale.size}, as the router learned"
             )
         if not np.isfinite(vector).all():
-            raise InvalidArgument("the vector has NaN or infinite values; legal: finite ones")
+            raise InvalidArgument("the vector has NaN or infinite values; expected finite ones")
         # Products of what a file may hold are beyond f32; smaller by a power of two they are not, and as exact.
         found = unit(vector.astype(np.float64) * self.scale) * _SMALLER
         scores = (self.weights @ found).astype(np.float64) / _SMALLER

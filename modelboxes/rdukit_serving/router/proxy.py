@@ -66,11 +66,11 @@ class RouterDoor:
         missing = sorted({*router.experts, self.named.fallback} - {*names, ""})
         if missing or len(set(names)) != len(names) or self.named.name in names:
             raise InvalidArgument(
-                f"the experts are {', '.join(names)}, the router {self.named.name}; legal: each expert of the router "
+                f"the experts are {', '.join(names)}, the router {self.named.name}; expected each expert of the router "
                 f"({', '.join(router.experts)}) once, and no expert with the router's name"
             )
         if wrong := [name for name in (self.named.name, *names) if not _NAME.fullmatch(name)]:
-            raise InvalidArgument(f"{wrong[0]!r} is no legal name; legal: 1 to 200 of ASCII, without spaces")
+            raise InvalidArgument(f"{wrong[0]!r} is no valid name; expected 1 to 200 of ASCII, without spaces")
         if router.model and not self.embeddings:
             raise InvalidArgument(f"this router chooses by vectors of {router.model!r}: say where (--embeddings)")
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=32)
@@ -113,7 +113,7 @@ class RouterDoor:
 
     def _unknown(self, name: object) -> RdukitError:
         return NotFound(
-            f"there is no model {name!r}; legal: {', '.join(self._names())}", field="model",
+            f"there is no model {name!r}; expected {', '.join(self._names())}", field="model",
             openai_code="model_not_found",
         )  # fmt: skip
 

@@ -66,7 +66,7 @@ def read_examples(path: Path) -> list[LabelledPrompt]:
             value = None
         if not (isinstance(value, dict) and all(isinstance(value.get(k), str) and value[k] for k in _KEYS)):
             raise InvalidArgument(
-                f'{path}, line {number}: legal is {{"prompt": text, "expert": name}} in at most {MAX_LINE} characters'
+                f'{path}, line {number}: expected {{"prompt": text, "expert": name}} in at most {MAX_LINE} characters'
             )
         found.setdefault(" ".join(value["prompt"].split()), LabelledPrompt(value["prompt"], value["expert"]))
     if len({example.expert for example in found.values()}) < 2:

@@ -59,18 +59,19 @@ def parse_infer(message: Any) -> tuple[InferRequest, bool]:
         inputs = message.inputs
         if len(raw) != len(inputs):
             raise InvalidArgument(
-                f"raw_input_contents has {len(raw)} entries for {len(inputs)} inputs; legal: one each"
+                f"raw_input_contents has {len(raw)} entries for {len(inputs)} inputs; expected one each"
             )
         tensors = []
         for tensor, data in zip(inputs, raw, strict=True):
             if tensor.HasField("contents"):
                 raise InvalidArgument(
-                    f"input {tensor.name!r} has contents beside raw_input_contents; legal: one of them"
+                    f"input {tensor.name!r} has contents beside raw_input_contents; expected one of them"
                 )
             given = tensor.parameters
             if given and "binary_data_size" in given and parameter_values(given)["binary_data_size"] != len(data):
                 raise InvalidArgument(
-                    f"input {tensor.name!r}: binary_data_size is not legal; legal: {len(data)}, the raw bytes, or none"
+                    f"input {tensor.name!r}: binary_data_size is not valid; expected {len(data)}, the "
+                    f"raw bytes, or none"
                 )
             tensors.append(RawTensor(tensor.name, tensor.datatype, tensor.shape, data))
         return InferRequest(tensors, outputs, message.id, classes, timeout_us), True
@@ -193,7 +194,7 @@ def _typed(tensor: Any) -> bytes:
             raise InvalidArgument(f"input {tensor.name!r}: {tensor.datatype} has no typed contents; send it raw")
         known = ", which is not served" if tensor.datatype in KNOWN else ""
         raise InvalidArgument(
-            f"input {tensor.name!r}: datatype {tensor.datatype!r}{known}; legal: {', '.join(DATATYPES)}"
+            f"input {tensor.name!r}: datatype {tensor.datatype!r}{known}; expected {', '.join(DATATYPES)}"
         )
     contents = tensor.contents
     if len(UnknownFieldSet(contents)):
@@ -202,7 +203,7 @@ def _typed(tensor: Any) -> bytes:
     if not values:
         given = [other.name for other, _ in contents.ListFields()]
         if given:
-            raise InvalidArgument(f"input {tensor.name!r} is {tensor.datatype} but has {given[0]}; legal: {field}")
+            raise InvalidArgument(f"input {tensor.name!r} is {tensor.datatype} but has {given[0]}; expected {field}")
     code = DATATYPES[tensor.datatype].array_code
     assert code is not None
     try:

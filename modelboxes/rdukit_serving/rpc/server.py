@@ -219,7 +219,7 @@ class ReadinessHealth(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         """Answer once."""
         if request.service not in self._names:
             legal = ", ".join(sorted(self._names - {""}))
-            raise NotFound(f"no service {request.service[:80]!r}; legal: {legal}", field="service")
+            raise NotFound(f"no service {request.service[:80]!r}; expected {legal}", field="service")
         if await self._readiness.why_not_ready():
             return health_pb2.HealthCheckResponse(status=Status.NOT_SERVING)
         return health_pb2.HealthCheckResponse(status=self._status(request.service))

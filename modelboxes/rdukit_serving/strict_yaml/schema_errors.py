@@ -39,7 +39,7 @@ def parse_bytes(value: object) -> int:
         number = value.rstrip("BiKMGT").strip()
         value = int(float(number) * _UNITS[value[len(number) :].strip()])
     if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-        raise ValueError(f"{value!r} is not legal; legal: a size such as 512MiB or 2GiB, or a number of bytes")
+        raise ValueError(f"{value!r} is not valid; expected a size such as 512MiB or 2GiB, or a number of bytes")
     return value
 
 
@@ -60,11 +60,11 @@ def diagnostics_of(error: ValidationError, marked: MarkedYaml, schema: Schema) -
 
 
 def suggest(word: str, legal: Sequence[str]) -> str:
-    """``did you mean 'minimum'? legal: …``."""
+    """``did you mean 'minimum'? expected …``."""
     close = difflib.get_close_matches(word, legal, n=1, cutoff=0.6)
     by_case = [name for name in legal if name.lower() == word.lower().replace("_", "")]
     nearest = by_case[:1] or close
-    return (f"did you mean {nearest[0]!r}? " if nearest else "") + f"legal: {', '.join(legal) or 'none'}"
+    return (f"did you mean {nearest[0]!r}? " if nearest else "") + f"expected {', '.join(legal) or 'none'}"
 
 
 def schema_at(path: Path, schema: Schema) -> Schema:
@@ -110,7 +110,7 @@ def _words(path: Path, complaints: Sequence[Any], schema: Schema) -> str:
     kind, value = str(first["type"]), first["input"]
     if len(complaints) > 1:
         wanted = dict.fromkeys(_wanted(complaint) for complaint in complaints)
-        return f"{_shown(value)} is not legal; legal: {' or '.join(wanted)}"
+        return f"{_shown(value)} is not valid; expected {' or '.join(wanted)}"
     if kind == "missing":
         hint = _hint(schema_at(path, schema), schema)
         return f"missing{hint}"
@@ -120,14 +120,14 @@ def _words(path: Path, complaints: Sequence[Any], schema: Schema) -> str:
         legal = next((list(option["properties"]) for option in options if "properties" in option), [])
         return f"unknown key; {suggest(str(path[-1]), legal)}"
     if kind in {"literal_error", "enum"}:
-        return f"{_shown(value)} is not legal; legal: {first['ctx']['expected']}"
+        return f"{_shown(value)} is not valid; expected {first['ctx']['expected']}"
     if kind == "value_error":
         return str(first["msg"]).removeprefix("Value error, ")
     if kind == "string_type" and isinstance(value, (bool, int, float)):
         return f"{_shown(value)} is a {'truth value' if isinstance(value, bool) else 'number'}, not a string; " + (
             f'write "{_shown(value)}"'
         )
-    return f"{_shown(value)} is not legal; legal: {_wanted(first)}"
+    return f"{_shown(value)} is not valid; expected {_wanted(first)}"
 
 
 def _wanted(complaint: Any) -> str:
@@ -156,11 +156,11 @@ def _hint(part: Schema, schema: Schema) -> str:
     """Say what a missing key would hold."""
     items = _resolved(part.get("items") or {}, schema)
     if "const" in part:
-        return f"; legal: {part['const']}"
+        return f"; expected {part['const']}"
     if "enum" in part:
-        return "; legal: " + ", ".join(str(value) for value in part["enum"])
+        return "; expected " + ", ".join(str(value) for value in part["enum"])
     if "enum" in items:
-        return "; legal: a list of " + ", ".join(str(value) for value in items["enum"])
+        return "; expected a list of " + ", ".join(str(value) for value in items["enum"])
     return f" ({str(part['description']).rstrip('.')})" if part.get("description") else ""
 
 

@@ -137,7 +137,7 @@ class TurnMessage(RequestPart):
             legal = _LEGAL.get(self.role, frozenset({"text"}))
             if block.type not in legal:
                 raise InvalidArgument(
-                    f"messages: a block {block.type} is not legal with the role {self.role}; legal: "
+                    f"messages: a block {block.type} is not valid with the role {self.role}; expected "
                     f"{', '.join(sorted(legal))}", field="messages",
                 )  # fmt: skip
             match block:
@@ -240,7 +240,7 @@ class _Told(ServedFields, SamplingFields):
         """Return the chat that this is, without ``beginning``.
 
         Raises:
-            InvalidArgument: fields that are not legal together.
+            InvalidArgument: fields that are not valid together.
         """
         messages = [] if self.system is None else [ChatMessage(role="system", content=_joined(self.system))]
         for message in self.messages[:-1] if self.messages[-1].role == "assistant" else self.messages:

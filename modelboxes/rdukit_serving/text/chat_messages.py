@@ -130,7 +130,7 @@ class ChatMessage(RequestPart):
     @model_validator(mode="after")
     def _check_role(self) -> Self:
         if self.tool_calls and self.role != "assistant":
-            raise ValueError("tool_calls are legal only with the role assistant")
+            raise ValueError("tool_calls are valid only with the role assistant")
         if self.role == "tool" and self.tool_call_id is None:
             raise ValueError("a message with the role tool needs tool_call_id, the id of the call that it answers")
         if self.content is None and self.role != "assistant":

@@ -82,7 +82,7 @@ def _make_environment() -> Any:
 
 def _render(environment: Any, template: str, values: dict[str, Any]) -> str:
     if len(template) > MAX_TEMPLATE:
-        raise ValueError(f"the template has {len(template)} characters; legal: up to {MAX_TEMPLATE}")
+        raise ValueError(f"the template has {len(template)} characters; expected up to {MAX_TEMPLATE}")
     parts, length = [], 0
     for part in _compiled(environment, template).generate(**values):
         length += len(part)

@@ -77,7 +77,7 @@ def _stamped(path: Path) -> tuple[Path, int, int]:
 def _read_template(files: tuple[tuple[Path, int, int], ...], has_tools: bool) -> ChatTemplate:
     for path, _, size in files:
         if size > _MAX_CONFIGURATION:
-            raise InvalidArgument(f"{path} has {size} bytes; legal: up to {_MAX_CONFIGURATION}")
+            raise InvalidArgument(f"{path} has {size} bytes; expected up to {_MAX_CONFIGURATION}")
     (own, _, own_size), (for_tools, _, tools_size), (configuration, _, size), (special, _, special_size) = files
     if has_tools and tools_size >= 0:
         own, own_size = for_tools, tools_size
@@ -232,4 +232,4 @@ def check_draft_tokens(checkpoint: Path, draft: Path) -> None:
     except Exception as cause:  # what the library raises has no other class
         raise InvalidArgument(f"{file} or {other} is damaged: {cause}") from cause
     if not is_alike:
-        raise InvalidArgument("the draft's tokenizer.json has other tokens than the model's; legal: the same ones")
+        raise InvalidArgument("the draft's tokenizer.json has other tokens than the model's; expected the same ones")

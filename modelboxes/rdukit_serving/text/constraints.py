@@ -251,5 +251,5 @@ def _check_size(form: object, field: str) -> None:
     size = len(json.dumps(form))
     if size > MAX_FORM_CHARACTERS:
         raise InvalidArgument(
-            f"{field}: it has {size} characters as JSON; legal: up to {MAX_FORM_CHARACTERS}", field=field
+            f"{field}: it has {size} characters as JSON; expected up to {MAX_FORM_CHARACTERS}", field=field
         )

@@ -60,7 +60,7 @@ class Generation:
     were guessed, until ``is_over``.
 
     Raises:
-        InvalidArgument: the prompt is empty or too long, or a value is not legal.
+        InvalidArgument: the prompt is empty or too long, or a value is not valid.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Generation:
         sizes.check_tokens(self.source, "prompt")
         if not 1 <= len(self.source) <= sizes.most_prompt:
             raise InvalidArgument(
-                f"prompt: it has {len(self.source)} tokens; legal: 1 to {sizes.most_prompt}", field="prompt"
+                f"prompt: it has {len(self.source)} tokens; expected 1 to {sizes.most_prompt}", field="prompt"
             )
         if sizes.source and message["echo"]:
             raise InvalidArgument("echo: an encoder reads the prompt, which is no part of the text", field="echo")

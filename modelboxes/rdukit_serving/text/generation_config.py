@@ -102,7 +102,7 @@ def _generation_value(checkpoint: Path, key: str) -> int | list[int] | None:
     value: Any = known.get(key)
     numbers = value if isinstance(value, list) else [] if value is None else [value]
     if not all(isinstance(number, int) and number >= 0 for number in numbers) or value == []:
-        raise InvalidArgument(f"{path}: {key} is {value!r}; legal: a token's number, or a list of them")
+        raise InvalidArgument(f"{path}: {key} is {value!r}; expected a token's number, or a list of them")
     checked: int | list[int] | None = value
     return checked
 

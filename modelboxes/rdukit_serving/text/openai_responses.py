@@ -109,7 +109,7 @@ Item = Annotated[
     | Annotated[CallOutputItem, Tag("one-of-function_call_output")],
     Discriminator(
         _kind_of_item, custom_error_type="item_kind",
-        custom_error_message="items of this type are not served; legal: message, reasoning, function_call, "
+        custom_error_message="items of this type are not served; expected message, reasoning, function_call, "
         "function_call_output",
     ),
 ]  # fmt: skip

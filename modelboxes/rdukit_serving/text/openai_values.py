@@ -205,15 +205,15 @@ class CompletionBody(_Generation):
         """Return a request for each choice of each prompt, in the order of the answer's choices.
 
         Raises:
-            InvalidArgument: fields that are not legal together.
+            InvalidArgument: fields that are not valid together.
         """
         if self.best_of not in (None, self.choices):
             raise InvalidArgument(
-                f"best_of: {self.best_of} is not legal; legal: {self.choices}, as n; choices are not ranked here",
+                f"best_of: {self.best_of} is not valid; expected {self.choices}, as n; choices are not ranked here",
                 field="best_of",
             )
         if self.max_tokens == 0 and not self.echo:
-            raise InvalidArgument("max_tokens: 0 is legal only with echo: true", field="max_tokens")
+            raise InvalidArgument("max_tokens: 0 is valid only with echo: true", field="max_tokens")
         texts = len(self.prompts()) * self.choices
         if texts > MAX_TEXTS:
             raise InvalidArgument(f"prompt: {texts} texts are asked for; expected at most {MAX_TEXTS}", field="prompt")
@@ -271,7 +271,9 @@ class ChatBody(_Generation):
         found = [tool for tool in tools if wanted in (None, tool[0])]
         if not found:
             names = ", ".join(name for name, _ in tools) or "none, as there are no tools"
-            raise InvalidArgument(f"tool_choice: {wanted or choice} is not legal; legal: {names}", field="tool_choice")
+            raise InvalidArgument(
+                f"tool_choice: {wanted or choice} is not valid; expected {names}", field="tool_choice"
+            )
         return found
 
     def reader(self, template: ChatTemplate, prompt: str) -> AnswerReader | None:

@@ -181,7 +181,7 @@ class TextLoop:
         if message["kind"] == "embed":
             self._embed(number, prompt, message)
         elif not self._program.generates:
-            raise InvalidArgument("this model generates no text; legal: /v1/embeddings")
+            raise InvalidArgument("this model generates no text; expected /v1/embeddings")
         elif not self._rows.has_free:
             raise Overloaded(f"{self._program.sizes.texts} texts are made; no more are legal at once")
         else:

@@ -101,9 +101,9 @@ class TextProgram:
                 or the model generates no text.
         """
         if not self.generates:
-            raise InvalidArgument("this model generates no text; legal: /v1/embeddings")
+            raise InvalidArgument("this model generates no text; expected /v1/embeddings")
         if not 1 <= len(prompt) <= self.sizes.most_prompt:
-            raise InvalidArgument(f"the prompt has {len(prompt)} tokens; legal: 1 to {self.sizes.most_prompt}")
+            raise InvalidArgument(f"the prompt has {len(prompt)} tokens; expected 1 to {self.sizes.most_prompt}")
         self.sizes.check_tokens(prompt, "prompt")
         for at in range(0, len(prompt), self.sizes.prompt):
             logits_V = self.read(row, prompt[at : at + self.sizes.prompt], at)
@@ -116,7 +116,7 @@ class TextProgram:
             InvalidArgument: the context is full, or the model has no such token.
         """
         if not 0 <= position < self.sizes.context:
-            raise InvalidArgument(f"position {position} is not legal; legal: 0 to {self.sizes.context - 1}")
+            raise InvalidArgument(f"position {position} is not valid; expected 0 to {self.sizes.context - 1}")
         self.sizes.check_tokens([token], "token")
         logits_V: NDArray[np.float32] = self.advance([0], [token], [position])[0]
         check_numbers("decode", logits_V)
@@ -206,7 +206,7 @@ class TextProgram:
             raise InvalidArgument("this PEF has no graph 'embed': compile it again with purpose=serve")
         if not 1 <= len(tokens) <= size:
             raise InvalidArgument(
-                f"the text has {len(tokens)} tokens; legal: 1 to {size}, the compiled prompt", field="input"
+                f"the text has {len(tokens)} tokens; expected 1 to {size}, the compiled prompt", field="input"
             )
         self.sizes.check_tokens(tokens, "input")
         text, shares = torch.zeros(1, size, dtype=torch.int64), torch.zeros(1, size)

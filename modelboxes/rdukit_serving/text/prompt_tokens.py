@@ -43,14 +43,14 @@ class PromptReader:
         bound = most * self.token_bytes
         if len(text) > bound or (len(text) * 4 > bound and len(text.encode(errors="replace")) > bound):
             raise InvalidArgument(
-                f"{field}: it has {len(text)} characters; legal: 1 to {most} tokens, which have up to {bound} bytes",
+                f"{field}: it has {len(text)} characters; expected 1 to {most} tokens, which have up to {bound} bytes",
                 field=field,
             )
         count = 0
         for number, at in enumerate(range(0, len(text) if len(text) > SLICE else 0, SLICE)):
             count += len(self._encode(text[at : at + SLICE], is_rendered=True))
             if count - number * CUT > 2 * most:
-                raise InvalidArgument(f"{field}: it has more than {2 * most} tokens; legal: 1 to {most}", field=field)
+                raise InvalidArgument(f"{field}: it has more than {2 * most} tokens; expected 1 to {most}", field=field)
         return self._encode(text, is_rendered)
 
     def _encode(self, text: str, is_rendered: bool) -> list[int]:

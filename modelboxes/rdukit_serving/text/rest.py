@@ -290,7 +290,7 @@ class _Routes:
         found = await unless_gone(request, _embed_all(version, body.inputs()))
         size = len(found[0].values)
         if body.dimensions not in (None, size):
-            raise InvalidArgument(f"dimensions: {body.dimensions} is not legal; legal: {size}", field="dimensions")
+            raise InvalidArgument(f"dimensions: {body.dimensions} is not valid; expected {size}", field="dimensions")
         data = [
             {"object": "embedding", "index": at, "embedding": _encoded(each.values, body.encoding_format)}
             for at, each in enumerate(found)

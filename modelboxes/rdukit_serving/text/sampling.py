@@ -55,24 +55,24 @@ class SamplingOptions:
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.temperature <= 2.0:
-            raise InvalidArgument(f"temperature is {self.temperature}; legal: 0 <= x <= 2")
+            raise InvalidArgument(f"temperature is {self.temperature}; expected 0 <= x <= 2")
         if not 0.0 < self.top_p <= 1.0:
-            raise InvalidArgument(f"top_p is {self.top_p}; legal: 0 < x <= 1")
+            raise InvalidArgument(f"top_p is {self.top_p}; expected 0 < x <= 1")
         if self.top_k < 0:
-            raise InvalidArgument(f"top_k is {self.top_k}; legal: 0 <= x, 0 for all tokens")
+            raise InvalidArgument(f"top_k is {self.top_k}; expected 0 <= x, 0 for all tokens")
         if self.seed is not None and self.seed < 0:
-            raise InvalidArgument(f"seed is {self.seed}; legal: 0 <= x")
+            raise InvalidArgument(f"seed is {self.seed}; expected 0 <= x")
         if not 0.0 <= self.min_p <= 1.0:
-            raise InvalidArgument(f"min_p is {self.min_p}; legal: 0 <= x <= 1", field="min_p")
+            raise InvalidArgument(f"min_p is {self.min_p}; expected 0 <= x <= 1", field="min_p")
         if not 0.0 < self.repetition_penalty <= 10.0:
             raise InvalidArgument(
-                f"repetition_penalty is {self.repetition_penalty}; legal: 0 < x <= 10", field="repetition_penalty"
+                f"repetition_penalty is {self.repetition_penalty}; expected 0 < x <= 10", field="repetition_penalty"
             )
         if self.no_repeat_ngram_size < 0:
             raise InvalidArgument(f"no_repeat_ngram_size is {self.no_repeat_ngram_size}; expected 0 <= x, 0 for none")
         for name in ("frequency_penalty", "presence_penalty"):
             if not -2.0 <= getattr(self, name) <= 2.0:
-                raise InvalidArgument(f"{name} is {getattr(self, name)}; legal: -2 <= x <= 2", field=name)
+                raise InvalidArgument(f"{name} is {getattr(self, name)}; expected -2 <= x <= 2", field=name)
 
 
 class Sampler:

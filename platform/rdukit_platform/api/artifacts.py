@@ -73,7 +73,7 @@ def add(
     """Add an artifact (multipart form)."""
     platform = platform_of(request)
     if not folder and len(files) != 1:
-        raise InvalidArgument(f"{len(files)} files were sent; legal: exactly one, or any number with folder=true")
+        raise InvalidArgument(f"{len(files)} files were sent; expected exactly one, or any number with folder=true")
     check_lengths(file.filename or "" for file in files)
     with platform.database.read() as session:
         check_quota(session, caller.tenant_id, sum(file.size or 0 for file in files))
@@ -230,7 +230,7 @@ def read_range(text: str | None, size: int) -> tuple[int, int] | None:
     else:
         start, end = int(found[1]), min(int(found[2]), size - 1) if found[2] else size - 1
     if start >= size:
-        raise RangeNotSatisfiable(f"the range {text!r} is behind the end of the content; legal: within {size} bytes")
+        raise RangeNotSatisfiable(f"the range {text!r} is behind the end of the content; expected within {size} bytes")
     return (start, end - start + 1) if end >= start else None
 
 

@@ -122,7 +122,7 @@ def read_entries(
     """Read the entries that ``caller`` may see, including refusals up to now.
 
     Raises:
-        InvalidArgument: a value is not legal.
+        InvalidArgument: a value is not valid.
     """
     check_choices(action, outcome)
     platform.audit.flush()
@@ -144,7 +144,7 @@ def check_choices(action: str | None, outcome: str | None) -> None:
     """
     for name, value, legal in (("action", action, Act), ("outcome", outcome, AuditOutcome)):
         if value is not None and value not in list(legal):
-            raise InvalidArgument(f"{name} is {value!r}; legal: {', '.join(legal)}.{suggest(value[:64], legal)}")
+            raise InvalidArgument(f"{name} is {value!r}; expected {', '.join(legal)}.{suggest(value[:64], legal)}")
 
 
 def show_entry(row: AuditRow, own: Set[str] | None, emails: Mapping[str, str]) -> AuditEntry:

@@ -155,7 +155,7 @@ def first_errors(adapter: TypeAdapter[Any], value: object) -> list[Any]:
         found = [each for each in refused.errors(include_url=False) if each["type"] != "missing"]
         if found:
             return found
-    return [{"type": "value_error", "loc": (), "msg": "its entries are not legal", "input": None}]
+    return [{"type": "value_error", "loc": (), "msg": "its entries are not valid", "input": None}]
 
 
 def _first_entries(value: object) -> object:

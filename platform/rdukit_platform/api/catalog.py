@@ -132,7 +132,7 @@ def install(
     """Install a box (form): 201 with a new version, or 200 with the newest if it has this content already."""
     platform = platform_of(request)
     if bool(files) == bool(image):
-        raise InvalidArgument("a box is installed from files or from an image; legal: one of the two")
+        raise InvalidArgument("a box is installed from files or from an image; expected one of the two")
     boxes = platform.catalog.boxes()
     with platform.database.read() as session:
         check_may_own(session, caller.tenant_id)

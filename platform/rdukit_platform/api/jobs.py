@@ -122,7 +122,7 @@ def events(
             return EventPage(events=[show_event(row) for row in rows])
     if last_event_id is not None:
         if not (last_event_id.isdecimal() and int(last_event_id[:20]) <= LAST):
-            raise InvalidArgument(f"Last-Event-ID is {last_event_id[:80]!r}; legal: the id of an event")
+            raise InvalidArgument(f"Last-Event-ID is {last_event_id[:80]!r}; expected the id of an event")
         after = max(after, int(last_event_id))
     platform.followers.check(caller.tenant_id)
     return StreamingResponse(

@@ -168,7 +168,7 @@ def add_member(request: Request, caller: Caller, body: InviteRequest) -> MemberV
     domains = read_allowed_domains()
     if domains and not is_of_domain(body.email.strip(), domains):
         raise InvalidArgument(
-            f"{body.email.strip()} could not log in; legal: an address of {', '.join(domains)} (oidc.allowed_domains)"
+            f"{body.email.strip()} could not log in; expected an address of {', '.join(domains)} (oidc.allowed_domains)"
         )
     with platform.database.write() as session:
         tenant = users.choose_managed_tenant(session, caller, body.tenant)
@@ -230,7 +230,7 @@ def change_user(request: Request, user: str, caller: Admin, body: UserChange) ->
     platform = platform_of(request)
     now = platform.clock.now()
     if body.disabled is None and body.admin is None:
-        raise InvalidArgument(f"nothing is to be changed; legal: {', '.join(UserChange.model_fields)}")
+        raise InvalidArgument(f"nothing is to be changed; expected {', '.join(UserChange.model_fields)}")
     with platform.database.write() as session:
         row = users.get_user(session, user)
         changes = []

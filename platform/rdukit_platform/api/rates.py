@@ -84,7 +84,7 @@ class Rates:
             if 0 < rate < jobs:
                 raise InvalidArgument(
                     f"the {what} has {jobs} {parts}, and a {kind} may send {rate} jobs within a minute ({setting}); "
-                    f"legal: at most {rate} in one {what}, the others a minute later"
+                    f"expected at most {rate} in one {what}, the others a minute later"
                 )
         if jobs > 1:
             self._count(self._limits, _names_of(caller), jobs - 1, f"the {jobs} {parts} of the {what}")

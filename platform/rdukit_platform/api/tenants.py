@@ -301,13 +301,13 @@ def change(request: Request, tenant_id: str, caller: Admin, body: TenantChange) 
         for name in sorted(body.model_fields_set):
             value = getattr(body, name)
             if name == "weight" and value is None:
-                raise InvalidArgument("weight is null; legal: a number from 0.01 to 1000")
+                raise InvalidArgument("weight is null; expected a number from 0.01 to 1000")
             if value != (before := getattr(row, name)):
                 changes.append(f"{name} {_or_none(before)} to {_or_none(value)}")
             setattr(row, name, value)
         _check_limits(row)
         if not body.model_fields_set:
-            raise InvalidArgument(f"nothing is to be changed; legal: {', '.join(TenantChange.model_fields)}")
+            raise InvalidArgument(f"nothing is to be changed; expected {', '.join(TenantChange.model_fields)}")
         if changes:
             record(session, entry_of(request, caller, Act.CHANGE_TENANT, row.id, row.id, ", ".join(changes)))
         return show_tenant(row)
@@ -461,7 +461,7 @@ def _or_none(value: object) -> object:
 
 def _check_limits(row: TenantRow) -> None:
     if row.quota is not None and row.max_tiles is not None and row.quota > row.max_tiles:
-        raise InvalidArgument(f"quota is {row.quota}, more than max_tiles; legal: 0 to {row.max_tiles}")
+        raise InvalidArgument(f"quota is {row.quota}, more than max_tiles; expected 0 to {row.max_tiles}")
 
 
 def show_tenant(row: TenantRow) -> Tenant:

@@ -63,7 +63,7 @@ async def reachable(body: WebhookRequest) -> WebhookRequest:
             )
     except AddressRefused as cause:
         raise InvalidArgument(
-            f"url: {cause}; legal: a public address, or one in a network that an administrator names in the setting "
+            f"url: {cause}; expected a public address, or one in a network that an administrator names in the setting "
             f"{WEBHOOK_NETWORKS.name}", field="url",
         ) from cause  # fmt: skip
     except (OSError, UnicodeError, TimeoutError):

@@ -103,11 +103,9 @@ def check_relative(text: str) -> str:
     """
     parts = text.split("/")
     if not text or "\0" in text or "\\" in text or text.startswith("/"):
-        raise InvalidArgument(
-            f"{text!r} is not a legal path inside a folder; legal are plain relative paths without \\"
-        )
+        raise InvalidArgument(f"{text!r} is not a valid path inside a folder; expected plain relative paths without \\")
     if any(part in {"", ".", ".."} for part in parts):
-        raise InvalidArgument(f"{text!r} leaves its folder or has empty parts; legal are plain relative paths")
+        raise InvalidArgument(f"{text!r} leaves its folder or has empty parts; expected plain relative paths")
     if not is_utf8(text):
         raise InvalidArgument(f"the name {text!r} is not UTF-8; rename it")
     return text
@@ -122,7 +120,8 @@ def check_lengths(paths: Iterable[str]) -> None:
     for path in paths:
         if len(path.encode()) > MAX_PATH_BYTES or any(len(part.encode()) > MAX_NAME_BYTES for part in path.split("/")):
             raise InvalidArgument(
-                f"the name {path[:80]!r}… has {len(path.encode())} bytes; legal: up to {MAX_NAME_BYTES} for a file or "
+                f"the name {path[:80]!r}… has {len(path.encode())} bytes; expected up to "
+                f"{MAX_NAME_BYTES} for a file or "
                 f"folder, {MAX_PATH_BYTES} for a path"
             )
 

@@ -102,7 +102,7 @@ def _check_kind(session: Session, tenant_id: str, kind: str) -> None:
     legal = list(dict.fromkeys([*KINDS, *session.scalars(own.distinct().order_by(ArtifactRow.kind).limit(MAX_KINDS))]))
     if kind not in legal:
         raise InvalidArgument(
-            f"no artifact is of the kind {kind[:64]!r}; legal: {', '.join(legal)}.{suggest(kind[:64], legal)}",
+            f"no artifact is of the kind {kind[:64]!r}; expected {', '.join(legal)}.{suggest(kind[:64], legal)}",
             legal=legal,
         )
 
@@ -128,12 +128,12 @@ def find_file(store: BlobStore, row: ArtifactRow, path: str | None) -> FolderEnt
     names = [entry.path for entry in entries]
     if path is None:
         raise InvalidArgument(
-            f"artifact {row.id} is a folder; say which file with ?path=, legal: {', '.join(names[:20])}"
+            f"artifact {row.id} is a folder; say which file with ?path=, expected {', '.join(names[:20])}"
         )
     for entry in entries:
         if entry.path == path:
             return entry
-    raise NotFound(f"artifact {row.id} has no file {path!r}; legal: {', '.join(names[:20])}")
+    raise NotFound(f"artifact {row.id} has no file {path!r}; expected {', '.join(names[:20])}")
 
 
 def parents_and_children(session: Session, row: ArtifactRow) -> tuple[Sequence[LineageRow], Sequence[LineageRow]]:

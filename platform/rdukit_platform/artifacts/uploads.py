@@ -104,7 +104,7 @@ class Uploads:
             InvalidArgument: the file would become longer than announced.
         """
         if not 0 <= number < len(upload.files):
-            raise NotFound(f"upload {upload.id} has no file {number}; legal: 0 to {len(upload.files) - 1}")
+            raise NotFound(f"upload {upload.id} has no file {number}; expected 0 to {len(upload.files) - 1}")
         most = upload.files[number].bytes
 
         def check(size: int) -> None:
@@ -127,7 +127,7 @@ class Uploads:
         number, start = first, 0
         while start < len(data):
             if not 0 <= number < len(upload.files):
-                raise NotFound(f"upload {upload.id} has no file {number}; legal: 0 to {len(upload.files) - 1}")
+                raise NotFound(f"upload {upload.id} has no file {number}; expected 0 to {len(upload.files) - 1}")
             end = start + upload.files[number].bytes
             if end > len(data):
                 raise InvalidArgument(
@@ -197,7 +197,7 @@ class Uploads:
 
 def _check(files: Sequence[FolderEntry], empty_folders: Sequence[str], *, is_folder: bool) -> None:
     if not files or (not is_folder and len(files) != 1):
-        raise InvalidArgument(f"{len(files)} files are announced; legal: exactly one, or several of a folder")
+        raise InvalidArgument(f"{len(files)} files are announced; expected exactly one, or several of a folder")
     if not is_folder and (empty_folders or files[0].executable):
         raise InvalidArgument("a file alone has neither folders nor permissions; send them as a folder")
     for file in files:

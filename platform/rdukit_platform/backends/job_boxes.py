@@ -144,7 +144,7 @@ def open_backend(home: Home, *, is_worker: bool = False) -> tuple[BoxBackend, Bo
     ``is_worker``: many boxes will be started, so a fork server is kept if the settings allow it.
 
     Raises:
-        InvalidArgument: a setting is not legal, or the backend lacks a package.
+        InvalidArgument: a setting is not valid, or the backend lacks a package.
         Unavailable: its engine does not answer.
     """
     name, image = resolve(BOX_BACKEND), resolve(BOX_IMAGE)

@@ -239,7 +239,7 @@ class KubernetesBackend:
             folders: local mount points of claims; all folders of a box lie in one of them.
             template: additions to Pods, or a JSON file with them.
         Raises:
-            InvalidArgument: the template is not legal.
+            InvalidArgument: the template is not valid.
             Unavailable: a default is needed, and this process runs in no cluster.
         """
         self.clock = clock or SystemClock()

@@ -49,7 +49,7 @@ def read_template(file: Path) -> PodTemplate:
     """Read a template from a JSON file: labels, annotations, spec, resources, imagePullPolicy and tmpSize.
 
     Raises:
-        InvalidArgument: it cannot be read, or is not legal; the message says why.
+        InvalidArgument: it cannot be read, or is not valid; the message says why.
     """
     try:
         value = json.loads(file.read_text())
@@ -62,23 +62,23 @@ def make_template(value: object, what: str = "the template") -> PodTemplate:
     """Return a template from JSON's values (pure).
 
     Raises:
-        InvalidArgument: something in it is not legal.
+        InvalidArgument: something in it is not valid.
     """
     if not isinstance(value, dict):
-        raise InvalidArgument(f"{what} is {value!r}; legal is an object")
+        raise InvalidArgument(f"{what} is {value!r}; expected an object")
     for key, found in value.items():
         if key not in _KINDS or not isinstance(found, _KINDS[key]):
             legal = ", ".join(f"{name} ({'text' if kind is str else 'object'})" for name, kind in _KINDS.items())
-            raise InvalidArgument(f"{what}: {key} is {found!r}; legal: {legal}")
+            raise InvalidArgument(f"{what}: {key} is {found!r}; expected {legal}")
     spec, resources = value.get("spec", {}), value.get("resources", {})
     if wrong := sorted(set(spec) - SPEC_KEYS):
-        raise InvalidArgument(f"{what}: spec.{wrong[0]} is not legal; legal: {', '.join(sorted(SPEC_KEYS))}")
+        raise InvalidArgument(f"{what}: spec.{wrong[0]} is not valid; expected {', '.join(sorted(SPEC_KEYS))}")
     if spec.get("hostUsers", False) is not False:
-        raise InvalidArgument(f"{what}: spec.hostUsers is {spec['hostUsers']!r}; legal: false")
+        raise InvalidArgument(f"{what}: spec.hostUsers is {spec['hostUsers']!r}; expected false")
     if wrong := sorted(set(resources) - {"requests", "limits"}):
-        raise InvalidArgument(f"{what}: resources.{wrong[0]} is not legal; legal: requests, limits")
+        raise InvalidArgument(f"{what}: resources.{wrong[0]} is not valid; expected requests, limits")
     if wrong := sorted(key for key in value.get("labels", {}) if key.startswith("dev.rdukit.")):
-        raise InvalidArgument(f"{what}: the label {wrong[0]} is not legal: it says whose box a pod is")
+        raise InvalidArgument(f"{what}: the label {wrong[0]} is not valid: it says whose box a pod is")
     amounts = {kind: {name: str(amount) for name, amount in each.items()} for kind, each in resources.items()}
     for kind, each in amounts.items():
         for name, amount in each.items():
@@ -145,7 +145,7 @@ def make_pod(spec: BoxSpec, name: str, rules: PodRules) -> dict[str, Any]:
     With sockets, no port is open and its variables are in a file of its own folder, not in the Pod.
 
     Raises:
-        InvalidArgument: a name is not legal in Kubernetes, or a path lies in none of the rules' folders.
+        InvalidArgument: a name is not valid in Kubernetes, or a path lies in none of the rules' folders.
     """
     sockets = [path.parent for path in spec.sockets]  # connecting writes nothing there
     mounts = [
@@ -186,7 +186,7 @@ def make_trying_pod(name: str, rules: PodRules) -> dict[str, Any]:
     """Return a Pod without folders, whose network is blocked like a box's, and that only probes this.
 
     Raises:
-        InvalidArgument: the name is not legal in Kubernetes.
+        InvalidArgument: the name is not valid in Kubernetes.
     """
     container = {
         "name": "box",
@@ -243,7 +243,7 @@ def labels_of(spec: BoxSpec, name: str) -> dict[str, str]:
     if spec.owner is not None:
         if not _LABEL.match(spec.owner.id):
             raise InvalidArgument(
-                f"owner {spec.owner.id!r} is not legal in Kubernetes; legal: up to 63 letters, digits, - _ and ."
+                f"owner {spec.owner.id!r} is not valid in Kubernetes; expected up to 63 letters, digits, - _ and ."
             )
         labels |= {OWNER_LABEL: spec.owner.id, EPOCH_LABEL: str(spec.owner.epoch)}
     return labels
@@ -281,7 +281,9 @@ def describe_limits(spec: BoxSpec, template: PodTemplate) -> dict[str, str]:
 
 def _check_name(name: str) -> None:
     if not _NAME.match(name):
-        raise InvalidArgument(f"name {name!r} is not legal in Kubernetes; legal: up to 63 of a-z, 0-9 and -, RFC 1123")
+        raise InvalidArgument(
+            f"name {name!r} is not valid in Kubernetes; expected up to 63 of a-z, 0-9 and -, RFC 1123"
+        )
 
 
 def _threads(resources: Mapping[str, Any]) -> dict[str, str]:

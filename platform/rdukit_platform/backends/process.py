@@ -306,7 +306,7 @@ class ProcessBackend:
         """
         raise InvalidArgument(
             f"{image!r} is taken for an image, but boxes of jobs are processes here (worker.box_backend), which run "
-            "from a folder; legal: a folder with a modelbox.yaml"
+            "from a folder; expected a folder with a modelbox.yaml"
         )
 
     def _folder(self) -> Path:

@@ -272,7 +272,7 @@ class SlurmBackend:
         """
         raise InvalidArgument(
             f"{image!r} is taken for an image, but boxes of jobs are jobs of Slurm's here (worker.box_backend), which "
-            "run from a folder; legal: a folder with a modelbox.yaml"
+            "run from a folder; expected a folder with a modelbox.yaml"
         )
 
     def _write_script(self, spec: BoxSpec, files: JobFiles) -> str:

@@ -123,7 +123,7 @@ def read_options(text: str) -> list[str]:
     for word in words:
         name = word.lstrip("-").partition("=")[0]
         if not word.startswith("--") or not name:
-            raise InvalidArgument(f"slurm.options has {word!r}; legal are words such as --account=NAME")
+            raise InvalidArgument(f"slurm.options has {word!r}; expected words such as --account=NAME")
         if name in RESERVED:
             raise InvalidArgument(f"slurm.options has --{name}, which the platform sets itself; leave it out")
     return words

@@ -25,7 +25,7 @@ def check_parameters(box: BoxDescription, verb: BoxVerb, parameters: Mapping[str
 
     Raises:
         UnknownParameter: the message lists the verb's parameters.
-        IllegalValue: the message says what would be legal.
+        IllegalValue: the message says what would be valid.
     """
     known = {parameter.name: parameter for parameter in verb.parameters}
     values = {name: parameter.default for name, parameter in known.items()} | dict(parameters)
@@ -37,7 +37,7 @@ def check_parameters(box: BoxDescription, verb: BoxVerb, parameters: Mapping[str
             if isinstance(value, float) and parameter.schema.get("type") == "integer":
                 wanted = f"a whole number, {wanted}"
             raise IllegalValue(
-                f"parameter {name!r} of {verb.name} of box {box.name!r} is {_shortened(value)}; legal: {wanted}",
+                f"parameter {name!r} of {verb.name} of box {box.name!r} is {_shortened(value)}; expected {wanted}",
                 parameter=name,
                 legal=wanted,
             )
@@ -53,7 +53,7 @@ def check_names(box: BoxDescription, verb: BoxVerb, names: Iterable[str]) -> Non
     for name in names:
         if name not in legal:
             raise UnknownParameter(
-                f"{verb.name} of box {box.name!r} has no parameter {name!r}; legal: {', '.join(legal) or 'none'}."
+                f"{verb.name} of box {box.name!r} has no parameter {name!r}; expected {', '.join(legal) or 'none'}."
                 f"{suggest(name, legal)}",
                 parameter=name,
                 legal=legal,
@@ -103,14 +103,14 @@ def check_inputs(box: BoxDescription, verb: BoxVerb, inputs: Mapping[str, str], 
     Args:
         kinds: slot to the kind of its artifact: ``file`` or ``folder``.
     Raises:
-        InvalidArgument: the message says what would be legal.
+        InvalidArgument: the message says what would be valid.
     """
     where = f"{verb.name} of box {box.name!r}"
     slots = {slot.name: slot for slot in verb.inputs}
     for name in inputs:
         if name not in slots:
             raise UnknownParameter(
-                f"{where} has no input {name!r}; legal: {', '.join(sorted(slots)) or 'none'}.{suggest(name, slots)}",
+                f"{where} has no input {name!r}; expected {', '.join(sorted(slots)) or 'none'}.{suggest(name, slots)}",
                 legal=sorted(slots),
             )
         if {slots[name].kind, kinds[name]} == {"file", "folder"}:

@@ -121,12 +121,12 @@ def find_entries(
     Args:
         directions: the metrics that boxes declare, each with its direction: higher, lower, or neither.
     Raises:
-        InvalidArgument: limit or cursor are not legal, or the order lacks its metric.
+        InvalidArgument: limit or cursor are not valid, or the order lacks its metric.
         IllegalValue: no box declares the metric of the order, and nothing has it.
     """
     check_limit(limit)
     if query.sort is EntrySort.METRIC and not query.metric:
-        raise InvalidArgument("the order is 'metric' without a metric; legal: such as metric=accuracy")
+        raise InvalidArgument("the order is 'metric' without a metric; expected such as metric=accuracy")
     words, known = fold(query.words).split(), list(known)
     if query.sort is EntrySort.METRIC:
         _check_metric(query.metric, known, directions or {})

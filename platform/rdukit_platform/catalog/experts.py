@@ -101,7 +101,7 @@ def list_experts(
         search: words; each must be part of the name, the description or the box's name.
         box: ``name``, or ``name:version`` of one's own.
     Raises:
-        InvalidArgument: box, limit or cursor are not legal.
+        InvalidArgument: box, limit or cursor are not valid.
     """
     query = select(ExpertRow).where(ExpertRow.tenant_id == tenant_id)
     for word in search.split():
@@ -124,7 +124,7 @@ def get_expert(session: Session, tenant_id: str, text: str) -> ExpertRow:
 
     Raises:
         NotFound: there is none; the message lists those there are.
-        InvalidArgument: the text is not legal.
+        InvalidArgument: the text is not valid.
     """
     return _select(session, tenant_id, read_selector(text, "expert"), is_locked=False)[-1]
 
@@ -137,7 +137,7 @@ def deprecate_expert(session: Session, tenant_id: str, text: str, reason: str, n
     Raises:
         NotFound: there is none.
         Conflict: all that are named are deprecated already.
-        InvalidArgument: the text is not legal.
+        InvalidArgument: the text is not valid.
     """
     rows = _select(session, tenant_id, read_selector(text, "expert"), is_locked=True)
     marked = sorted((row for row in rows if row.deprecated_at is None), key=lambda row: row.version)
@@ -186,7 +186,9 @@ def _not_found(session: Session, tenant_id: str, asked: Selector) -> NotFound:
     versions = versions_of_expert(session, tenant_id, asked.name)
     if versions:
         legal = [str(Selector(asked.name, version)) for version in versions[-MAX_NAMED:]]
-        return NotFound(f"expert {asked.name!r} has no version {asked.version}; legal: {', '.join(legal)}", legal=legal)
+        return NotFound(
+            f"expert {asked.name!r} has no version {asked.version}; expected {', '.join(legal)}", legal=legal
+        )
     query = select(ExpertRow.name).where(ExpertRow.tenant_id == tenant_id).distinct().order_by(ExpertRow.name)
     legal = list(session.scalars(query.limit(MAX_NAMED)))
     meant = suggest(asked.name, legal)

@@ -67,7 +67,7 @@ def get_entry(session: Session, boxes: Boxes, tenant_id: str, text: str, *, with
         found += [entry for entry in _read_artifacts(session, tenant_id, bases, name) if entry.kind in kinds]
     if not found:
         raise NotFound(
-            f"the catalog has nothing that is called {text[:128]!r}; legal: a box, MODEL/SIZE, an expert as "
+            f"the catalog has nothing that is called {text[:128]!r}; expected a box, MODEL/SIZE, an expert as "
             "NAME:VERSION, or a checkpoint's, PEF's or data set's id; search: rdukit catalog search WORDS"
             + (f".{near}" if (near := suggest(name, dict.fromkeys(entry.name for entry in shipped))) else "")
         )

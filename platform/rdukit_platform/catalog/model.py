@@ -50,7 +50,8 @@ def read_selector(text: str, what: str = "box") -> Selector:
         return Selector(name)
     if not _VERSION.match(version):
         raise InvalidArgument(
-            f"{what} {text!r}: version {version!r} is not legal; legal: a whole number from 1, as in {name}:1, or only "
+            f"{what} {text!r}: version {version!r} is not valid; expected a whole number from 1, as in "
+            f"{name}:1, or only "
             f"{name!r}, which is the newest"
         )
     return Selector(name, int(version))
@@ -125,7 +126,7 @@ class BoxDescription:
             if verb.name == name:
                 return verb
         legal = [verb.name for verb in self.verbs]
-        said = f"box {self.name!r} has no verb {name!r}; legal: {', '.join(legal)}"
+        said = f"box {self.name!r} has no verb {name!r}; expected {', '.join(legal)}"
         raise InvalidArgument(said + _hint(name, legal), legal=legal)
 
 
@@ -158,7 +159,7 @@ def directions_of(boxes: Boxes) -> dict[str, str]:
 def unknown_box(name: str, names: Iterable[str]) -> NotFound:
     """Return the error for a name that no box has; it lists the names that boxes have."""
     legal = sorted(names)
-    said = f"no ModelBox is called {name!r}; legal: {', '.join(legal)}; add your own with: rdukit box install FOLDER"
+    said = f"no ModelBox is called {name!r}; expected {', '.join(legal)}; add your own with: rdukit box install FOLDER"
     return NotFound(said + _hint(name, legal), legal=legal)
 
 
@@ -176,7 +177,7 @@ def check_files(sizes: Mapping[str, int]) -> None:
     """
     for path in sizes:
         if len(path.encode()) > MAX_PATH:
-            raise InvalidArgument(f"{path[:40]!r}… has {len(path)} characters; legal: paths of up to {MAX_PATH}")
+            raise InvalidArgument(f"{path[:40]!r}… has {len(path)} characters; expected paths of up to {MAX_PATH}")
     total = sum(sizes.values())
     if len(sizes) > MAX_FILES or total > MAX_BYTES:
         largest = max(sizes, key=sizes.__getitem__)
@@ -224,10 +225,10 @@ def check_picture(data: bytes) -> None:
     """
     if len(data) > MAX_PICTURE_BYTES:
         raise InvalidArgument(
-            f"{PICTURE} has {format_bytes(len(data))}; legal: up to {format_bytes(MAX_PICTURE_BYTES)}"
+            f"{PICTURE} has {format_bytes(len(data))}; expected up to {format_bytes(MAX_PICTURE_BYTES)}"
         )
     if not data.startswith(_PNG_SIGNATURE):
-        raise InvalidArgument(f"{PICTURE} is no PNG; legal: an image in PNG, or none")
+        raise InvalidArgument(f"{PICTURE} is no PNG; expected an image in PNG, or none")
 
 
 def read_box(raw: Mapping[str, object], version: int | None = None) -> BoxDescription:

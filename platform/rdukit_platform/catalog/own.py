@@ -81,7 +81,7 @@ def with_own(session: Session, boxes: Boxes, tenant_id: str, asked: Iterable[str
 
     Raises:
         NotFound: the tenant has no such box, or not this version.
-        InvalidArgument: a text is not legal.
+        InvalidArgument: a text is not valid.
         PermissionDenied: the tenant's jobs may not run boxes of its own.
     """
     own: dict[str, BoxDescription] = {}
@@ -102,7 +102,7 @@ def get_own(session: Session, boxes: Boxes, tenant_id: str, text: str, *, is_kep
         is_kept: lock it, so that it cannot be uninstalled before the transaction ends.
     Raises:
         NotFound: there is none; the message lists those there are.
-        InvalidArgument: the text is not legal.
+        InvalidArgument: the text is not valid.
     """
     asked = read_selector(text)
     query = select(BoxRow).where(*_installed(tenant_id), BoxRow.name == asked.name)
@@ -184,7 +184,7 @@ def uninstall_box(session: Session, boxes: Boxes, tenant_id: str, text: str, now
     """
     asked = read_selector(text)
     if asked.name in boxes.boxes:
-        raise InvalidArgument(f"box {asked.name!r} comes with rdukit; legal: a box of your own: rdukit box installed")
+        raise InvalidArgument(f"box {asked.name!r} comes with rdukit; expected a box of your own: rdukit box installed")
     query = select(BoxRow).where(*_installed(tenant_id), BoxRow.name == asked.name).order_by(BoxRow.version)
     if asked.version is not None:
         query = query.where(BoxRow.version == asked.version)
@@ -252,9 +252,9 @@ def _not_found(session: Session, boxes: Boxes, tenant_id: str, asked: Selector) 
     versions = versions_of(session, tenant_id, asked.name)
     if versions:
         legal = [str(Selector(asked.name, version)) for version in versions[-20:]]
-        return NotFound(f"box {asked.name!r} has no version {asked.version}; legal: {', '.join(legal)}", legal=legal)
+        return NotFound(f"box {asked.name!r} has no version {asked.version}; expected {', '.join(legal)}", legal=legal)
     if asked.name in boxes.boxes:
         return NotFound(
-            f"box {asked.name!r} comes with rdukit and has no versions; legal: {asked.name!r}", legal=[asked.name]
+            f"box {asked.name!r} comes with rdukit and has no versions; expected {asked.name!r}", legal=[asked.name]
         )
     return unknown_box(str(asked), [*boxes.boxes, *(row.name for row in newest_own(session, tenant_id))])

@@ -219,7 +219,7 @@ def verify(artifact_id: str | None, is_all: bool, as_json: bool) -> None:
     from rdukit_platform.client.http import ApiClient
 
     if (artifact_id is None) is not is_all:
-        raise InvalidArgument("name an artifact, or give --all; legal: one of the two")
+        raise InvalidArgument("name an artifact, or give --all; expected one of the two")
     with ApiClient.of_home() as client:
         ids = [artifact_id] if artifact_id else [a["id"] for a in client.pages("/v1/artifacts", "artifacts", limit=200)]
         found = [client.post(f"/v1/artifacts/{each}/verify") for each in ids]
@@ -257,7 +257,7 @@ def lineage(artifact_id: str, output: Path | None, as_json: bool) -> None:
     from rdukit_platform.client.http import ApiClient
 
     if output is not None and output.suffix.lower() != ".svg":
-        raise InvalidArgument(f"--output is {str(output)!r}; legal: a name that ends in .svg, as the picture is SVG")
+        raise InvalidArgument(f"--output is {str(output)!r}; expected a name that ends in .svg, as the picture is SVG")
     with ApiClient.of_home() as client:
         found = client.get(f"/v1/artifacts/{artifact_id}/lineage")
         url = client.url

@@ -82,7 +82,7 @@ def add(name: str, url: str, token: str | None, is_used: bool) -> None:
     try:
         given = parse_token(token) if token else ""
     except ValueError as cause:
-        raise InvalidArgument(f"--token {token} is not legal: {cause}") from cause
+        raise InvalidArgument(f"--token {token} is not valid: {cause}") from cause
     contexts = read_contexts(current_home()).added(name, GatewayContext(url, given))
     write_contexts(current_home(), contexts.using(name) if is_used else contexts)
     click.echo(f"{name} is {contexts.known[name].url}{'; commands go there now' if is_used else ''}")

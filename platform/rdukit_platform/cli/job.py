@@ -85,7 +85,7 @@ def submit(
         return
     if pipeline is not None:
         if dry_run:
-            raise InvalidArgument("--dry-run cannot be combined with --pipeline; legal: a job, or -f FILE")
+            raise InvalidArgument("--dry-run cannot be combined with --pipeline; expected a job, or -f FILE")
         _check_alone("--pipeline", {"pipeline", "key", "wait", "as_json"})
         path, body = "/v1/pipelines", read_pipeline(pipeline, key)
     else:

@@ -32,9 +32,9 @@ class Deadline(click.ParamType[dict[str, object]]):
                 return {"deadline_s": Duration().convert(text, param, ctx)}
             at = datetime.fromisoformat(text)
         except (ValueError, click.BadParameter):
-            self.fail(f"{text!r} is no time; legal: such as 2h, or 2026-11-30T08:00Z", param, ctx)
+            self.fail(f"{text!r} is no time; expected such as 2h, or 2026-11-30T08:00Z", param, ctx)
         if at.tzinfo is None:
-            self.fail(f"{text!r} has no zone; legal: {text}Z for UTC, or {text}+01:00", param, ctx)
+            self.fail(f"{text!r} has no zone; expected {text}Z for UTC, or {text}+01:00", param, ctx)
         return {"deadline": at.isoformat()}
 
 

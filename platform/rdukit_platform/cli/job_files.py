@@ -35,7 +35,7 @@ def read_jobs(text: str, name: str) -> list[dict[str, object]]:
     """
     documents = [found for found in _read_plainly(text, name, MAX_DOCUMENTS) if found is not None]
     if not 1 <= len(documents) <= MAX_DOCUMENTS:
-        raise InvalidArgument(f"{name} has {len(documents)} documents; legal: 1 to {MAX_DOCUMENTS}")
+        raise InvalidArgument(f"{name} has {len(documents)} documents; expected 1 to {MAX_DOCUMENTS}")
     return [
         _read_job(found, name if len(documents) == 1 else f"{name}, document {number}")
         for number, found in enumerate(documents, 1)
@@ -48,11 +48,11 @@ def _read_job(document: object, where: str) -> dict[str, object]:
     from rdukit_platform.jobs.schemas import JobRequest
 
     if not isinstance(document, dict):
-        raise InvalidArgument(f"{where} is no mapping; legal: apiVersion, kind, and the keys of a job")
+        raise InvalidArgument(f"{where} is no mapping; expected apiVersion, kind, and the keys of a job")
     for key, legal in (("apiVersion", API_VERSION), ("kind", KIND)):
         if document.get(key) != legal:
             found = f"is {str(document[key])[:64]!r}" if key in document else "is missing"
-            raise InvalidArgument(f"{where}: {key} {found}; legal: {legal}")
+            raise InvalidArgument(f"{where}: {key} {found}; expected {legal}")
     body: dict[str, object] = {key: value for key, value in document.items() if key not in {"apiVersion", "kind"}}
     try:
         JobRequest.model_validate(body)
@@ -98,7 +98,7 @@ def submit_file(file: Path, *, is_dry: bool, wait: bool, as_json: bool) -> None:
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text()
     except FileNotFoundError as cause:
-        raise NotFound(f"there is no file {file}; legal: a YAML file of jobs, or - for stdin") from cause
+        raise NotFound(f"there is no file {file}; expected a YAML file of jobs, or - for stdin") from cause
     except UnicodeDecodeError as cause:
         raise InvalidArgument(f"{file} is not text: {cause}") from cause
     bodies = read_jobs(text, str(file))
@@ -144,12 +144,12 @@ def read_request(path: Path, what: str, keys: str) -> dict[str, Any]:
     try:
         text = path.read_text()
     except FileNotFoundError as cause:
-        raise NotFound(f"there is no {what} file {path}; legal: a YAML file with the keys {keys}") from cause
+        raise NotFound(f"there is no {what} file {path}; expected a YAML file with the keys {keys}") from cause
     except UnicodeDecodeError as cause:
         raise InvalidArgument(f"{what} file {path} is not text: {cause}") from cause
     (body,) = _read_plainly(text, f"{what} file {path}", 1)
     if not isinstance(body, dict):
-        raise InvalidArgument(f"{what} file {path} holds no mapping; legal: the keys {keys}")
+        raise InvalidArgument(f"{what} file {path} holds no mapping; expected the keys {keys}")
     return body
 
 
@@ -163,7 +163,7 @@ def _read_plainly(text: str, name: str, most: int) -> list[object]:
         strange = find_infinite(document.value)
         if strange is not None:
             path, value = strange
-            message = f"{value} is no number that a request can have; legal: a finite number"
+            message = f"{value} is no number that a request can have; expected a finite number"
             faults.append(Diagnostic(document.mark_of(path), path, message))
     if faults:
         told = "; ".join(f"line {fault.mark.line}, {fault.key}: {fault.message}" for fault in faults[:MAX_FAULTS])

@@ -320,7 +320,8 @@ def chosen_part(node: str, named: str) -> tuple[str, str]:
         return node, named
     if node not in {"-", named}:
         raise InvalidArgument(
-            f"{named!r} is a node's name, and --node names {node!r}; legal: one of them, or a path such as /NODE/XRDU_0"
+            f"{named!r} is a node's name, and --node names {node!r}; expected one of them, or a path "
+            f"such as /NODE/XRDU_0"
         )
     return named, "/NODE"
 
@@ -393,5 +394,5 @@ def _moment(text: str | None) -> float | None:
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError as cause:
-        raise InvalidArgument(f"{text!r} is not a time; legal: an ISO time such as 2026-12-01T06:00") from cause
+        raise InvalidArgument(f"{text!r} is not a time; expected an ISO time such as 2026-12-01T06:00") from cause
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

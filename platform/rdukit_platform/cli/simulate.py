@@ -183,11 +183,11 @@ def queue(
     if output is not None and not output.parent.is_dir():
         raise InvalidArgument(f"there is no folder {str(output.parent)!r} for the picture; make it first")
     if platform and tiles:
-        raise InvalidArgument("--platform and --tiles are given; legal: one of them, as a platform has its tiles")
+        raise InvalidArgument("--platform and --tiles are given; expected one of them, as a platform has its tiles")
     spec = None if tiles else NODES[platform or DEFAULT_PLATFORM]
     tiles = tiles or NODES[platform or DEFAULT_PLATFORM].tiles
     if break_every and spec is None:
-        raise InvalidArgument("--break-every breaks RDUs, and --tiles has none; legal: with --platform")
+        raise InvalidArgument("--break-every breaks RDUs, and --tiles has none; give --platform")
     if policy == QueuePolicy.EASY and quotas:
         raise InvalidArgument(
             "--policy easy and --quota are given; expected one of them: the order by age ignores quotas"
@@ -253,10 +253,10 @@ def _read_quotas(texts: Sequence[str], trace: Sequence[TraceJob]) -> dict[str, T
     tenants, quotas = {job.tenant_id for job in trace}, dict[str, TenantShare]()
     for tenant, text in parse_name_values("--quota", texts).items():
         if not text.isdigit():
-            raise InvalidArgument(f"--quota {tenant}={text[:80]}: that is no count of tiles; legal: {tenant}=32")
+            raise InvalidArgument(f"--quota {tenant}={text[:80]}: that is no count of tiles; expected {tenant}=32")
         if tenant not in tenants:
             some = ", ".join(sorted(tenants)[:5])
-            raise InvalidArgument(f"--quota {tenant[:80]}: that tenant has no jobs in the trace; legal: {some}, …")
+            raise InvalidArgument(f"--quota {tenant[:80]}: that tenant has no jobs in the trace; expected {some}, …")
         quotas[tenant] = TenantShare(quota=int(text))
     return quotas
 

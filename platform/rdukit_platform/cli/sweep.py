@@ -186,9 +186,11 @@ def make_body(options: Mapping[str, Any]) -> dict[str, object]:
         raise InvalidArgument("--box is missing, or a FILE; list boxes with: rdukit box list")
     used = [name for name in ("grid", "random", "optuna") if options[name]]
     if len(used) != 1:
-        raise InvalidArgument(f"{' and '.join(used) or 'no space'} given; legal: one of --grid, --random and --optuna")
+        raise InvalidArgument(
+            f"{' and '.join(used) or 'no space'} given; expected one of --grid, --random and --optuna"
+        )
     if options["minimize"] and options["maximize"]:
-        raise InvalidArgument("--minimize and --maximize are given; legal: one objective")
+        raise InvalidArgument("--minimize and --maximize are given; expected one objective")
     algorithm = used[0]
     goal = "maximize" if options["maximize"] else "minimize"
     queue = {"tiles": options["tiles"], "priority": options["priority"], "run_limit_s": options["run_limit"],
@@ -232,7 +234,7 @@ def read_space(name: str, text: str) -> dict[str, object]:
     if not ends or not all(isinstance(end, int | float) and not isinstance(end, bool) for end in ends):
         return {"values": [parse_value(word) for word in text.split(",")]}
     if strange := [word for word in words if word not in {"log", "int"}]:
-        raise InvalidArgument(f"{name}={text} ends in {strange[0]!r}; legal: LOW:HIGH, and after it :log and :int")
+        raise InvalidArgument(f"{name}={text} ends in {strange[0]!r}; expected LOW:HIGH, and after it :log and :int")
     return {"low": ends[0], "high": ends[1], "log": "log" in words, "integer": "int" in words}
 
 

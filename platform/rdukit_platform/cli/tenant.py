@@ -24,7 +24,9 @@ class ByteCount(click.ParamType[int | str]):
         text = str(value).strip()
         found = re.fullmatch(r"(\d+)\s*([KMGT]i)?B?", text)
         if found is None and text != self.DEFAULT:
-            self.fail(f"{text!r} is no count of bytes; legal: 1000000, 512MiB, 10GiB, 0 or {self.DEFAULT}", param, ctx)
+            self.fail(
+                f"{text!r} is no count of bytes; expected 1000000, 512MiB, 10GiB, 0 or {self.DEFAULT}", param, ctx
+            )
         return text if found is None else int(found[1]) << {None: 0, "Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40}[found[2]]
 
 
@@ -38,7 +40,7 @@ class Count(click.ParamType[int | str]):
         """Return the count, or ``none``."""
         text = str(value).strip()
         if text != self.NONE and not re.fullmatch(r"\d{1,7}", text):
-            self.fail(f"{text!r} is no count; legal: 0, 8, … or {self.NONE}", param, ctx)
+            self.fail(f"{text!r} is no count; expected 0, 8, … or {self.NONE}", param, ctx)
         return text if text == self.NONE else int(text)
 
 
@@ -168,7 +170,7 @@ def set_(
     body |= _limits(quota=quota, max_tiles=max_tiles, max_jobs=max_jobs)
     if not body:
         raise InvalidArgument(
-            "nothing is to be changed; legal: --weight, --quota, --max-tiles, --max-jobs, --artifact-bytes"
+            "nothing is to be changed; expected --weight, --quota, --max-tiles, --max-jobs, --artifact-bytes"
         )
     with ApiClient.of_home() as client:
         changed = client.patch(f"/v1/tenants/{tenant_id}", body)

@@ -36,7 +36,7 @@ def access_body(scopes: Sequence[str], role: str | None) -> dict[str, object]:
         InvalidArgument: both scopes and a role are given.
     """
     if role is not None and scopes:
-        raise InvalidArgument("both --role and --scope are given; legal: one of them")
+        raise InvalidArgument("both --role and --scope are given; expected one of them")
     return {"role": role} if role is not None else {"scopes": list(scopes)} if scopes else {}
 
 

@@ -130,7 +130,7 @@ def add_artifact(client: ApiClient, path: Path, kind: str, name: str | None = No
         tree = read_tree(path)
         if not 0 < len(tree.files) <= MAX_FILES:
             raise InvalidArgument(
-                f"{path} has {len(tree.files)} files; legal: 1 to {MAX_FILES:,}: pack more into an archive or a table"
+                f"{path} has {len(tree.files)} files; expected 1 to {MAX_FILES:,}: pack more into an archive or a table"
             )
         return client.upload_pieces(tree.files, kind, title, tree.empty_folders, is_folder=True)
     mode = path.stat().st_mode

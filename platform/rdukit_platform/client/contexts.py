@@ -59,15 +59,15 @@ class GatewayContexts:
         """Return the contexts with one added, or with a changed address or token.
 
         Raises:
-            InvalidArgument: name or address are not legal.
+            InvalidArgument: name or address are not valid.
         """
         if name == HOME_CONTEXT or not _NAME.fullmatch(name):
             raise InvalidArgument(
-                f"context {name[:80]!r} is not legal; legal: up to 63 of a-z, 0-9, '.', '_' and '-', the first a "
+                f"context {name[:80]!r} is not valid; expected up to 63 of a-z, 0-9, '.', '_' and '-', the first a "
                 f"letter or digit, but {HOME_CONTEXT}, which is the platform of this home folder"
             )
         if not context.url.startswith(("http://", "https://")):
-            raise InvalidArgument(f"{context.url!r} is no address of a gateway; legal: such as http://127.0.0.1:8080")
+            raise InvalidArgument(f"{context.url!r} is no address of a gateway; expected such as http://127.0.0.1:8080")
         return replace(self, known={**self.known, name: replace(context, url=context.url.rstrip("/"))})
 
     def added(self, name: str, context: GatewayContext) -> "GatewayContexts":
@@ -230,7 +230,7 @@ def login_target(home: Home, url: str | None) -> GatewayPlace:
 
     Raises:
         NotFound: no address is given for a context that does not exist yet.
-        InvalidArgument: its name or address is not legal.
+        InvalidArgument: its name or address is not valid.
     """
     contexts, named = read_contexts(home), given_context()
     name = named or (HOME_CONTEXT if url else contexts.current)

@@ -325,7 +325,7 @@ class ApiClient(Closable):
         if strange is not None:
             place, number = strange
             key = ".".join(map(str, place))
-            raise InvalidArgument(f"{key} is {number}, and no number that a request can have; legal: a finite number")
+            raise InvalidArgument(f"{key} is {number}, and no number that a request can have; expected a finite number")
         for waits_left in range(MAX_RATE_WAITS if self._was_served else 0, -1, -1):
             answer = self._request(method, path, arguments)
             pause_s = _rate_pause_s(answer) if waits_left else None

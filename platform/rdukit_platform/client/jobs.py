@@ -212,7 +212,7 @@ class Jobs:
             idempotency_key: the same key gives the same job; without it each call submits a new one.
         Raises:
             NotFound: there is no such box or artifact.
-            InvalidArgument: verb, parameters or inputs are not legal; the message says what would be.
+            InvalidArgument: verb, parameters or inputs are not valid; the message says what would be.
         """
         body = {
             "box": box, "verb": verb, "parameters": dict(parameters or {}), "inputs": ids_of(inputs), "name": name,

@@ -121,7 +121,7 @@ class Pipelines:
             steps: with the keys of a pipeline file.
             cache: whether to reuse outputs that earlier jobs have made.
         Raises:
-            InvalidArgument: a step is not legal; the message says what would be.
+            InvalidArgument: a step is not valid; the message says what would be.
         """
         body: dict[str, object] = {"name": name, "steps": [dict(step) for step in steps], "cache": cache}
         if idempotency_key is not None:

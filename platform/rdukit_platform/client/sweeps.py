@@ -142,7 +142,7 @@ class Sweeps:
             job: more keys of the job that all trials have in common, such as ``tiles`` and ``priority``.
         Raises:
             NotFound: there is no such box or artifact.
-            IllegalValue: the space, a value in it, or a metric is not legal; the message says what would be.
+            IllegalValue: the space, a value in it, or a metric is not valid; the message says what would be.
         """
         spaces = {key: each if isinstance(each, Mapping) else {"values": each} for key, each in space.items()}
         common = {"box": box, "verb": verb, "parameters": dict(parameters or {}), "inputs": ids_of(inputs)}

@@ -30,7 +30,7 @@ def ids_of(inputs: "Mapping[str, HasId | str] | None") -> dict[str, str]:
         InvalidArgument: ``inputs`` is no mapping.
     """
     if inputs is not None and not isinstance(inputs, Mapping):
-        raise InvalidArgument(f"inputs is {inputs!r}; legal: a mapping of slots to artifacts or their ids")
+        raise InvalidArgument(f"inputs is {inputs!r}; expected a mapping of slots to artifacts or their ids")
     return {slot: each if isinstance(each, str) else each.id for slot, each in (inputs or {}).items()}
 
 

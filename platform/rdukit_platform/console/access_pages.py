@@ -71,7 +71,7 @@ def create(
 ) -> Response:
     """Make a token; the answer is the one page that shows it."""
     if days not in LIVES:
-        raise InvalidArgument(f"a token was asked to live {days} days; legal: {', '.join(map(str, LIVES))}")
+        raise InvalidArgument(f"a token was asked to live {days} days; expected {', '.join(map(str, LIVES))}")
     try:
         scopes = (scope or [])[:32] if scope or not role else None
         body = TokenRequest(
@@ -115,7 +115,7 @@ def maintain(
         move(request, caller, node, _MOVES[act])
         return RedirectResponse("/console/nodes", 303)
     if act not in _ACTS:
-        raise InvalidArgument(f"the form asks for {act[:20]!r}; legal: {', '.join([*_ACTS, *_MOVES])}")
+        raise InvalidArgument(f"the form asks for {act[:20]!r}; expected {', '.join([*_ACTS, *_MOVES])}")
     if act == _END:
         end_window(request, node, window.strip()[:64], caller)
         return RedirectResponse("/console/nodes", 303)
@@ -129,7 +129,7 @@ def maintain(
             )
         except ValidationError as wrong:
             first = wrong.errors()[0]
-            raise InvalidArgument(f"{first['loc'][0]} of the maintenance is not legal: {first['msg']}") from wrong
+            raise InvalidArgument(f"{first['loc'][0]} of the maintenance is not valid: {first['msg']}") from wrong
         plan(request, node, caller, body)
         return RedirectResponse("/console/nodes", 303)
     given: dict[str, object] = {"component": part}
@@ -145,7 +145,7 @@ def _read_seconds(text: str) -> float | None:
     if not text.strip():
         return None
     if not text.strip().isdecimal() or len(text) > 8:
-        raise InvalidArgument(f"the deadline is {text[:20]!r}; legal: whole seconds, or nothing")
+        raise InvalidArgument(f"the deadline is {text[:20]!r}; expected whole seconds, or nothing")
     return float(text)
 
 
@@ -157,7 +157,7 @@ def _read_moment(text: str) -> float | None:
         at = datetime.fromisoformat(text.strip()[:40])
         return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError) as cause:
-        raise InvalidArgument(f"{text[:40]!r} is no time; legal: such as 2026-12-01T06:00, in UTC") from cause
+        raise InvalidArgument(f"{text[:40]!r} is no time; expected such as 2026-12-01T06:00, in UTC") from cause
 
 
 def _tokens_page(

@@ -43,7 +43,7 @@ _HELP: Final = {
 def _read_idle(text: str) -> float | None:
     seconds = read_time(text)
     if seconds and not IDLE_S[0] <= seconds <= IDLE_S[1]:
-        raise ValueError(f"{text!r} is not legal; legal: {_HELP['idle'][1]}")
+        raise ValueError(f"{text!r} is not valid; expected {_HELP['idle'][1]}")
     return seconds
 
 
@@ -94,7 +94,7 @@ def place_error(error: RdukitError | ValidationError, given: Mapping[str, str]) 
             name = str(one["loc"][0]) if one["loc"] else ""
             field = _FIELDS.get(name, name)
             legal = _HELP.get(field, ("", ""))[1]
-            found[field if field in _HELP else ""] = f"{one['msg']}; legal: {legal}" if legal else one["msg"]
+            found[field if field in _HELP else ""] = f"{one['msg']}; expected {legal}" if legal else one["msg"]
         return found
     named = error.detail.get("field")
     if isinstance(named, str) and (field := _FIELDS.get(named, named)) in _HELP:

@@ -102,7 +102,7 @@ def answer_code(
 ) -> Response:
     """Let a command in, or keep it out."""
     if answer not in ("allow", "deny"):
-        raise InvalidArgument(f"the form says {answer[:20]!r}; legal: allow, deny")
+        raise InvalidArgument(f"the form says {answer[:20]!r}; expected allow, deny")
     platform = platform_of(request)
     platform.rates.check_login(address_of(request))
     try:

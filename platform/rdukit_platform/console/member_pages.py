@@ -51,7 +51,7 @@ def remove(request: Request, user: str, caller: MembersEditor) -> Response:
 
 def _checked(role: str) -> str:
     if role not in ROLES:
-        raise InvalidArgument(f"there is no role {role[:64]!r}; legal: {', '.join(ROLES)}")
+        raise InvalidArgument(f"there is no role {role[:64]!r}; expected {', '.join(ROLES)}")
     return role
 
 

@@ -134,7 +134,7 @@ def chat_body(
         try:
             body["seed"] = int(options.seed) & ((1 << 63) - 1)
         except ValueError as cause:
-            raise InvalidArgument(f"seed {options.seed[:40]!r} is no whole number; legal: one, or nothing") from cause
+            raise InvalidArgument(f"seed {options.seed[:40]!r} is no whole number; expected one, or nothing") from cause
     body |= {"logprobs": True, "top_logprobs": ALTERNATIVES} if logprobs else {}
     return orjson.dumps(body | ({"stream": True, "stream_options": {"include_usage": True}} if stream else {}))
 
@@ -236,7 +236,7 @@ def infer_body(metadata: bytes, rows: str) -> bytes:
     """Return the body of an inference on rows, a JSON list of lists of numbers, for a model's first input.
 
     Raises:
-        InvalidArgument: the rows are not legal, or of another length than the model's.
+        InvalidArgument: the rows are not valid, or of another length than the model's.
     """
     try:
         first = _parse(metadata)["inputs"][0]
@@ -250,17 +250,17 @@ def infer_body(metadata: bytes, rows: str) -> bytes:
     try:
         given = json.loads(rows)
     except (ValueError, RecursionError) as cause:
-        raise InvalidArgument(f"rows are not JSON: {cause}; legal: [[0.5, 1, …], …]") from cause
+        raise InvalidArgument(f"rows are not JSON: {cause}; expected [[0.5, 1, …], …]") from cause
     if not isinstance(given, list) or not given or not all(isinstance(row, list) for row in given):
-        raise InvalidArgument("rows: legal is a list of rows, each a list of numbers: [[0.5, 1, …], …]")
+        raise InvalidArgument("rows: expected a list of rows, each a list of numbers: [[0.5, 1, …], …]")
     length = math.prod(row_shape)
     for number, row in enumerate(given, 1):
         if len(row) != length:
-            raise InvalidArgument(f"row {number} has {len(row)} numbers; legal: {length} ({row_shape})")
+            raise InvalidArgument(f"row {number} has {len(row)} numbers; expected {length} ({row_shape})")
         if any(find_number(value) is None for value in row):
             raise InvalidArgument(f"row {number} has something that is no number")
     if len(given) * length > MAX_NUMBERS:
-        raise InvalidArgument(f"rows have {len(given) * length} numbers; legal: up to {MAX_NUMBERS}")
+        raise InvalidArgument(f"rows have {len(given) * length} numbers; expected up to {MAX_NUMBERS}")
     data = [value for row in given for value in row]
     tensor = {"name": name, "datatype": datatype, "shape": [len(given), *row_shape], "data": data}
     return orjson.dumps({"inputs": [tensor]})

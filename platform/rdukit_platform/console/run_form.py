@@ -116,7 +116,7 @@ def read_parameters(
         try:
             values[parameter.name] = read_value(parameter, given.get(key))
         except ValueError as wrong:
-            errors[key] = f"{wrong}; legal: {parameter.legal or parameter.type}"
+            errors[key] = f"{wrong}; expected {parameter.legal or parameter.type}"
     all_values = {parameter.name: parameter.default for parameter in verb.parameters} | values
     for parameter in verb.parameters:
         key = f"{prefix}set.{parameter.name}"
@@ -125,7 +125,7 @@ def read_parameters(
         try:
             if not is_legal(parameter, values[parameter.name], all_values):
                 errors[key] = (
-                    f"{show_given(values[parameter.name])} is not legal; legal: {parameter.legal or 'see its box'}"
+                    f"{show_given(values[parameter.name])} is not valid; expected {parameter.legal or 'see its box'}"
                 )
         except RdukitError as error:
             errors[key] = error.message
@@ -159,7 +159,9 @@ def read_labels(text: str) -> dict[str, str]:
     for line in filter(None, map(str.strip, text.splitlines())):
         key, sign, value = (part.strip() for part in line.partition("="))
         if not sign or not LABEL_KEY.fullmatch(key):
-            raise ValueError(f"{show_given(line)} is no label; legal: KEY=VALUE on a line each, such as project=genes")
+            raise ValueError(
+                f"{show_given(line)} is no label; expected KEY=VALUE on a line each, such as project=genes"
+            )
         labels[key] = value
     return labels
 
@@ -172,7 +174,7 @@ def read_whole(text: str, lowest: int, highest: int) -> int | None:
     """
     text = text.strip()
     if text and not (_INTEGER.fullmatch(text) and lowest <= int(text) <= highest):
-        raise ValueError(f"{show_given(text)} is not legal; legal: {lowest} to {highest}, or nothing")
+        raise ValueError(f"{show_given(text)} is not valid; expected {lowest} to {highest}, or nothing")
     return int(text) if text else None
 
 
@@ -184,7 +186,7 @@ def read_time(text: str) -> float | None:
     """
     found = _TIME.fullmatch(text.strip())
     if text.strip() and found is None:
-        raise ValueError(f"{show_given(text)} is no time; legal: seconds, or such as 90s, 15m, 2h, or nothing")
+        raise ValueError(f"{show_given(text)} is no time; expected seconds, or such as 90s, 15m, 2h, or nothing")
     return float(found[1]) * _SECONDS[found[2]] if found else None
 
 

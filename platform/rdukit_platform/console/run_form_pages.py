@@ -139,7 +139,7 @@ def run_pipeline(request: Request, name: str, caller: Editor, given: Given) -> R
     title = str(queue.pop("name", None) or f"{box.name} end to end")
     queue.pop("tiles", None)
     if not steps:
-        errors[""] = "no step is ticked; legal: one or more"
+        errors[""] = "no step is ticked; expected one or more"
     if not errors:
         body = {
             "name": title,
@@ -234,7 +234,7 @@ def find_verb(box: BoxDescription, name: str) -> BoxVerb:
     for verb in box.verbs:
         if verb.name == name:
             return verb
-    raise NotFound(f"box {box.name!r} has no verb {name!r}; legal: {', '.join(verb.name for verb in box.verbs)}")
+    raise NotFound(f"box {box.name!r} has no verb {name!r}; expected {', '.join(verb.name for verb in box.verbs)}")
 
 
 def _check_job(session: Session, platform: Platform, caller: Caller, box: BoxDescription, asked: JobRequest) -> None:

@@ -50,7 +50,7 @@ def read_space(verb: BoxVerb, given: Mapping[str, str]) -> tuple[dict[str, dict[
         try:
             space[parameter.name] = read_tried(parameter, text)
         except ValueError as wrong:
-            errors[key] = f"{wrong}; legal: {parameter.legal or parameter.type}, as V,V or LOW:HIGH"
+            errors[key] = f"{wrong}; expected {parameter.legal or parameter.type}, as V,V or LOW:HIGH"
     return space, errors
 
 

@@ -100,7 +100,7 @@ def error_text(error: RdukitError | ValidationError) -> str:
     first = error.errors()[0]
     name = str(first["loc"][-1]) if first["loc"] else ""
     if name == "name":
-        return "Name: legal are lower-case letters, digits and hyphens, a letter first, up to 63 of them"
+        return "Name: expected lower-case letters, digits and hyphens, a letter first, up to 63 of them"
     return f"{LABELS.get(name, name)}: {first['msg']}"
 
 

@@ -154,7 +154,7 @@ class Database:
             return cls(home.database_url())
         except (ArgumentError, ImportError, ValueError) as cause:
             raise InvalidArgument(
-                f"database.url is not the URL of a database: {cause}; legal is one of SQLAlchemy's, such as "
+                f"database.url is not the URL of a database: {cause}; expected one of SQLAlchemy's, such as "
                 "sqlite:////srv/rdukit/db.sqlite or postgresql+psycopg://rdukit@db/rdukit"
             ) from cause
 

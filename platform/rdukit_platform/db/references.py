@@ -51,7 +51,7 @@ def read_reference(text: str) -> StepReference | None:
         return None
     found = _REFERENCE.fullmatch(text)
     if found is None:
-        raise InvalidArgument(f"{text[:200]!r} is not a reference; legal: {_LEGAL}")
+        raise InvalidArgument(f"{text[:200]!r} is not a reference; expected {_LEGAL}")
     step, slot, member = found["step"], found["slot"], found["member"]
     if found["metric"] is not None:
         return StepReference(step, slot, found["metric"], found["order"] == "min")

@@ -40,7 +40,7 @@ def read_page(
     ``created_at`` and ``row_id`` are the columns of the rows.
 
     Raises:
-        InvalidArgument: limit or cursor are not legal.
+        InvalidArgument: limit or cursor are not valid.
     """
     if cursor is not None:
         query = query.where(after_cursor(cursor, created_at, row_id))
@@ -55,7 +55,7 @@ def check_limit(limit: int, name: str = "limit") -> int:
         InvalidArgument: it is not.
     """
     if not 1 <= limit <= MAX_LIMIT:
-        raise InvalidArgument(f"{name} is {limit}; legal: 1 to {MAX_LIMIT}")
+        raise InvalidArgument(f"{name} is {limit}; expected 1 to {MAX_LIMIT}")
     return limit
 
 

@@ -88,7 +88,9 @@ def check_bundle(
         text = read_bundle(session, store, tenant_id, bundle_id)
         references = find_references(text)
         if len(references) > MAX_ARTIFACTS:
-            raise InvalidArgument(f"bundle {bundle_id} names {len(references)} artifacts; legal: up to {MAX_ARTIFACTS}")
+            raise InvalidArgument(
+                f"bundle {bundle_id} names {len(references)} artifacts; expected up to {MAX_ARTIFACTS}"
+            )
         # Artifacts of other tenants count as missing: the check reports the line that names one.
         rows = _find_artifacts(session, tenant_id, references)
     with incoming_folder(folder) as inside:
@@ -109,13 +111,13 @@ def read_bundle(session: Session, store: BlobStore, tenant_id: str, bundle_id: s
     if row.is_folder or row.kind != BUNDLE or row.bytes > MAX_BUNDLE_BYTES:
         what = "folder" if row.is_folder else f"file of {row.bytes} bytes"
         raise InvalidArgument(
-            f"artifact {bundle_id} is a {what} of the kind {row.kind!r}; legal: a bundle.yaml of up to "
+            f"artifact {bundle_id} is a {what} of the kind {row.kind!r}; expected a bundle.yaml of up to "
             f"{MAX_BUNDLE_BYTES} bytes, added with: rdukit artifact add bundle.yaml --kind {BUNDLE}"
         )
     try:
         return b"".join(store.read(row.digest)).decode()
     except UnicodeDecodeError as cause:
-        raise InvalidArgument(f"artifact {bundle_id} is no text: {cause.reason}; legal: a bundle.yaml") from cause
+        raise InvalidArgument(f"artifact {bundle_id} is no text: {cause.reason}; expected a bundle.yaml") from cause
 
 
 def keep_parts(session: Session, tenant_id: str, bundle: CheckedBundle) -> None:

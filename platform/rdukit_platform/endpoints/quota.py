@@ -77,8 +77,10 @@ def check_tiles(
             raise QuotaExceeded(
                 f"endpoint {row.name!r} wants {replicas} replicas of {tiles} tiles"
                 f"{f' and {canary} tiles for its canary' if canary else ''}; {why.format(most)}, and its other "
-                f"endpoints want {used}; legal: at most {max((most - used - canary) // max(tiles, 1), 0)} replicas; an "
-                f"administrator may allow more: rdukit tenant set TENANT {option} N",
+                f"endpoints want {used}; expected at most "
+                f"{max((most - used - canary) // max(tiles, 1), 0)} replicas; an "
+                "administrator may allow more: "
+                f"rdukit tenant set TENANT {option} N",
                 field="replicas", max_tiles=most, used=used, replicas=replicas, tiles=tiles,
             )  # fmt: skip
 

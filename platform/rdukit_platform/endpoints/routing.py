@@ -36,7 +36,7 @@ _NO_NAMES: Final = frozenset(
     ("config", "ready", "stats", "infer", "rows", "images", "load", "unload", "versions", "trace", "generate")
 )
 _LEGAL: Final = (
-    "legal: v2/models/MODEL[/versions/V]/infer, the same with /rows or /images, "
+    "expected v2/models/MODEL[/versions/V]/infer, the same with /rows or /images, "
     "v2/models/MODEL[/config|/ready|/stats], v2, v2/health/ready, "
     f"v1/models[/MODEL], {', '.join(f'v1/{each}' for each in _TEXT)}, "
     "api[/v2]/predict/generic[/stream]/PROJECT/MODEL"

@@ -236,7 +236,7 @@ def roll_back(session: Session, row: EndpointRow, number: int | None, now: float
         number = max(earlier)
     if number not in numbers:
         raise NotFound(
-            f"endpoint {row.name!r} has no revision {number}; legal: {', '.join(map(str, numbers))}", legal=numbers
+            f"endpoint {row.name!r} has no revision {number}; expected {', '.join(map(str, numbers))}", legal=numbers
         )
     if number == row.revision:
         raise Conflict(f"endpoint {row.name!r} wants revision {number} already")
@@ -275,7 +275,7 @@ def list_endpoints(
     """Return the tenant's endpoints, newest first, and the cursor of the next page.
 
     Raises:
-        InvalidArgument: limit or cursor are not legal.
+        InvalidArgument: limit or cursor are not valid.
     """
     query = select(EndpointRow).where(EndpointRow.tenant_id == tenant_id, EndpointRow.held_name.is_not(None))
     return read_page(session, query, EndpointRow.created_at, EndpointRow.id, limit, cursor)
@@ -298,7 +298,7 @@ def replicas_of(session: Session, row: EndpointRow) -> Sequence[EndpointReplicaR
 def _check_idle(idle_s: float) -> float | None:
     if 0 < idle_s < IDLE_S[0]:
         raise IllegalValue(
-            f"idle_s is {idle_s:g}; legal: 0 (never), or {IDLE_S[0]:.0f} to {IDLE_S[1]:.0f} (30 days)", field="idle_s"
+            f"idle_s is {idle_s:g}; expected 0 (never), or {IDLE_S[0]:.0f} to {IDLE_S[1]:.0f} (30 days)", field="idle_s"
         )
     return idle_s or None
 

@@ -67,7 +67,7 @@ def check_query(request: Request) -> None:
     for name in request.query_params:
         if name not in legal:
             raise MalformedRequest(
-                f"there is no query parameter {name[:MAX_NAME]!r}; legal: {', '.join(legal) or 'none'}."
+                f"there is no query parameter {name[:MAX_NAME]!r}; expected {', '.join(legal) or 'none'}."
                 f"{suggest(name[:MAX_NAME], legal)}",
                 field=name[:MAX_NAME], legal=legal,
             )  # fmt: skip

@@ -38,7 +38,7 @@ def refusal_of(faults: Faults, /, **detail: object) -> InvalidArgument:
     """Return the error with all sentences of ``faults``; ``detail`` is for machines."""
     words = "; ".join(one["problem"] for one in faults.said)
     more = f"; and {faults.others} more" if faults.others else ""
-    return InvalidArgument(f"the request is not legal: {words}{more}", **detail)
+    return InvalidArgument(f"the request is not valid: {words}{more}", **detail)
 
 
 def find_malformed(
@@ -115,7 +115,7 @@ def _describe(
         around = f" in {_written(path[:-1])}" if path[:-1] else ""
         near = suggest(str(path[-1]), names)
         legal = f"{', '.join(names) or 'none'}{near and '.' + near}"
-        return f"there is no key {str(path[-1])[:_SHOWN]!r}{around}; legal: {legal}"
+        return f"there is no key {str(path[-1])[:_SHOWN]!r}{around}; expected {legal}"
     key_said = _describe_key(error, path)
     if key_said is not None:
         return key_said
@@ -129,10 +129,10 @@ def _describe(
         return f"{where}: {said}"
     legal = legal_words(schema_at(path, schema, definitions), definitions)
     if not is_whole:
-        return f"{where} is not legal; legal: {legal or said}"
+        return f"{where} is not valid; expected {legal or said}"
     if kind == "missing":
-        return f"{where} is missing" + (f"; legal: {legal}" if legal else "")
-    return f"{where} is {_shown(error.get('input'))}; legal: {legal or said}"
+        return f"{where} is missing" + (f"; expected {legal}" if legal else "")
+    return f"{where} is {_shown(error.get('input'))}; expected {legal or said}"
 
 
 def _describe_key(error: Mapping[str, Any], path: Path) -> str | None:
@@ -141,7 +141,7 @@ def _describe_key(error: Mapping[str, Any], path: Path) -> str | None:
         return None
     pattern = error.get("ctx", {}).get("pattern")
     legal = f"a key that fits {pattern}" if pattern else str(error["msg"])
-    return f"{_written(path[:-1])} has the key {str(path[-1])[:_SHOWN]!r}; legal: {legal}"
+    return f"{_written(path[:-1])} has the key {str(path[-1])[:_SHOWN]!r}; expected {legal}"
 
 
 def _options(schema: Schema, definitions: Mapping[str, Schema]) -> list[Schema]:

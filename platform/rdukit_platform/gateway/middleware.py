@@ -213,7 +213,7 @@ def _find_full(error: Exception) -> DiskFull | None:
 def _unstorable(request: Request, error: Exception) -> Response:
     logger.info("value refused by the database path=%s error=%s", hide_tokens(request.url.path), error)
     said = "a text has the character NUL, or a number is too large, for the database; leave it out"
-    return error_response(request, InvalidArgument(f"the request is not legal: {said}"))
+    return error_response(request, InvalidArgument(f"the request is not valid: {said}"))
 
 
 def _known(request: Request, error: Exception) -> Response:

@@ -89,7 +89,7 @@ def show_page(request: Request) -> HTMLResponse:
 def give_file(name: str) -> FileResponse:
     """Return the page's script and style sheet."""
     if name not in _FILES:
-        raise NotFound(f"there is no file {name!r} here; legal: {', '.join(_FILES)}")
+        raise NotFound(f"there is no file {name!r} here; expected {', '.join(_FILES)}")
     return FileResponse(_STATIC / name, media_type=_FILES[name], headers={"Cache-Control": "public, max-age=86400"})
 
 

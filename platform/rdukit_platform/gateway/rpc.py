@@ -119,7 +119,7 @@ class JobsRpc:
         self, caller: Caller, job_id: str, after: int, kind: str | None = None, *, is_once: bool = False
     ) -> AsyncIterator[Any]:
         if not 0 <= after <= LAST:
-            raise InvalidArgument(f"after is {after}; legal: the sequence number of an event, or 0", field="after")
+            raise InvalidArgument(f"after is {after}; expected the sequence number of an event, or 0", field="after")
         await self._call(job_calls.read_job, caller, job_id)
         self._platform.followers.check(caller.tenant_id)
         async with aclosing(follow_events(self._platform, caller, job_id, after, kind)) as batches:
@@ -147,7 +147,7 @@ async def start_rpc(platform: Platform, address: str, tls: TlsFiles | None) -> t
     """Start serving at ``HOST:PORT``. Returns the server and its port.
 
     Raises:
-        InvalidArgument: the address is not legal, or taken.
+        InvalidArgument: the address is not valid, or taken.
     """
     server = grpc.aio.server(
         maximum_concurrent_rpcs=ALL_CALLS,
@@ -186,7 +186,7 @@ async def start_rpc(platform: Platform, address: str, tls: TlsFiles | None) -> t
             server.add_insecure_port(address) if tls is None else server.add_secure_port(address, credentials_of(tls))
         )
     except RuntimeError as cause:
-        raise InvalidArgument(f"gateway.grpc_address is {address!r}: {cause}; legal: a free HOST:PORT") from cause
+        raise InvalidArgument(f"gateway.grpc_address is {address!r}: {cause}; expected a free HOST:PORT") from cause
     await server.start()
     logger.info("grpc up address=%s port=%d", address, port)
     return server, port

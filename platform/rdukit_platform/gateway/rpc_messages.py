@@ -15,7 +15,7 @@ def request_from(message: pb.SubmitRequest) -> JobRequest:
     """Read a job that is to be submitted.
 
     Raises:
-        InvalidArgument: a value is not legal; the detail has each field.
+        InvalidArgument: a value is not valid; the detail has each field.
     """
     body: dict[str, object] = {field.name: getattr(message, field.name) for field, _ in message.ListFields()}
     body |= {"inputs": dict(message.inputs), "labels": dict(message.labels)}

@@ -50,7 +50,7 @@ def check_issuer_url(url: str, what: str) -> str:
     parts = urlsplit(url)
     is_here = parts.scheme == "http" and parts.hostname in _LOOPBACK
     if not (parts.hostname and (parts.scheme == "https" or is_here)) or parts.username or parts.fragment:
-        raise InvalidArgument(f"{what} is {url[:200]!r}; legal: https://…, or http:// on a loopback address")
+        raise InvalidArgument(f"{what} is {url[:200]!r}; expected https://…, or http:// on a loopback address")
     return url
 
 

@@ -90,7 +90,7 @@ def poll_device(session: Session, device_code: str, now: float) -> tuple[Caller,
         raise PermissionDenied("this login was refused in the console")
     if row.token_id is None:
         if now < row.next_poll_at:
-            raise Overloaded(f"the command asks too often; legal: every {INTERVAL_S:g} s", retry_after_s=2)
+            raise Overloaded(f"the command asks too often; expected every {INTERVAL_S:g} s", retry_after_s=2)
         row.next_poll_at = now + 0.5 * INTERVAL_S
         return None
     maker = session.get(TokenRow, row.token_id)

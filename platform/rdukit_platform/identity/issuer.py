@@ -88,7 +88,7 @@ class Issuer:
 
         Raises:
             Unavailable: the issuer does not answer, or not as one.
-            InvalidArgument: the settings are not legal.
+            InvalidArgument: the settings are not valid.
         """
         asked = {
             "response_type": "code", "client_id": _client_id(), "redirect_uri": redirect_uri,

@@ -17,7 +17,7 @@ from rdukit_platform.jobs.states import FINAL, JobState
 #: Verbs whose jobs can be promoted: training makes a checkpoint, evaluation gives the expert its figures.
 TRAIN: Final = "train"
 EVALUATE: Final = "evaluate"
-_LEGAL: Final = f"legal: a {TRAIN} job that has succeeded and made a {CHECKPOINT}, or an {EVALUATE} job of one"
+_LEGAL: Final = f"expected a {TRAIN} job that has succeeded and made a {CHECKPOINT}, or an {EVALUATE} job of one"
 
 
 def promote_job(

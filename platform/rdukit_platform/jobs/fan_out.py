@@ -35,7 +35,7 @@ def explain_none(reference: StepReference, results: Mapping[str, Mapping[str, ob
         return f"no step {reference.step!r} has made {reference.slot!r}"
     legal = sorted({name for result in results.values() for name, value in (result or {}).items()
                     if find_number(value) is not None})  # fmt: skip
-    return f"no result of {reference.step} has {reference.metric!r}; legal: {', '.join(legal) or 'none has a number'}"
+    return f"no result of {reference.step} has {reference.metric!r}; expected {', '.join(legal) or 'none has a number'}"
 
 
 def expand_steps(steps: Sequence[StepRequest]) -> list[StepRequest]:
@@ -55,7 +55,8 @@ def expand_steps(steps: Sequence[StepRequest]) -> list[StepRequest]:
         count = math.prod(len(each) for each in choices)
         if len(found) + count > MAX_JOBS:
             raise InvalidArgument(
-                f"step {step.name!r} makes {len(found) + count} jobs of the pipeline; legal: {MAX_JOBS} at most, take "
+                f"step {step.name!r} makes {len(found) + count} jobs of the pipeline; expected "
+                f"{MAX_JOBS} at most, take "
                 "fewer values in for_each"
             )
         if not choices:
@@ -98,7 +99,7 @@ def _choices(step: StepRequest, members: Mapping[str, Sequence[str]]) -> list[li
     for source, slots in each.items():
         if f"{source}[0]" not in members.get(source, ()):
             raise InvalidArgument(
-                f"step {step.name!r} takes each job of {source!r}, which is no step before it with for_each; legal: "
+                f"step {step.name!r} takes each job of {source!r}, which is no step before it with for_each; expected "
                 f"{', '.join(sorted(name for name, of in members.items() if f'{name}[0]' in of)) or 'none'}"
             )
         choices.append(

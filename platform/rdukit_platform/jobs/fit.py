@@ -45,12 +45,12 @@ def check_nodes(
             "(node.link_host)"
         )  # fmt: skip
         raise IllegalValue(
-            f"members is {members}, each with {tiles} tiles: {why}; {spread}; legal: fewer of them, or fewer tiles",
+            f"members is {members}, each with {tiles} tiles: {why}; {spread}; expected fewer of them, or fewer tiles",
             field="members",
             legal=f"members times tiles up to {largest.tiles}",
         )
     legal = f"1 to {largest.tiles}"
-    raise IllegalValue(f"tiles is {tiles}: {why}; legal: {legal}", field="tiles", legal=legal)
+    raise IllegalValue(f"tiles is {tiles}: {why}; expected {legal}", field="tiles", legal=legal)
 
 
 def check_pef(tiles: int, needed: int) -> None:
@@ -61,7 +61,7 @@ def check_pef(tiles: int, needed: int) -> None:
     """
     if tiles < needed:
         raise IllegalValue(
-            f"tiles is {tiles}, but the PEF was compiled for {needed}; legal: {needed} or more, or compile with "
+            f"tiles is {tiles}, but the PEF was compiled for {needed}; expected {needed} or more, or compile with "
             f"num_tiles {tiles}",
             field="tiles",
             legal=f"{needed} or more",
@@ -76,7 +76,7 @@ def check_averages(members: int, pef: PefSummary) -> None:
     """
     if members > 1 and not pef.averages_gradients:
         raise IllegalValue(
-            f"members is {members}, but the PEF was compiled for one process and averages no gradients; legal: 1, or "
+            f"members is {members}, but the PEF was compiled for one process and averages no gradients; expected 1, or "
             f"compile with members {members}",
             legal="1",
         )

@@ -37,7 +37,7 @@ def submit_pipeline(
     """Record a pipeline that ``by`` submits, and all its jobs, or nothing.
 
     Raises:
-        InvalidArgument: a step is not legal, or refers to an output that no earlier step has.
+        InvalidArgument: a step is not valid, or refers to an output that no earlier step has.
         NotFound: a box or an artifact does not exist.
     """
     request = with_steps_expanded(request)
@@ -184,7 +184,7 @@ def _kind_of(step: StepRequest, text: str, verbs: Mapping[str, BoxVerb], kinds: 
         members = [name for name in verbs if group_of(name) == reference.step]
         if members:
             raise InvalidArgument(
-                f"step {step.name!r} refers to {text!r}, but {reference.step!r} is {len(members)} jobs; legal: "
+                f"step {step.name!r} refers to {text!r}, but {reference.step!r} is {len(members)} jobs; expected "
                 f"@{reference.step}[*].{reference.slot} for each of them, @{reference.step}[0].{reference.slot} for "
                 f"one, @{reference.step}[max: METRIC].{reference.slot} or [min: METRIC] for the best"
             )
@@ -193,10 +193,11 @@ def _kind_of(step: StepRequest, text: str, verbs: Mapping[str, BoxVerb], kinds: 
         if members:
             jobs = f"{len(members)} {'job' if len(members) == 1 else 'jobs'}"
             one_of = " to ".join(dict.fromkeys([members[0], members[-1]]))
-            raise InvalidArgument(f"step {step.name!r} refers to {text!r}, but {group!r} has {jobs}; legal: {one_of}")
+            raise InvalidArgument(f"step {step.name!r} refers to {text!r}, but {group!r} has {jobs}; expected {one_of}")
         legal = ", ".join(sorted({group_of(name) for name in verbs})) or "none, it is the first"
         raise InvalidArgument(
-            f"step {step.name!r} refers to {text!r}, but no step before it is called {reference.step!r}; legal: {legal}"
+            f"step {step.name!r} refers to {text!r}, but no step before it is called {reference.step!r}; "
+            f"expected {legal}"
         )
     outputs = {output.name: output.kind for output in verbs[sources[0]].outputs}
     if reference.slot in outputs:

@@ -68,7 +68,7 @@ class RetryPolicy(RequestBody):
         for cause in on or ():
             if cause not in RETRY_CAUSES:
                 raise ValueError(
-                    f"{cause[:80]!r} is no outcome that can be retried; legal: {', '.join(sorted(RETRIED))}, and "
+                    f"{cause[:80]!r} is no outcome that can be retried; expected {', '.join(sorted(RETRIED))}, and "
                     f"error codes, such as unavailable"
                 )
         return on
@@ -87,7 +87,7 @@ class DeadlineChoice(RequestBody):
     @model_validator(mode="after")
     def _check_deadline(self) -> Self:
         if self.deadline is not None and self.deadline_s is not None:
-            raise ValueError("deadline and deadline_s are given; legal: one of them")
+            raise ValueError("deadline and deadline_s are given; expected one of them")
         return self
 
 

@@ -50,12 +50,12 @@ def read_search(text: str) -> Search:
         InvalidArgument: it is too long, or has too many words.
     """
     if len(text) > MAX_SEARCH:
-        raise InvalidArgument(f"the search has {len(text)} characters; legal: up to {MAX_SEARCH}")
+        raise InvalidArgument(f"the search has {len(text)} characters; expected up to {MAX_SEARCH}")
     if "\x00" in text:  # databases refuse it
-        raise InvalidArgument("the search has a character of code 0; legal: words")
+        raise InvalidArgument("the search has a character of code 0; expected words")
     found = list(dict.fromkeys(text.split()))
     if len(found) > MAX_WORDS:
-        raise InvalidArgument(f"the search has {len(found)} words; legal: up to {MAX_WORDS}")
+        raise InvalidArgument(f"the search has {len(found)} words; expected up to {MAX_WORDS}")
     labels = {}
     for word in found:
         key, is_pair, value = word.partition("=")

@@ -43,7 +43,7 @@ def submit_job(
 
     Raises:
         NotFound: the box, or an artifact of this tenant, does not exist.
-        InvalidArgument: verb, parameters or inputs are not legal; the message says what would be.
+        InvalidArgument: verb, parameters or inputs are not valid; the message says what would be.
         Conflict: the idempotency key belongs to another request.
     """
     return _submit(session, boxes, tenant_id, [request], now, by)[0]
@@ -186,7 +186,7 @@ def check_request(boxes: Boxes, request: JobRequest | StepRequest, kinds: Mappin
     highest = resolve(JOB_MAX_PRIORITY)
     if request.priority > highest:
         raise IllegalValue(
-            f"priority is {request.priority}; legal: {LOWEST_PRIORITY} to {highest} ({JOB_MAX_PRIORITY.name})",
+            f"priority is {request.priority}; expected {LOWEST_PRIORITY} to {highest} ({JOB_MAX_PRIORITY.name})",
             field="priority",
             legal=f"{LOWEST_PRIORITY} to {highest}",
         )
@@ -202,27 +202,28 @@ def check_members(verb: str, members: int, tiles: int | None) -> None:
     """Refuse several members for verbs that one process does, or without tiles (pure).
 
     Raises:
-        IllegalValue: the message says what would be legal.
+        IllegalValue: the message says what would be valid.
     """
     if members > 1 and verb not in GANG_VERBS:
-        raise IllegalValue(f"members is {members}, but {verb} is done by one process; legal: 1", legal="1")
+        raise IllegalValue(f"members is {members}, but {verb} is done by one process; expected 1", legal="1")
     if members > 1 and tiles == 0:
-        raise IllegalValue(f"members is {members} and tiles is 0; legal: 1 tile or more for each member", legal="1")
+        raise IllegalValue(f"members is {members} and tiles is 0; expected 1 tile or more for each member", legal="1")
 
 
 def check_deadline(request: DeadlineChoice, now: float) -> None:
     """Refuse a deadline that has passed, or that precedes the end of the run limit (pure).
 
     Raises:
-        IllegalValue: the message says what would be legal.
+        IllegalValue: the message says what would be valid.
     """
     by = deadline_of(request, now)
     limit_s: float | None = getattr(request, "run_limit_s", None)
     if by is not None and by <= now:
-        raise IllegalValue("deadline has passed; legal: a time to come")
+        raise IllegalValue("deadline has passed; expected a time to come")
     if by is not None and limit_s is not None and by - now < limit_s:
         raise IllegalValue(
-            f"deadline is in {by - now:.0f} s, before run_limit_s of {limit_s:.0f} would end it; legal: a run limit of "
+            f"deadline is in {by - now:.0f} s, before run_limit_s of {limit_s:.0f} would end it; "
+            f"expected a run limit of "
             f"{by - now:.0f} s at most, or a later deadline"
         )
 
@@ -273,7 +274,7 @@ def read_labels(texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         key, sign, value = text.partition("=")
         if not sign or not LABEL_KEY.fullmatch(key):
-            raise InvalidArgument(f"label {text[:200]!r} is not legal; legal: KEY=VALUE, such as project=genes")
+            raise InvalidArgument(f"label {text[:200]!r} is not valid; expected KEY=VALUE, such as project=genes")
         found[key] = value
     return found
 

@@ -238,7 +238,7 @@ def next_state(job_id: str, state: JobState, event: JobEvent, reason: JobReason 
     if after is None:
         legal = ", ".join(sorted(e for s, e in TRANSITIONS if s is state))
         raise InvalidTransition(
-            f"job {job_id} is {state}, where {event} cannot happen; legal: {legal or 'nothing, it has ended'}",
+            f"job {job_id} is {state}, where {event} cannot happen; expected {legal or 'nothing, it has ended'}",
             state=str(state),
             event=str(event),
         )

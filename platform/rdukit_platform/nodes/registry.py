@@ -283,11 +283,11 @@ def label(session: Session, name: str, given: Mapping[str, str], removed: Iterab
     for key in removed:
         if labels.pop(key, None) is None:
             legal = ", ".join(sorted(row.given_labels)) or "none"
-            raise IllegalValue(f"node {row.name} was not given a label {key[:80]!r}; legal: {legal}", legal=legal)
+            raise IllegalValue(f"node {row.name} was not given a label {key[:80]!r}; expected {legal}", legal=legal)
     row.given_labels = {**labels, **given}
     if len(row.all_labels) > MAX_NODE_LABELS:
         raise IllegalValue(
-            f"node {row.name} would have {len(row.all_labels)} labels; legal: {MAX_NODE_LABELS} at most",
+            f"node {row.name} would have {len(row.all_labels)} labels; expected {MAX_NODE_LABELS} at most",
             legal=f"{MAX_NODE_LABELS} at most",
         )
     return row

@@ -108,7 +108,9 @@ def parse_maintenance(text: str, nodes: int) -> list[Outage]:
     """
     found = _MAINTENANCE.fullmatch(text)
     if found is None:
-        raise InvalidArgument(f"maintenance {text[:80]!r} is not legal; legal: NODES@START+LENGTH, such as 0-3@12h+2h")
+        raise InvalidArgument(
+            f"maintenance {text[:80]!r} is not valid; expected NODES@START+LENGTH, such as 0-3@12h+2h"
+        )
     first, last = int(found["first"]), int(found["last"] or found["first"])
     if not first <= last < nodes:
         raise InvalidArgument(f"maintenance {text[:80]!r}: there are nodes 0 to {nodes - 1}")
@@ -128,7 +130,7 @@ def read_trace(path: Path) -> list[TraceJob]:
     except (FileNotFoundError, IsADirectoryError) as cause:
         raise NotFound(f"there is no trace {path}; --swf takes a file in the Standard Workload Format") from cause
     if not jobs:
-        raise InvalidArgument(f"{path} has no job that ran; legal: lines of {SWF_FIELDS} numbers, times above 0")
+        raise InvalidArgument(f"{path} has no job that ran; expected lines of {SWF_FIELDS} numbers, times above 0")
     return jobs
 
 
@@ -150,9 +152,11 @@ def parse_swf(lines: Iterable[str], name: str = "trace") -> list[TraceJob]:
         try:
             fields = [float(field) for field in text.split()]
         except ValueError as cause:
-            raise InvalidArgument(f"{name}, line {number}: {cause}; legal: {SWF_FIELDS} numbers") from cause
+            raise InvalidArgument(f"{name}, line {number}: {cause}; expected {SWF_FIELDS} numbers") from cause
         if len(fields) != SWF_FIELDS or not all(map(math.isfinite, fields)):
-            raise InvalidArgument(f"{name}, line {number} has {len(fields)} fields; legal: {SWF_FIELDS} finite numbers")
+            raise InvalidArgument(
+                f"{name}, line {number} has {len(fields)} fields; expected {SWF_FIELDS} finite numbers"
+            )
         job_number, at, runs_s, allocated, asked, limit_s, user = (fields[i] for i in (0, 1, 3, 4, 7, 8, 11))
         tiles = int(asked if asked > 0 else allocated)
         if runs_s > 0 and tiles > 0 and at >= 0:

@@ -82,14 +82,14 @@ def check_schedule(request: ScheduleRequest) -> None:
     """Refuse an invalid schedule, without a look at its pipeline (pure).
 
     Raises:
-        IllegalValue: the message says what would be legal.
+        IllegalValue: the message says what would be valid.
     """
     check_cron(request.cron, request.zone)
     if request.pipeline.idempotency_key is not None:
-        raise IllegalValue("pipeline.idempotency_key is given; legal: none, since each run is another pipeline")
+        raise IllegalValue("pipeline.idempotency_key is given; expected none, since each run is another pipeline")
     for step in request.pipeline.steps:
         if step.deadline is not None:
-            raise IllegalValue(f"step {step.name!r} has a deadline, the same for each run; legal: deadline_s")
+            raise IllegalValue(f"step {step.name!r} has a deadline, the same for each run; expected deadline_s")
 
 
 def create_schedule(

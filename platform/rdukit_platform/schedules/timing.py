@@ -60,16 +60,18 @@ def check_cron(cron: str, zone: str) -> None:
     """Refuse an invalid expression or zone.
 
     Raises:
-        IllegalValue: the message says what would be legal.
+        IllegalValue: the message says what would be valid.
     """
     legal = 'five fields, minute hour day month weekday, such as "0 3 * * MON-FRI"'
     if len(cron.split()) != _FIELDS:
-        raise IllegalValue(f"cron is {cron[:80]!r}, which has {len(cron.split())} fields; legal: {legal}", legal=legal)
+        raise IllegalValue(
+            f"cron is {cron[:80]!r}, which has {len(cron.split())} fields; expected {legal}", legal=legal
+        )
     read_zone(zone)
     try:
         CronSim(cron, datetime.now(UTC))
     except CronSimError as cause:
-        raise IllegalValue(f"cron is {cron[:80]!r}: {str(cause).lower()}; legal: {legal}", legal=legal) from cause
+        raise IllegalValue(f"cron is {cron[:80]!r}: {str(cause).lower()}; expected {legal}", legal=legal) from cause
     if find_next(cron, zone, 0.0) is None:
         raise IllegalValue(f"cron is {cron[:80]!r}, which no day ever fits", legal=legal)
 
@@ -84,7 +86,7 @@ def read_zone(zone: str) -> ZoneInfo:
         return ZoneInfo(zone)
     except (OSError, ValueError, KeyError) as cause:
         legal = "UTC, or a name of the IANA's such as Europe/Berlin"
-        raise IllegalValue(f"zone is {zone[:80]!r}, which is no time zone; legal: {legal}", legal=legal) from cause
+        raise IllegalValue(f"zone is {zone[:80]!r}, which is no time zone; expected {legal}", legal=legal) from cause
 
 
 def find_next(cron: str, zone: str, after: float) -> float | None:

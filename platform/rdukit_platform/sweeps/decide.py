@@ -65,20 +65,20 @@ def check_space(sweep: SweepRequest) -> None:
     """Refuse a space that the algorithm cannot search, or parameters that the job sets too.
 
     Raises:
-        IllegalValue: the message says what would be legal.
+        IllegalValue: the message says what would be valid.
     """
     if sweep.job.idempotency_key is not None:
-        raise IllegalValue("job.idempotency_key is given; legal: idempotency_key of the sweep, as it has many jobs")
+        raise IllegalValue("job.idempotency_key is given; expected idempotency_key of the sweep, as it has many jobs")
     for name, each in sweep.space.items():
         if sweep.algorithm is Algorithm.GRID and isinstance(each, Range):
-            raise IllegalValue(f"parameter {name!r} of a grid is a range; legal: values, or the algorithm random")
+            raise IllegalValue(f"parameter {name!r} of a grid is a range; expected values, or the algorithm random")
         if name in sweep.job.parameters:
-            raise IllegalValue(f"parameter {name!r} is in space and in job.parameters; legal: one of them")
+            raise IllegalValue(f"parameter {name!r} is in space and in job.parameters; expected one of them")
         has_lists = isinstance(each, Values) and any(isinstance(value, list | dict) for value in each.values)
         if sweep.algorithm is Algorithm.OPTUNA and has_lists:
             raise IllegalValue(f"parameter {name!r} has a list among its values; legal for optuna: plain values")
     if sweep.algorithm is Algorithm.GRID and sweep.max_trials is None and count_grid(sweep.space) > MAX_TRIALS:
-        raise IllegalValue(f"the grid has {count_grid(sweep.space)} points; legal: {MAX_TRIALS}, or give max_trials")
+        raise IllegalValue(f"the grid has {count_grid(sweep.space)} points; expected {MAX_TRIALS}, or give max_trials")
 
 
 def probes(space: Mapping[str, Values | Range]) -> list[tuple[str, dict[str, object]]]:

@@ -59,7 +59,7 @@ class Range(RequestBody):
     @model_validator(mode="after")
     def _check(self) -> "Range":
         if self.low >= self.high:
-            raise ValueError(f"low is {self.low:g} and high {self.high:g}; legal: low below high")
+            raise ValueError(f"low is {self.low:g} and high {self.high:g}; expected low below high")
         if self.log and self.low <= 0:
             raise ValueError(f"low is {self.low:g}; legal with log: above 0")
         if self.integer and not (self.low.is_integer() and self.high.is_integer()):

@@ -27,7 +27,7 @@ def check_sweep(session: Session, boxes: Boxes, tenant_id: str, request: SweepRe
 
     Raises:
         NotFound: the box, or an artifact of this tenant, does not exist.
-        InvalidArgument: the space, a value in it, the job, or a metric is not legal; the message says what would be.
+        InvalidArgument: the space, a value in it, the job, or a metric is not valid; the message says what would be.
         Unavailable: its algorithm's library is not installed.
     """
     check_space(request)

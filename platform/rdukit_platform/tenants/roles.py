@@ -72,7 +72,7 @@ def get_role(name: str) -> Role:
         InvalidArgument: there is no such role.
     """
     if name not in ROLES:
-        raise InvalidArgument(f"there is no role {name[:64]!r}; legal: {', '.join(ROLES)}", legal=list(ROLES))
+        raise InvalidArgument(f"there is no role {name[:64]!r}; expected {', '.join(ROLES)}", legal=list(ROLES))
     return ROLES[name]
 
 
@@ -98,5 +98,5 @@ def choose_scopes(role: str | None, scopes: Sequence[str] | None) -> list[str]:
     if role is None:
         return [READ, WRITE] if scopes is None else list(scopes)
     if scopes is not None:
-        raise InvalidArgument(f"both the role {role[:64]!r} and scopes are given; legal: one of them")
+        raise InvalidArgument(f"both the role {role[:64]!r} and scopes are given; expected one of them")
     return list(get_role(role).scopes)

@@ -94,7 +94,7 @@ def choose_end(now: float, asked_s: float | None, makers_end: float | None, max_
         return min(ends) if ends else None
     if asked_s <= 0 or (max_s and asked_s > max_s):
         legal = f"up to {max_s:.0f} (token.max_days)" if max_s else "more than 0"
-        raise InvalidArgument(f"a token was asked to live {asked_s:g} s; legal: {legal}")
+        raise InvalidArgument(f"a token was asked to live {asked_s:g} s; expected {legal}")
     if makers_end is not None and now + asked_s > makers_end:
         left = max(makers_end - now, 0.0)
         raise PermissionDenied(f"this token ends in {left:.0f} s, and what it makes ends no later; ask for less")

@@ -85,7 +85,7 @@ def create_token(
             if unknown
             else "scopes are missing"
         )
-        raise InvalidArgument(f"{what}; legal: {', '.join(SCOPES)}", legal=list(SCOPES))
+        raise InvalidArgument(f"{what}; expected {', '.join(SCOPES)}", legal=list(SCOPES))
     valid = TokenRow.revoked_at.is_(None) & (TokenRow.expires_at.is_(None) | (TokenRow.expires_at > now))
     own = (TokenRow.tenant_id == tenant_id) & TokenRow.is_session.is_(False)
     count = session.scalar(select(func.count()).select_from(TokenRow).where(own, valid))
@@ -256,7 +256,9 @@ def break_glass(database: Database, now: float, life_s: float, reason: str) -> t
         InvalidArgument: the lifetime is too long, or no reason is given.
     """
     if not 0 < life_s <= BREAK_GLASS_MAX_S:
-        raise InvalidArgument(f"a break-glass token was asked to live {life_s:g} s; legal: up to {BREAK_GLASS_MAX_S:g}")
+        raise InvalidArgument(
+            f"a break-glass token was asked to live {life_s:g} s; expected up to {BREAK_GLASS_MAX_S:g}"
+        )
     if not reason.strip():
         raise InvalidArgument("no reason was given; it goes into the audit log")
     with database.write() as session:

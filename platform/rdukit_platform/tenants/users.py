@@ -43,7 +43,7 @@ def read_email(text: str) -> str:
     """
     email = text.strip().lower()
     if len(email) > _MAX_EMAIL or not _EMAIL.fullmatch(email):
-        raise InvalidArgument(f"{text[:64]!r} is no e-mail address; legal: such as ada@example.com")
+        raise InvalidArgument(f"{text[:64]!r} is no e-mail address; expected such as ada@example.com")
     return email
 
 

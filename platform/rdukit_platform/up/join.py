@@ -90,7 +90,7 @@ def open_platform(home: Home, clock: Clock) -> Database:
     """Return the database of the platform that the settings name; its broker answers as well.
 
     Raises:
-        InvalidArgument: a URL is not legal. NotFound: the database is no platform's.
+        InvalidArgument: a URL is not valid. NotFound: the database is no platform's.
         Unavailable: database or broker have not answered for ``ANSWER_S``.
     """
     file = home.database_file()
@@ -100,7 +100,7 @@ def open_platform(home: Home, clock: Clock) -> Database:
         notifier = Notifier(home.broker_url())
     except ValueError as cause:
         raise InvalidArgument(
-            f"broker.url is not the URL of a broker: {cause}; legal are such as redis://mq:6379/0 or "
+            f"broker.url is not the URL of a broker: {cause}; expected such as redis://mq:6379/0 or "
             "redis+socket:///srv/rdukit/run/valkey.sock"
         ) from cause
     database = Database.of_home(home)

@@ -81,7 +81,7 @@ def create_webhook(session: Session, tenant_id: str, url: str, events: Sequence[
     """Add a webhook; by default it is notified about ends of jobs.
 
     Raises:
-        InvalidArgument: the URL or an event is not legal.
+        InvalidArgument: the URL or an event is not valid.
         Conflict: the tenant has reached its limit of webhooks.
     """
     check_url(url, "url")
@@ -189,7 +189,7 @@ def list_deliveries(
     query = select(DeliveryRow).where(DeliveryRow.webhook_id == webhook.id)
     if state is not None:
         if state not in set(DeliveryState):
-            raise InvalidArgument(f"no delivery is {state[:64]!r}; legal: {', '.join(DeliveryState)}")
+            raise InvalidArgument(f"no delivery is {state[:64]!r}; expected {', '.join(DeliveryState)}")
         query = query.where(DeliveryRow.state == state)
     return read_page(session, query, DeliveryRow.created_at, DeliveryRow.id, limit, cursor)
 

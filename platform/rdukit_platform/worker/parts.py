@@ -192,5 +192,5 @@ def choose_link_host(host: str, backend: str, walls: Walls) -> str | None:
     elif missing := why_no_address():
         why = f"a fence here has no address of its own: {missing}"
     if why:
-        raise InvalidArgument(f"{NODE_LINK_HOST.name} is {host!r}, and {why}; legal: no value")
+        raise InvalidArgument(f"{NODE_LINK_HOST.name} is {host!r}, and {why}; expected no value")
     return host

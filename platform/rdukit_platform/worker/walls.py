@@ -153,10 +153,10 @@ def read_uids(text: str) -> range:
     """
     first, _, last = text.partition("-")
     if not (first.strip().isdecimal() and last.strip().isdecimal()):
-        raise InvalidArgument(f"{FENCE_UIDS.name} is {text!r}; legal is FIRST-LAST, such as {FENCE_UIDS.default}")
+        raise InvalidArgument(f"{FENCE_UIDS.name} is {text!r}; expected FIRST-LAST, such as {FENCE_UIDS.default}")
     uids = range(int(first), int(last) + 1)
     if not uids or uids.start < 1000 or uids.stop > 1 << 31:
-        raise InvalidArgument(f"{FENCE_UIDS.name} is {text!r}; legal are users from 1000 to {(1 << 31) - 1}")
+        raise InvalidArgument(f"{FENCE_UIDS.name} is {text!r}; expected users from 1000 to {(1 << 31) - 1}")
     return uids
 
 

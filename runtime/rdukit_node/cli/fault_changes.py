@@ -77,7 +77,7 @@ def policy_request(options: Mapping[str, Any], policies: Iterable[Row]) -> dict[
     error_type = options["set_policy"]
     by_type = {str(row["error_type"]): row for row in policies}
     if error_type not in by_type:
-        raise InvalidArgument(f"no error type is called {error_type!r}; legal: {', '.join(by_type)}")
+        raise InvalidArgument(f"no error type is called {error_type!r}; expected {', '.join(by_type)}")
     given = {field: options[name] for name, field in POLICY_FIELDS.items() if options[name] is not None}
     if not given:
         legal = ", ".join("--" + name.replace("_", "-") for name in POLICY_FIELDS)
@@ -85,7 +85,7 @@ def policy_request(options: Mapping[str, Any], policies: Iterable[Row]) -> dict[
     if "severity" in given:
         given["severity"] = find_severity(given["severity"])
     if "action" in given and given["action"] not in list(Action):
-        raise InvalidArgument(f"no action is called {given['action']!r}; legal: {', '.join(Action)}")
+        raise InvalidArgument(f"no action is called {given['action']!r}; expected {', '.join(Action)}")
     now = {field: by_type[error_type][field] for field in POLICY_FIELDS.values()}
     return {"error_type": error_type, **now, **given}
 
@@ -163,7 +163,7 @@ def read_pair(text: str) -> tuple[str, object]:
     """
     key, sign, value = text.partition("=")
     if not key or not sign:
-        raise InvalidArgument(f"--data {text!r} is not legal; legal: KEY=VALUE, such as address=4096")
+        raise InvalidArgument(f"--data {text!r} is not valid; expected KEY=VALUE, such as address=4096")
     try:
         return key, json.loads(value)
     except ValueError:
@@ -176,7 +176,7 @@ def _scenario_text(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as cause:
         raise InvalidArgument(f"the scenario {path} cannot be read: {cause}") from cause
     if len(json.dumps(text)) > _MAX_SCENARIO:
-        raise InvalidArgument(f"the scenario {path} is too long; legal: at most {_MAX_SCENARIO} bytes")
+        raise InvalidArgument(f"the scenario {path} is too long; expected at most {_MAX_SCENARIO} bytes")
     return text
 
 

@@ -127,7 +127,7 @@ def make_plan(options: StatisticsOptions, stdout_is_terminal: bool) -> SamplingP
     """
     interval = DEFAULT_INTERVAL_S if options.interval_s is None else options.interval_s
     if not 0.01 <= interval <= _MAX_S:
-        raise InvalidArgument(f"-i {interval}: legal are 0.01 to {_MAX_S:.0f} seconds")
+        raise InvalidArgument(f"-i {interval}: expected 0.01 to {_MAX_S:.0f} seconds")
     if options.as_json and options.csv_file == "-":
         raise InvalidArgument("--json and --csv both write to stdout; name a file for --csv, or use one of them")
     is_for_people = stdout_is_terminal and not options.as_json and options.csv_file is None

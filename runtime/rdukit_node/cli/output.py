@@ -112,7 +112,7 @@ def command_there(ssh: str, host: str, tool: str, arguments: Sequence[str], is_t
         InvalidArgument: the host's name would be an option of ssh.
     """
     if not re.fullmatch(r"[\w.@:%\[\]][\w.@:%\[\]-]*", host):
-        raise InvalidArgument(f"--host {host!r} is no name of a machine; legal: HOST, USER@HOST, an address")
+        raise InvalidArgument(f"--host {host!r} is no name of a machine; expected HOST, USER@HOST, an address")
     kept: list[str] = []
     remaining = iter(arguments)
     for argument in remaining:
@@ -211,7 +211,7 @@ def parse_time(text: str, now: float) -> int:
         moment = datetime.fromisoformat(text.strip())
     except ValueError as cause:
         raise InvalidArgument(
-            f"{text!r} is not a time; legal: 2024-06-11T02:14:55, 2024-06-11, or an age such as 90s, 10m, 2h, 1d"
+            f"{text!r} is not a time; expected 2024-06-11T02:14:55, 2024-06-11, or an age such as 90s, 10m, 2h, 1d"
         ) from cause
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1e9)
 

@@ -70,7 +70,7 @@ def needs_of(loaded: LoadedPef, platform: str | None = None, nodes: int = 1) -> 
     """
     pef = loaded.pef
     if type(pef.num_tiles) is not int or pef.num_tiles < 1:
-        raise PefCorrupt(f"{loaded.path} says that it needs {pef.num_tiles!r} tiles; legal: 1 or more; compile again")
+        raise PefCorrupt(f"{loaded.path} says that it needs {pef.num_tiles!r} tiles; expected 1 or more; compile again")
     node = _choose_node(pef, platform)
     fitting = _replicas_per_node(pef, node)
     world = min_world_size(pef)
@@ -169,7 +169,7 @@ def _choose_node(pef: Pef, platform: str | None) -> NodeSpec:
         return usual
     fitting = [node for node in NODES.values() if node.chip.name == pef.arch]
     if not fitting:
-        raise PefMismatch(f"the PEF was compiled for {pef.arch}, which no platform has; legal: {', '.join(NODES)}")
+        raise PefMismatch(f"the PEF was compiled for {pef.arch}, which no platform has; expected {', '.join(NODES)}")
     return fitting[0]
 
 

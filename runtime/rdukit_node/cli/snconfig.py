@@ -161,7 +161,7 @@ def snconfig(
     elif form in _RDMA_FORMS:
         parts, head, kind = {"rdma-dev": ({"rdma_devices": []}, rdma_lines([]))}, [], ""
     else:
-        raise InvalidArgument(f"no form {' '.join(words)!r}; legal: {', '.join(_FORMS)}")
+        raise InvalidArgument(f"no form {' '.join(words)!r}; expected {', '.join(_FORMS)}")
     _print_parts(parts, head, as_json)
     if folder is not None:
         for name, (values, _) in parts.items():

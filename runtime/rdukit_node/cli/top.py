@@ -43,7 +43,7 @@ def top(interval_s: float, once: bool, width: int | None, job: str | None, socke
     Example: rdukit node top --once --width 100
     """
     if not 0.1 <= interval_s <= _MAX_S:
-        raise InvalidArgument(f"--interval {interval_s}: legal are 0.1 to {_MAX_S:.0f} seconds")
+        raise InvalidArgument(f"--interval {interval_s}: expected 0.1 to {_MAX_S:.0f} seconds")
     if once or not is_terminal():
         _print_once(socket_file, width, job)
         return

@@ -278,7 +278,7 @@ def _word(name: str, kind: type[W], text: str) -> W:
     try:
         return kind(text)
     except ValueError as cause:
-        raise InvalidArgument(f"{name} is {text!r}; legal: {', '.join(kind)}") from cause
+        raise InvalidArgument(f"{name} is {text!r}; expected {', '.join(kind)}") from cause
 
 
 def _injection(event: Mapping[str, object]) -> Injection:

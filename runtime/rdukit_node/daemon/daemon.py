@@ -348,7 +348,7 @@ class NodeDaemon:
             return
         if message.op not in LEASE_OPERATIONS:
             raise PermissionDenied(
-                f"{message.op} is not for the socket of lease {bound}; legal: {', '.join(sorted(LEASE_OPERATIONS))}"
+                f"{message.op} is not for the socket of lease {bound}; expected {', '.join(sorted(LEASE_OPERATIONS))}"
             )
         asked = message.find_text("lease")
         if asked is not None and asked != bound:

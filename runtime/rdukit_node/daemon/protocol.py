@@ -320,20 +320,20 @@ def read_request(line: bytes) -> SndRequest:
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as cause:
-        raise InvalidArgument(f"the request is not JSON ({cause}); legal: one JSON object a line") from cause
+        raise InvalidArgument(f"the request is not JSON ({cause}); expected one JSON object a line") from cause
     if not isinstance(value, dict):
-        raise InvalidArgument(f"the request is a {type(value).__name__}; legal: one JSON object a line")
+        raise InvalidArgument(f"the request is a {type(value).__name__}; expected one JSON object a line")
     protocol = value.pop("protocol", None)
     if protocol != PROTOCOL_VERSION or isinstance(protocol, bool):
-        raise InvalidArgument(f"protocol {_shown(protocol)} is not spoken here; legal: {PROTOCOL_VERSION}")
+        raise InvalidArgument(f"protocol {_shown(protocol)} is not spoken here; expected {PROTOCOL_VERSION}")
     op = value.pop("op", None)
     known = OPERATIONS.get(op) if isinstance(op, str) else None
     if known is None:
-        raise InvalidArgument(f"no operation is called {_shown(op)}; legal: {', '.join(OPERATIONS)}")
+        raise InvalidArgument(f"no operation is called {_shown(op)}; expected {', '.join(OPERATIONS)}")
     for name in value:
         if name not in known:
             raise InvalidArgument(
-                f"{op} has no argument {_shown(name)}; legal: {', '.join(known) or 'none'}", argument=_shown(name)
+                f"{op} has no argument {_shown(name)}; expected {', '.join(known) or 'none'}", argument=_shown(name)
             )
     return SndRequest(
         str(op), {n: v for n, a in known.items() if (v := _read_argument(str(op), n, a, value)) is not None}
@@ -355,7 +355,7 @@ def _read_argument(op: str, name: str, argument: Argument, value: Mapping[str, o
         return argument.read(given)
     except (ValueError, TypeError, OverflowError) as cause:
         raise InvalidArgument(
-            f"{op}: {name} is {_shown(given)}; legal: {argument.legal}", argument=name, value=_shown(given)
+            f"{op}: {name} is {_shown(given)}; expected {argument.legal}", argument=name, value=_shown(given)
         ) from cause
 
 

@@ -367,7 +367,7 @@ class SndServer:
             self._refuse_length(peer)
 
     def _refuse_length(self, peer: _Peer) -> None:
-        too_long = InvalidArgument(f"the request is longer than {MAX_REQUEST_BYTES} bytes; legal: a shorter line")
+        too_long = InvalidArgument(f"the request is longer than {MAX_REQUEST_BYTES} bytes; expected a shorter line")
         self._send(peer, _encode(error_body(too_long)), None)
 
     def _answer(self, peer: _Peer, answer: Response) -> None:

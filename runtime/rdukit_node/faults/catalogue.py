@@ -40,7 +40,7 @@ def find_class(name: str) -> FaultClass:
     """
     found = fault_classes().get(name)
     if found is None:
-        raise InvalidArgument(f"no fault class is called {name!r}; legal: {', '.join(fault_classes())}")
+        raise InvalidArgument(f"no fault class is called {name!r}; expected {', '.join(fault_classes())}")
     return found
 
 
@@ -117,16 +117,16 @@ class InjectionChecker:
         Args:
             default_seed: seed of component and data when the injection has no seed.
         Raises:
-            InvalidArgument: a value is not legal; the message has the legal ones.
+            InvalidArgument: a value is not valid; the message has the legal ones.
         """
         entry = find_class(injection.class_name)
         count, seed = injection.count, injection.seed
         if type(count) is not int or not 1 <= count <= _MAX:
-            raise InvalidArgument(f"count of {entry.name} is {count!r}; legal: 1 to {_MAX}")
+            raise InvalidArgument(f"count of {entry.name} is {count!r}; expected 1 to {_MAX}")
         if seed is None:
             seed = default_seed
         elif type(seed) is not int or not 0 <= seed <= _MAX_SEED:
-            raise InvalidArgument(f"seed of {entry.name} is {seed!r}; legal: 0 to {_MAX_SEED}")
+            raise InvalidArgument(f"seed of {entry.name} is {seed!r}; expected 0 to {_MAX_SEED}")
         component = self._choose_component(entry, injection.component, seed)
         if not injection.data:
             return CheckedInjection(entry, component, count, seed, {}, entry.persists, entry.resets_that_fail, None)
@@ -144,7 +144,7 @@ class InjectionChecker:
         if not below:
             example = self._below(entry.kind, "/NODE")[0].path
             raise InvalidArgument(
-                f"{entry.name} happens to a {entry.kind}, and {path} is a {component.kind}; legal: a path such as "
+                f"{entry.name} happens to a {entry.kind}, and {path} is a {component.kind}; expected a path such as "
                 f"{example}, or one above it to have one chosen by seed"
             )
         return _pick(below, entry, seed)
@@ -167,16 +167,16 @@ def check_policy(policy: Policy) -> Policy:
     """Return ``policy`` with its texts filled in from the catalogue.
 
     Raises:
-        InvalidArgument: a value is not legal; the message has the legal ones.
+        InvalidArgument: a value is not valid; the message has the legal ones.
     """
     default = default_policies().get(policy.error_type)
     if default is None:
-        raise InvalidArgument(f"error_type is {policy.error_type!r}; legal: {', '.join(default_policies())}")
+        raise InvalidArgument(f"error_type is {policy.error_type!r}; expected {', '.join(default_policies())}")
     if policy.fault_type not in fault_types():
-        raise InvalidArgument(f"fault_type is {policy.fault_type!r}; legal: {', '.join(fault_types())}")
+        raise InvalidArgument(f"fault_type is {policy.fault_type!r}; expected {', '.join(fault_types())}")
     for name, number, most in (("count", policy.count, _MAX), ("window_s", policy.window_s, _MAX_WINDOW_S)):
         if type(number) is not int or not 1 <= number <= most:
-            raise InvalidArgument(f"{name} of {policy.error_type} is {number!r}; legal: 1 to {most}")
+            raise InvalidArgument(f"{name} of {policy.error_type} is {number!r}; expected 1 to {most}")
     entry = class_by_error_type()[policy.error_type]
     if entry.is_command:
         raise InvalidArgument(f"{policy.error_type} is what somebody asked for; its policy cannot be changed")
@@ -200,7 +200,7 @@ def known_component(node: NodeSpec, path: str) -> NodeComponent:
         InvalidArgument: the node has no such component; the message names the components of its parent.
     """
     if not isinstance(path, str) or len(path) > 256:
-        raise InvalidArgument(f"component is {str(path)[:80]!r}; legal: a path such as /NODE/XRDU_0/RDU_0/TILE_0")
+        raise InvalidArgument(f"component is {str(path)[:80]!r}; expected a path such as /NODE/XRDU_0/RDU_0/TILE_0")
     try:
         return find_component(node, path)
     except NotFound as error:
@@ -220,19 +220,21 @@ def _with_data(
     except (TypeError, ValueError, RecursionError) as cause:
         raise InvalidArgument(f"data of {entry.name} is not JSON: {cause}") from cause
     if size > _DATA_BYTES or not all(isinstance(key, str) for key in data):
-        raise InvalidArgument(f"data of {entry.name} has {size} bytes; legal: an object of {_DATA_BYTES} bytes at most")
+        raise InvalidArgument(
+            f"data of {entry.name} has {size} bytes; expected an object of {_DATA_BYTES} bytes at most"
+        )
     persists = data.pop("persists", None)
     if persists is not None and not isinstance(persists, bool):
-        raise InvalidArgument(f"data.persists of {entry.name} is {persists!r}; legal: true, false")
+        raise InvalidArgument(f"data.persists of {entry.name} is {persists!r}; expected true, false")
     lease = data.pop("lease", None)
     if lease is not None and not isinstance(lease, str):
-        raise InvalidArgument(f"data.lease of {entry.name} is {lease!r}; legal: the id of a lease")
+        raise InvalidArgument(f"data.lease of {entry.name} is {lease!r}; expected the id of a lease")
     resets = entry.resets_that_fail
     if "resets_that_fail" in data:
         given = data.pop("resets_that_fail")
         if given is not None and (type(given) is not int or not 0 <= given <= _MAX):
             raise InvalidArgument(
-                f"data.resets_that_fail of {entry.name} is {given!r}; legal: 0 to {_MAX}, or null for all"
+                f"data.resets_that_fail of {entry.name} is {given!r}; expected 0 to {_MAX}, or null for all"
             )
         resets = given
         persists = given != 0 if persists is None else persists

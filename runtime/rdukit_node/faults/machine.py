@@ -170,7 +170,7 @@ class FaultMachine:
         """Apply hardware events, in order. All are checked first: if one is invalid, no event is applied.
 
         Raises:
-            InvalidArgument: a value is not legal; the message has the legal ones.
+            InvalidArgument: a value is not valid; the message has the legal ones.
         """
         seed = self._next_seed
         checked = [self._checker.check(event, seed + number) for number, event in enumerate(events)]
@@ -249,7 +249,7 @@ class FaultMachine:
         path = self._actions.component(component).path
         parts = [each.path for each in self._checker.components if has_serial(each) and is_at_or_below(each.path, path)]
         if not parts:
-            raise InvalidArgument(f"{path} has no part that can be replaced; legal: an RDU, a DIMM, or what has some")
+            raise InvalidArgument(f"{path} has no part that can be replaced; expected an RDU, a DIMM, or what has some")
         outcome = self.repair(path, by, now_ns)
         self._registry.restart_windows(path)
         for part in parts:
@@ -297,7 +297,7 @@ class FaultMachine:
         """Put a policy in force, with its texts filled in.
 
         Raises:
-            InvalidArgument: a value is not legal; the message has the legal ones.
+            InvalidArgument: a value is not valid; the message has the legal ones.
         """
         checked = check_policy(policy)
         self._registry.set_policy(checked)

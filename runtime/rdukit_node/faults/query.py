@@ -74,7 +74,7 @@ def find_hangs(rows: Iterable[HangRow], component: str | None = None, limit: int
     """Return the newest ``limit`` rows of the hang-recovery log at or below a component, oldest first.
 
     Raises:
-        InvalidArgument: a value is not legal.
+        InvalidArgument: a value is not valid.
     """
     _check({"component": component, "limit": limit}, _COMMON)
     path = None if component is None else _path(component)
@@ -90,17 +90,17 @@ _TIMES: Final = frozenset({"since", "until"})
 def _check(filters: Mapping[str, object], legal: Sequence[str]) -> None:
     for name, value in filters.items():
         if name not in legal:
-            raise InvalidArgument(f"there is no filter {name!r}; legal: {', '.join(legal)}")
+            raise InvalidArgument(f"there is no filter {name!r}; expected {', '.join(legal)}")
         if value is None:
             continue
         if name in _TEXTS and (not isinstance(value, str) or not value or len(value) > 256):
-            raise InvalidArgument(f"{name} is {str(value)[:80]!r}; legal: a text of 1 to 256 characters")
+            raise InvalidArgument(f"{name} is {str(value)[:80]!r}; expected a text of 1 to 256 characters")
         if name in _TIMES and (type(value) is not int or value < 0):
-            raise InvalidArgument(f"{name} is {value!r}; legal: whole nanoseconds since the epoch")
+            raise InvalidArgument(f"{name} is {value!r}; expected whole nanoseconds since the epoch")
         if name == "limit" and (type(value) is not int or not 1 <= value <= _MAX):
-            raise InvalidArgument(f"limit is {value!r}; legal: 1 to {_MAX}")
+            raise InvalidArgument(f"limit is {value!r}; expected 1 to {_MAX}")
         if name == "cleared" and not isinstance(value, bool):
-            raise InvalidArgument(f"cleared is {value!r}; legal: true, false")
+            raise InvalidArgument(f"cleared is {value!r}; expected true, false")
 
 
 def _time(filters: Mapping[str, object], name: str, default: int) -> int:
@@ -147,7 +147,7 @@ def _severity(value: object) -> FaultSeverity:
     for severity in FaultSeverity:
         if str(value).lower() == severity.lower():
             return severity
-    raise InvalidArgument(f"severity is {value!r}; legal: {', '.join(FaultSeverity)}")
+    raise InvalidArgument(f"severity is {value!r}; expected {', '.join(FaultSeverity)}")
 
 
 def _error_uuid(row: ErrorRow) -> str:

@@ -90,7 +90,7 @@ class FaultReader(Closable):
         """Read the rows about faults, the newest 10,000 of each kind, oldest first.
 
         Raises:
-            InvalidArgument: a row is not legal. Unavailable: the file cannot be read.
+            InvalidArgument: a row is not valid. Unavailable: the file cannot be read.
         """
         with self._reading():
             return read_snapshot(self._connection, _MAX_ROWS)
@@ -114,12 +114,12 @@ class FaultReader(Closable):
         """Answer ``op`` from the file, as a daemon would.
 
         Raises:
-            Unavailable: only a running daemon knows this. InvalidArgument: an argument is not legal.
+            Unavailable: only a running daemon knows this. InvalidArgument: an argument is not valid.
         """
         given = {name: value for name, value in arguments.items() if value is not None}
         limit = given.get("limit")
         if limit is not None and (type(limit) is not int or not 1 <= limit <= _MAX_ROWS):
-            raise InvalidArgument(f"limit is {limit!r}; legal: 1 to {_MAX_ROWS}")
+            raise InvalidArgument(f"limit is {limit!r}; expected 1 to {_MAX_ROWS}")
         most = {} if limit is None else {"limit": limit}
         if op == "errors":
             errors = query.find_errors(self.snapshot().errors, **given)

@@ -94,19 +94,19 @@ def read_scenario(text: str, node: NodeSpec, seed: int | None = None) -> tuple[S
     chosen = top.whole("seed", 0, 2**31) if "seed" in top.values else 0
     if seed is not None:
         if type(seed) is not int or not 0 <= seed <= 2**31:
-            raise InvalidArgument(f"seed is {seed!r}; legal: 0 to {2**31}")
+            raise InvalidArgument(f"seed is {seed!r}; expected 0 to {2**31}")
         chosen = seed
     entries = top.values.get("steps")
     if not isinstance(entries, list) or not all(isinstance(entry, _Mapping) for entry in entries):
-        raise InvalidArgument(f"line {top.line('steps')}: steps is missing or no list; legal: a list of mappings")
+        raise InvalidArgument(f"line {top.line('steps')}: steps is missing or no list; expected a list of mappings")
     checker = InjectionChecker(node)
     found: list[ScenarioStep] = []
     for number, entry in enumerate(entries):
         found += _steps(entry, node, checker, random.Random(f"{chosen}:{number}"))
         if len(found) > _MAX_STEPS:
-            raise InvalidArgument(f"line {entry.first_line}: more than {_MAX_STEPS} steps; legal: longer gaps")
+            raise InvalidArgument(f"line {entry.first_line}: more than {_MAX_STEPS} steps; expected longer gaps")
     if sum(injection.count for step in found for injection in step.injections) > _MAX_EVENTS:
-        raise InvalidArgument(f"the scenario has more than {_MAX_EVENTS} events; legal: up to that many")
+        raise InvalidArgument(f"the scenario has more than {_MAX_EVENTS} events; expected up to that many")
     return tuple(sorted(found, key=lambda step: step.at_s))
 
 
@@ -123,7 +123,7 @@ class _Mapping:
 
     def wrong(self, key: str, legal: str) -> InvalidArgument:
         shown = repr(self.values.get(key))[:80]
-        return InvalidArgument(f"line {self.line(key)}: {key} is {shown}; legal: {legal}")
+        return InvalidArgument(f"line {self.line(key)}: {key} is {shown}; expected {legal}")
 
     def whole(self, key: str, least: int, most: int) -> int:
         value = self.values.get(key)
@@ -142,7 +142,7 @@ class _Mapping:
 
 def _read_yaml(text: str) -> _Mapping:
     if len(text) > _MAX_CHARACTERS:
-        raise InvalidArgument(f"the scenario has {len(text)} characters; legal: {_MAX_CHARACTERS} at most")
+        raise InvalidArgument(f"the scenario has {len(text)} characters; expected {_MAX_CHARACTERS} at most")
     depth = 0
     try:
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
@@ -151,9 +151,9 @@ def _read_yaml(text: str) -> _Mapping:
             elif isinstance(event, yaml.CollectionEndEvent):
                 depth -= 1
             if depth > _DEEPEST:
-                raise InvalidArgument(f"line {_line(event)}: nested too deeply; legal: {_DEEPEST} levels at most")
+                raise InvalidArgument(f"line {_line(event)}: nested too deeply; expected {_DEEPEST} levels at most")
             if isinstance(event, yaml.AliasEvent):
-                raise InvalidArgument(f"line {_line(event)}: an alias; legal: values written out")
+                raise InvalidArgument(f"line {_line(event)}: an alias; expected values written out")
         tree = yaml.compose(text, Loader=yaml.SafeLoader)
         value = None if tree is None else _plain(tree, yaml.SafeLoader(""))
     except yaml.YAMLError as cause:
@@ -161,7 +161,7 @@ def _read_yaml(text: str) -> _Mapping:
     except (RecursionError, ValueError) as cause:
         raise InvalidArgument(f"the scenario cannot be read: {cause}") from cause
     if not isinstance(value, _Mapping):
-        raise InvalidArgument("the scenario is not a mapping; legal: keys seed and steps")
+        raise InvalidArgument("the scenario is not a mapping; expected keys seed and steps")
     return value
 
 
@@ -176,7 +176,7 @@ def _plain(tree: yaml.Node, loader: yaml.SafeLoader) -> object:
         for key_tree, value_tree in tree.value:
             key, line = str(key_tree.value), key_tree.start_mark.line + 1
             if key in values:
-                raise InvalidArgument(f"line {line}: {key} is there twice; legal: once")
+                raise InvalidArgument(f"line {line}: {key} is there twice; expected once")
             values[key], lines[key] = _plain(value_tree, loader), line
         return _Mapping(values, lines, tree.start_mark.line + 1)
     if isinstance(tree, yaml.SequenceNode):
@@ -188,7 +188,7 @@ def _plain(tree: yaml.Node, loader: yaml.SafeLoader) -> object:
 def _check_keys(mapping: _Mapping, legal: Sequence[str], what: str) -> None:
     for key in mapping.values:
         if key not in legal:
-            raise InvalidArgument(f"line {mapping.line(key)}: {what} has no key {key!r}; legal: {', '.join(legal)}")
+            raise InvalidArgument(f"line {mapping.line(key)}: {what} has no key {key!r}; expected {', '.join(legal)}")
 
 
 def _steps(
@@ -197,7 +197,7 @@ def _steps(
     verbs = [verb for verb in _VERBS if verb in entry.values]
     if len(verbs) != 1:
         found = " and ".join(verbs) or "nothing to do"
-        raise InvalidArgument(f"line {entry.first_line}: a step has {found}; legal: one of {', '.join(_VERBS)}")
+        raise InvalidArgument(f"line {entry.first_line}: a step has {found}; expected one of {', '.join(_VERBS)}")
     verb = verbs[0]
     _check_keys(entry, (verb, *_TIME_KEYS, *(_CLASS_KEYS if verb == "class" else ())), f"a step with {verb}")
     times = _times(entry)
@@ -222,7 +222,7 @@ def _times(entry: _Mapping) -> list[tuple[float, int]]:
             raise entry.wrong("for", "only with every or rate")
         return [(start, count)]
     if "for" not in entry.values:
-        raise InvalidArgument(f"line {entry.first_line}: every and rate need for; legal: for: 10s")
+        raise InvalidArgument(f"line {entry.first_line}: every and rate need for; expected for: 10s")
     length = entry.seconds("for")
     if has_every:
         gap = entry.seconds("every")

@@ -60,7 +60,7 @@ def check_file(path: Path) -> bool:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise InvalidArgument(f"{path} is not a regular file; legal: the fault database, or no file")
+            raise InvalidArgument(f"{path} is not a regular file; expected the fault database, or no file")
         if status.st_size == 0:
             return False
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)

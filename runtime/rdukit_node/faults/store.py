@@ -141,7 +141,7 @@ class FaultStore:
         """Return rows to start a fault machine from: the newest, and all that are still open.
 
         Raises:
-            InvalidArgument: a row is not legal. Unavailable: the file cannot be read.
+            InvalidArgument: a row is not valid. Unavailable: the file cannot be read.
         """
         if self._connection is None:
             if not check_file(self.path):

@@ -152,7 +152,7 @@ def read_snapshot(connection: sqlite3.Connection, max_rows: int) -> FaultSnapsho
     """Return the newest rows, oldest first; whatever is still open always.
 
     Raises:
-        ValueError: a row is not legal.
+        ValueError: a row is not valid.
     """
     suspects: dict[str, list[str]] = {}
     query = "SELECT * FROM suspects ORDER BY fault_uuid, ord LIMIT ?"
@@ -179,7 +179,7 @@ def read_replaced(connection: sqlite3.Connection) -> tuple[tuple[str, int], ...]
     """Return the parts that were replaced, and how often.
 
     Raises:
-        ValueError: a row is not legal.
+        ValueError: a row is not valid.
     """
     query = "SELECT key, value FROM meta WHERE substr(key, 1, ?) = ? ORDER BY key LIMIT 10000"
     rows = connection.execute(query, (len(_REPLACED), _REPLACED))
@@ -197,7 +197,7 @@ def read_applications(connection: sqlite3.Connection, limit: int) -> list[dict[s
     """Return accounting rows of the newest ``limit`` leases that ended, newest first.
 
     Raises:
-        ValueError: a row is not legal.
+        ValueError: a row is not valid.
     """
     query = "SELECT lease, ended_at, accounting, row_sum FROM applications ORDER BY ended_at DESC LIMIT ?"
     return [_object(checked("applications", row)[2]) for row in connection.execute(query, (limit,))]

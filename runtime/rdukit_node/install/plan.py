@@ -175,7 +175,8 @@ def _shown(path: Path) -> str:
     text = str(path)
     if not path.is_absolute() or not text.isprintable() or any(letter in " \t\"'\\$;#" for letter in text):
         raise InvalidArgument(
-            f"{text!r} cannot stand in a unit; legal: an absolute path without spaces, quotes, backslashes, $, ; and #"
+            f"{text!r} cannot stand in a unit; expected an absolute path without spaces, quotes, "
+            f"backslashes, $, ; and #"
         )
     return text.replace("%", "%%")
 

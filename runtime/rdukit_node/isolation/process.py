@@ -35,7 +35,7 @@ def apply(tiles: Sequence[int], node_tiles: int) -> dict[str, str]:
         ``mode`` and one text a part, beginning with ``applied``, ``unavailable`` or ``off``.
     Raises:
         RuntimeFault: the mode is strict and a part could not be applied.
-        InvalidArgument: a setting is not legal, or names a folder that does not exist.
+        InvalidArgument: a setting is not valid, or names a folder that does not exist.
     Source: ours. That applications have exclusive resources is the vendor's (runtime reference 3.2).
     """
     mode = resolve(MODE)

@@ -103,7 +103,7 @@ class Allocator:
         #: Distinct launches that may hold leases at once.
         self.max_applications: Final = node.max_applications if max_applications is None else max_applications
         if self.max_applications < 1:
-            raise InvalidArgument(f"max_applications is {self.max_applications}; legal: 1 or more")
+            raise InvalidArgument(f"max_applications is {self.max_applications}; expected 1 or more")
         #: Flat numbers of tiles that are not granted, whoever has them now: broken, or their RDU is.
         self.out_of_service: frozenset[int] = frozenset()
         #: Flat numbers of tiles that an administrator keeps from being granted; who has them keeps them.
@@ -164,7 +164,7 @@ class Allocator:
             out_of_service: flat tile numbers. memory_retired: bytes by flat RDU number.
         """
         if not all(0 <= index < self.node.tiles for index in out_of_service):
-            raise InvalidArgument(f"no such tile among {sorted(out_of_service)}; legal: 0 to {self.node.tiles - 1}")
+            raise InvalidArgument(f"no such tile among {sorted(out_of_service)}; expected 0 to {self.node.tiles - 1}")
         if len(memory_retired) != self.node.rdus or min(memory_retired) < 0:
             raise InvalidArgument(f"retired memory needs {self.node.rdus} numbers from 0, one an RDU")
         self.out_of_service, self.memory_retired = out_of_service, tuple(memory_retired)
@@ -178,7 +178,7 @@ class Allocator:
         """Grant tiles and memory, exclusively.
 
         Raises:
-            InvalidArgument: a number or the affinity mask is not legal on this node.
+            InvalidArgument: a number or the affinity mask is not valid on this node.
             NoResources: not possible at present; says why and what would fit. In the error's detail,
                 ``fits_when_empty`` tells whether waiting can help.
         Source:
@@ -259,7 +259,7 @@ class Allocator:
                 next_lease_state(lease_id, former.reason.final_state, event, former.history)
             raise _unknown(lease_id)
         if LeaseEvent(event) in (LeaseEvent.ATTACH, LeaseEvent.DETACH):
-            raise InvalidArgument(f"{event} does not end a lease; legal: any other event")
+            raise InvalidArgument(f"{event} does not end a lease; expected any other event")
         reason = self._step(lease_id, event, now)
         assert reason is not None
         lease = self.leases.pop(lease_id)
@@ -286,7 +286,7 @@ class Allocator:
         """
         lease = self.find_active(lease_id)
         if region_bytes < 1:
-            raise InvalidArgument(f"region {name!r} has {region_bytes} bytes; legal: 1 or more")
+            raise InvalidArgument(f"region {name!r} has {region_bytes} bytes; expected 1 or more")
         if region_id in self.regions[lease_id]:
             raise InvalidArgument(f"lease {lease_id} has a region {region_id} already")
         used = self.memory_allocated[lease_id]
@@ -366,15 +366,15 @@ class Allocator:
 
     def _check_request(self, request: LeaseRequest) -> None:
         if request.tiles < 1:
-            raise InvalidArgument(f"{request.tiles} tiles asked for; legal: 1 to {self.node.tiles}")
+            raise InvalidArgument(f"{request.tiles} tiles asked for; expected 1 to {self.node.tiles}")
         if request.memory_bytes < 0:
-            raise InvalidArgument(f"{request.memory_bytes} bytes of memory asked for; legal: 0 or more")
+            raise InvalidArgument(f"{request.memory_bytes} bytes of memory asked for; expected 0 or more")
         mask = request.affinity
         if mask is None:
             return
         if not 0 < mask < 1 << self.node.tiles:
             raise InvalidArgument(
-                f"tile affinity {mask:#x} is not legal on {self.node.platform}; legal: one bit for each of its "
+                f"tile affinity {mask:#x} is not valid on {self.node.platform}; expected one bit for each of its "
                 f"{self.node.tiles} tiles, 0x1 to {(1 << self.node.tiles) - 1:#x}"
             )
         empty = whole_capacity(self.node)

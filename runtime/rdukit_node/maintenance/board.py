@@ -93,7 +93,7 @@ class MaintenanceBoard:
         """
         self._checked(window.component)
         if window.ends_at is not None and window.ends_at <= max(window.starts_at, now_ns):
-            raise InvalidArgument("the maintenance window ends before its start, or before now; legal: a later end")
+            raise InvalidArgument("the maintenance window ends before its start, or before now; expected a later end")
         if len(self.windows) >= MAX_WINDOWS:
             raise Conflict(f"{MAX_WINDOWS} maintenance windows are planned already, the most that may; end one")
         self.windows[window.window] = window
@@ -198,7 +198,7 @@ class MaintenanceBoard:
     def _checked(self, component: str) -> str:
         found = find_component(self._node, component)
         if found.kind not in _KINDS:
-            raise InvalidArgument(f"{found.path} has no tiles; legal: the node, an XRDU, an RDU or a tile")
+            raise InvalidArgument(f"{found.path} has no tiles; expected the node, an XRDU, an RDU or a tile")
         return found.path
 
     def _has(self, component: str) -> bool:

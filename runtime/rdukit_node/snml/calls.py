@@ -103,9 +103,9 @@ async def refuse(context: Context, error: RdukitError) -> NoReturn:
 def _check(self: HasToken, request: Request, context: Context, is_admin: bool) -> None:
     for field, value in request.ListFields():
         if isinstance(value, str) and field.name != "data" and len(value) > MAX_TEXT:
-            raise InvalidArgument(f"{field.name} has {len(value)} characters; legal: {MAX_TEXT} at most")
+            raise InvalidArgument(f"{field.name} has {len(value)} characters; expected {MAX_TEXT} at most")
         if field.is_repeated and len(value) > MAX_ITEMS:
-            raise InvalidArgument(f"{field.name} has {len(value)} items; legal: {MAX_ITEMS} at most")
+            raise InvalidArgument(f"{field.name} has {len(value)} items; expected {MAX_ITEMS} at most")
     if is_admin:
         check_authorization(context.invocation_metadata() or (), self.token)
 

@@ -50,7 +50,7 @@ def find_target(address: str | None, paths: NodePaths) -> tuple[str, str | None]
             return f"unix:{quote(address)}", None
         if address.startswith("unix:") or address.rpartition(":")[2].isdecimal():
             return address, None
-        raise InvalidArgument(f"{address!r} is no SNML server; legal: unix:PATH, an absolute path, HOST:PORT")
+        raise InvalidArgument(f"{address!r} is no SNML server; expected unix:PATH, an absolute path, HOST:PORT")
     if paths.snml_socket.is_socket():
         return f"unix:{quote(str(paths.snml_socket))}", None
     target = f"127.0.0.1:{DEFAULT_PORT}"
@@ -118,7 +118,7 @@ class SnmlClient(Closable):
     def _start(self, method: str, timeout_s: float | None, fields: dict[str, object]) -> Any:
         descriptor = _METHODS.get(method)
         if descriptor is None:
-            raise InvalidArgument(f"SNML has no method {method!r}; legal: {', '.join(sorted(_METHODS))}")
+            raise InvalidArgument(f"SNML has no method {method!r}; expected {', '.join(sorted(_METHODS))}")
         request_class = message_factory.GetMessageClass(descriptor.input_type)
         reply_class = message_factory.GetMessageClass(descriptor.output_type)
         try:

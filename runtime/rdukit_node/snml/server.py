@@ -234,7 +234,7 @@ class _NodeHealth(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         """Report the health of the server (empty name) or of one of its services."""
         if request.service not in {"", *SERVICES}:
             legal = ", ".join(SERVICES)
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"no service {request.service[:80]!r}; legal: {legal}")
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"no service {request.service[:80]!r}; expected {legal}")
         status = health_pb2.HealthCheckResponse.ServingStatus
         try:
             await self._calls.call("hello")

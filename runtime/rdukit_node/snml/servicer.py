@@ -183,7 +183,7 @@ class SnmlServicer(snml_pb2_grpc.SNMLRPCServicer):  # type: ignore[misc]
     ) -> AsyncGenerator[pb.ClearSystemFaultReply, None]:
         """Clear faults; one whose cause is still there comes back under a new uuid."""
         if not request.fault_uuids:
-            raise InvalidArgument("fault_uuids is empty; legal: the uuids of active faults, from GetSystemFaults")
+            raise InvalidArgument("fault_uuids is empty; expected the uuids of active faults, from GetSystemFaults")
         for uuid in request.fault_uuids:
             try:
                 yield rows.clear_reply(await self._calls.call("clear", may_repeat=False, fault=uuid or "-"))
@@ -194,7 +194,7 @@ class SnmlServicer(snml_pb2_grpc.SNMLRPCServicer):  # type: ignore[misc]
     async def ResetRDU(self, request: pb.ResetRDURequest) -> AsyncGenerator[pb.ResetRDUReply, None]:
         """Reset tiles or RDUs; applications on them end with an exception."""
         if not request.comp_names:
-            raise InvalidArgument("comp_names is empty; legal: paths of RDUs or tiles, from GetStaticResource")
+            raise InvalidArgument("comp_names is empty; expected paths of RDUs or tiles, from GetStaticResource")
         for comp_name in request.comp_names:
             try:
                 answer = await self._calls.call("reset", may_repeat=False, component=full_path(comp_name))
@@ -238,7 +238,7 @@ class EmulatedNodeServicer(snml_pb2_grpc.EmulatedNodeRPCServicer):  # type: igno
     async def Inject(self, request: pb.InjectRequest) -> pb.InjectReply:
         """Make hardware events happen."""
         if not request.events:
-            raise InvalidArgument("events is empty; legal: 1 to 1000 events")
+            raise InvalidArgument("events is empty; expected 1 to 1000 events")
         events = [injection(event, index) for index, event in enumerate(request.events)]
         answer = await self._calls.call("inject", may_repeat=False, events=events)
         return pb.InjectReply(err_uuids=answer["errors"], fault_uuids=answer["faults"])
@@ -247,7 +247,7 @@ class EmulatedNodeServicer(snml_pb2_grpc.EmulatedNodeRPCServicer):  # type: igno
     async def Repair(self, request: pb.RepairRequest) -> pb.RepairReply:
         """Replace a component."""
         if not request.comp_name:
-            raise InvalidArgument("comp_name is empty; legal: a component, from GetStaticResource")
+            raise InvalidArgument("comp_name is empty; expected a component, from GetStaticResource")
         answer = await self._calls.call("repair", may_repeat=False, component=full_path(request.comp_name))
         return pb.RepairReply(repaired=as_count(answer["repaired"]), cleared_fault_uuids=answer["cleared"])
 
@@ -291,11 +291,11 @@ def injection(event: pb.Injection, index: int) -> Mapping[str, Any]:
 
 def _data(text: str, index: int) -> dict[str, Any]:
     if len(text) > MAX_DATA:
-        raise InvalidArgument(f"events[{index}].data has {len(text)} characters; legal: {MAX_DATA} at most")
+        raise InvalidArgument(f"events[{index}].data has {len(text)} characters; expected {MAX_DATA} at most")
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as cause:
-        raise InvalidArgument(f"events[{index}].data is not JSON ({cause}); legal: a JSON object") from cause
+        raise InvalidArgument(f"events[{index}].data is not JSON ({cause}); expected a JSON object") from cause
     if not isinstance(value, dict):
-        raise InvalidArgument(f"events[{index}].data is a {type(value).__name__}; legal: a JSON object")
+        raise InvalidArgument(f"events[{index}].data is a {type(value).__name__}; expected a JSON object")
     return value

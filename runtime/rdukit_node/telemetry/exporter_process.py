@@ -56,7 +56,7 @@ def read_settings(file: Path) -> ExporterSettings:
     """Return the file's settings, or the defaults if there is no such file.
 
     Raises:
-        PermissionDenied: the file cannot be read. InvalidArgument: its content is not legal.
+        PermissionDenied: the file cannot be read. InvalidArgument: its content is not valid.
     """
     try:
         with file.open(encoding="utf-8") as stream:
@@ -101,7 +101,7 @@ def _with(settings: ExporterSettings, key: str, value: str) -> ExporterSettings:
     if key == "http_port":
         port = int(value) if re.fullmatch(r"\d{1,5}", value) else -1
         if not 0 <= port <= 65535:
-            raise ValueError(f"http_port {value!r} is not a port; legal: 0 (any free one) to 65535")
+            raise ValueError(f"http_port {value!r} is not a port; expected 0 (any free one) to 65535")
         return replace(settings, http_port=port)
     if key == "http_address":
         return replace(settings, http_address=value)
@@ -109,7 +109,7 @@ def _with(settings: ExporterSettings, key: str, value: str) -> ExporterSettings:
     if key.startswith("collector_") and name in COLLECTORS:
         return switch(settings, {name: parse_bool(value)})
     legal = [field.name for field in fields(ExporterSettings)][:2] + [f"collector_{name}" for name in COLLECTORS]
-    raise ValueError(f"no setting is called {key!r}; legal: {', '.join(legal)}")
+    raise ValueError(f"no setting is called {key!r}; expected {', '.join(legal)}")
 
 
 logger = logging.getLogger(__name__)

@@ -48,7 +48,7 @@ from rdukit_runtime.collectives.membership import (
     read_rank_progress,
 )
 from rdukit_runtime.collectives.planes import collectives_of
-from rdukit_runtime.collectives.replacement import JoiningProcessGroup, Offer, ReplicaState
+from rdukit_runtime.collectives.replacement import JoiningProcessGroup, Offer, RankTensors
 from rdukit_runtime.engine.torch_private import PrefixStore, TCPStore, wait_limit_of
 from rdukit_runtime.process_group import leave_process_group, renew_process_group
 from rdukit_runtime.settings import (
@@ -81,7 +81,7 @@ class Elastic:
 
     def __init__(
         self, rank: int, store: TCPStore, roster: Roster, fewest: int, backend: str, limit: timedelta,
-        state: ReplicaState | None,
+        state: RankTensors | None,
     ) -> None:  # fmt: skip
         #: All ranks of the group, as the launch numbered them.
         self.members = tuple(sorted(roster.addresses))
@@ -396,7 +396,7 @@ class Elastic:
             )
 
 
-def open_elastic(collectives: Collectives, state: ReplicaState | None = None) -> Elastic | None:
+def open_elastic(collectives: Collectives, state: RankTensors | None = None) -> Elastic | None:
     """Return the elastic form of the default process group; None if a lost rank ends the others. A collective.
 
     Args:
@@ -429,7 +429,7 @@ def open_elastic(collectives: Collectives, state: ReplicaState | None = None) ->
     return elastic
 
 
-def join_elastic(joining: JoiningProcessGroup, state: ReplicaState) -> Elastic:
+def join_elastic(joining: JoiningProcessGroup, state: RankTensors) -> Elastic:
     """Join the ranks of a training as a new process: see ``Elastic.join``.
 
     Raises:

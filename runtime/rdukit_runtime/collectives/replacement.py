@@ -42,8 +42,8 @@ _COLLECTIVES: Final = (
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ReplicaState:
-    """What all ranks have alike: the PEF's ``identity``, and parameters, buffers and optimizer states."""
+class RankTensors:
+    """Tensors that all ranks have alike: the PEF's ``identity``, and parameters, buffers and optimizer states."""
 
     identity: str
     tensors: tuple[torch.Tensor, ...]
@@ -51,7 +51,7 @@ class ReplicaState:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What the remaining ranks tell a new process.
+    """Facts that the remaining ranks tell a new process.
 
     ``members``: all ranks, with the lost ones. ``steps``: finished ones. ``limit_s``: of a collective. ``generation``:
     number of the group that they will make. ``addresses``: of the members' stores.
@@ -81,7 +81,7 @@ def read_offer(text: str) -> Offer:
     return Offer(**{**held, "members": tuple(held["members"]), "addresses": addresses})
 
 
-class Candidate:
+class JoiningRank:
     """A new process for rank ``rank``, and the place that the others offer it."""
 
     def __init__(self, rank: int, roster: Roster) -> None:
@@ -160,7 +160,7 @@ class Candidate:
 class JoiningProcessGroup(dist.ProcessGroup):
     """torch's default group of a process that has its rank and no connection yet: collectives are refused."""
 
-    def __init__(self, candidate: Candidate, offer: Offer) -> None:
+    def __init__(self, candidate: JoiningRank, offer: Offer) -> None:
         super().__init__(offer.members.index(candidate.rank), len(offer.members))  # type: ignore[call-arg]
         self.candidate, self.offer = candidate, offer
 
@@ -200,7 +200,7 @@ def take_place(rank: int) -> bool:
     roster = find_roster(rank) if resolve(DISTRIBUTED_ON_LOSS) == REPLACE else None
     if roster is None:
         return False
-    candidate = Candidate(rank, roster)
+    candidate = JoiningRank(rank, roster)
     found = candidate.ask()
     if found is None:  # all were killed, and start again
         roster_file(rank).unlink(missing_ok=True)

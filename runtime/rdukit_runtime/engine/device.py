@@ -55,16 +55,16 @@ def choose_device(text: str, gpus: int, current: int, torch_version: str, has_cu
     found = re.fullmatch(r"cuda(?::(\d+))?", text)
     legal = ", ".join(["cpu", *(["cuda"] if gpus else []), *(f"cuda:{number}" for number in range(gpus))])
     if found is None:
-        raise InvalidArgument(f"{DEVICE.name} is {text!r}; legal: cpu, cuda, cuda:<number>; on this machine: {legal}")
+        raise InvalidArgument(f"{DEVICE.name} is {text!r}; expected cpu, cuda, cuda:<number>; on this machine: {legal}")
     if not has_cuda:
         raise InvalidArgument(
-            f"{DEVICE.name} is {text!r}, but torch {torch_version} was built without CUDA; legal here: cpu; for cuda "
+            f"{DEVICE.name} is {text!r}, but torch {torch_version} was built without CUDA; expected cpu; for cuda "
             "install a CUDA build of torch (https://pytorch.org/get-started)"
         )
     number = current if found[1] is None else int(found[1])
     if number >= gpus:
         seen = f"torch sees {gpus} CUDA devices" if gpus else "torch sees no CUDA device: look at `nvidia-smi`"
-        raise InvalidArgument(f"{DEVICE.name} is {text!r}, but {seen}; legal here: {legal}")
+        raise InvalidArgument(f"{DEVICE.name} is {text!r}, but {seen}; expected {legal}")
     return torch.device("cuda", number)
 
 

@@ -290,7 +290,7 @@ class DeviceTensors:
                 else:
                     if value.shape != tensor.shape:
                         raise ShapeMismatch(
-                            f"the gradient of {output!r} has shape {list(value.shape)}, legal is {list(tensor.shape)}"
+                            f"the gradient of {output!r} has shape {list(value.shape)}, expected {list(tensor.shape)}"
                         )
                     tensor.copy_(value)
                 return

@@ -20,7 +20,7 @@ from rdukit.settings import resolve
 from rdukit_runtime.collectives.elastic import Elastic, join_elastic, open_elastic
 from rdukit_runtime.collectives.group import Collectives
 from rdukit_runtime.collectives.grouping import GradientGroup, choose_group_bytes, find_ready, group_gradients
-from rdukit_runtime.collectives.replacement import JoiningProcessGroup, ReplicaState
+from rdukit_runtime.collectives.replacement import JoiningProcessGroup, RankTensors
 from rdukit_runtime.collectives.sums import Reduction
 from rdukit_runtime.engine.collectives import all_reduce_mean, peer_errors
 from rdukit_runtime.settings import DISTRIBUTED_GROUP_BYTES, DISTRIBUTED_OVERLAP
@@ -72,7 +72,7 @@ class GradientExchange:
 
     def __init__(
         self, pef: Pef, slots: Mapping[str, int], group: Collectives | JoiningProcessGroup,
-        state: ReplicaState | None = None,
+        state: RankTensors | None = None,
     ) -> None:  # fmt: skip
         #: Whether groups leave while backward runs; else ``reduce`` sends them all.
         self.overlaps = resolve(DISTRIBUTED_OVERLAP)

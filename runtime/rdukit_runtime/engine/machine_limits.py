@@ -192,7 +192,7 @@ def _checked_threads(threads: int | None) -> int:
     if threads is None:
         return torch.get_num_threads()
     if threads < 1:
-        raise InvalidArgument(f"{threads} threads; legal: 1 or more")
+        raise InvalidArgument(f"{threads} threads; expected 1 or more")
     return threads
 
 

@@ -115,7 +115,9 @@ def choose_sections(
     if ids is not None:
         chosen = set(ids)
         if unknown := chosen - set(graph.schedule):
-            raise InvalidArgument(f"graph {graph.name!r} has no section {min(unknown)}; legal: {list(graph.schedule)}")
+            raise InvalidArgument(
+                f"graph {graph.name!r} has no section {min(unknown)}; expected {list(graph.schedule)}"
+            )
         return tuple(i for i in graph.schedule if i in chosen)
     if types is None:
         return graph.schedule

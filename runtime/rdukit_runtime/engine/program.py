@@ -1,7 +1,4 @@
-"""A loaded PEF that can run: symbols as slots, sections as steps over them.
-
-After each run a watch checks that its slots keep at most what the memory plan says.
-"""
+"""A loaded PEF that can run: symbols as slots, sections as steps over them. A watch checks memory after each run."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -19,7 +16,7 @@ from rdukit_node.status_page import EXECUTE, HOST, StatusPage
 from rdukit_runtime.collectives.elastic import check_device
 from rdukit_runtime.collectives.group import Collectives
 from rdukit_runtime.collectives.grouping import find_reduce
-from rdukit_runtime.collectives.replacement import JoiningProcessGroup, ReplicaState
+from rdukit_runtime.collectives.replacement import JoiningProcessGroup, RankTensors
 from rdukit_runtime.engine.device import CPU, device_numbers, out_of_memory, synchronise
 from rdukit_runtime.engine.device_tensors import DeviceTensors, copy_between, copy_into
 from rdukit_runtime.engine.gradient_exchange import GradientExchange, PlacedGroup
@@ -110,15 +107,11 @@ class LoadedProgram(DeviceTensors):
         self._handles.replace(places, parameters.handles)
         self._set_addresses = parameters.addresses
 
-    def exchange_gradients(
-        self, group: Collectives | JoiningProcessGroup, state: ReplicaState | None = None
-    ) -> None:  # fmt: skip
-        """Average gradients over the ranks from now on, as backward makes them; a collective.
+    def exchange_gradients(self, group: Collectives | JoiningProcessGroup, state: RankTensors | None = None) -> None:
+        """Average gradients over the ranks from now on, as ``GradientExchange`` does; a collective.
 
         Does nothing on a GPU: its gradients are averaged when backward has ended.
 
-        Args:
-            group, state: as for ``GradientExchange``.
         Raises:
             InvalidArgument: the ranks are to go on after a loss, and compute on a GPU.
         """

@@ -77,7 +77,7 @@ def _types_of(text: str | None) -> tuple[str, ...] | None:
         return None
     words = tuple(word.strip() for word in text.split(",") if word.strip())
     if not words:
-        raise InvalidArgument(f"--sections {text!r} names no section type; legal: fwd,bckwd,opt or some of them")
+        raise InvalidArgument(f"--sections {text!r} names no section type; expected fwd,bckwd,opt or some of them")
     return words
 
 

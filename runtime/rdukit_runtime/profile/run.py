@@ -113,7 +113,7 @@ def schedule_of(app: Application, request: ProfileRequest) -> list[Scheduled]:
         found.append((graph, graph.schedule[: last + 1], frozenset(wanted)))
     if not found:
         present = sorted({app.pef.sections[n].type.value for graph in graphs for n in graph.schedule})
-        raise InvalidArgument(f"there is no section of type {', '.join(request.types or ())}; legal: {present}")
+        raise InvalidArgument(f"there is no section of type {', '.join(request.types or ())}; expected {present}")
     return found
 
 
@@ -156,7 +156,7 @@ def _work_of(app: Application, kernels: Mapping[str, KernelGraph], number: int) 
 
 def _check(request: ProfileRequest) -> None:
     if request.runs < 1:
-        raise InvalidArgument(f"{request.runs} runs; legal: 1 or more")
+        raise InvalidArgument(f"{request.runs} runs; expected 1 or more")
 
 
 _SEED: Final = 20

@@ -95,7 +95,7 @@ def command_arguments(command: str) -> tuple[list[str], dict[str, str]]:
     while words and _ASSIGNMENT.match(words[0]):
         name, _, environment[name] = words.pop(0).partition("=")
     if not words:
-        raise InvalidArgument(f'-c {command!r} holds no command; legal: snprof -c "python app.py run --pef=app.pef"')
+        raise InvalidArgument(f'-c {command!r} holds no command; expected snprof -c "python app.py run --pef=app.pef"')
     return words, environment
 
 

@@ -16,7 +16,7 @@ from rdukit_runtime.profile.pef import Bound
 from rdukit_runtime.profile.step import BreakdownRow
 from rdukit_runtime.profile.timeline_files import line_text
 from rdukit_runtime.report.facts import ProgramFacts, SectionFacts
-from rdukit_runtime.report.trials import LEAST_GAIN, Change, Trial, trial_to_dict
+from rdukit_runtime.report.trials import LEAST_GAIN, AdviceTrial, ProgramChange, trial_to_dict
 from rdukit_runtime.sambatune.reports import MODERATE
 
 #: Percentage of the sections' time from which one section is the verdict.
@@ -63,8 +63,8 @@ class Advice:
     gain: float
     assumes: str
     scope: str = "runs"
-    apply: Change | None = None
-    trial: Trial | None = None
+    apply: ProgramChange | None = None
+    trial: AdviceTrial | None = None
     #: Whether ``gain`` is an upper limit, and ``change`` only the way to a change.
     is_limit: bool = False
 
@@ -153,7 +153,7 @@ def _host(facts: ProgramFacts) -> Iterator[Advice]:
         f"{new}   # for compile and run",
         _without(facts, (fixed + inside) * (1 - 1 / _BATCH_FACTOR)),
         "samples a second; all other time grows with the batch; training may need another learning rate",
-        apply=Change({"batch-size": batch * _BATCH_FACTOR}) if batch else None,
+        apply=ProgramChange({"batch-size": batch * _BATCH_FACTOR}) if batch else None,
     )
     at = f" around {line_text(facts.line)}" if facts.line else ""
     yield Advice(
@@ -197,7 +197,7 @@ def _mode(facts: ProgramFacts) -> Iterator[Advice]:
     if is_o0:
         saved += sum(sum(times) - max(times) for times in _chains(facts.sections))
         diagnosis = f"Mode o0 runs each operator as a section: {len(facts.sections)} sections."
-        change, apply = "-o3   # for compile", Change({"optim-level": "o3"})
+        change, apply = "-o3   # for compile", ProgramChange({"optim-level": "o3"})
         assumes = (
             "sections that follow each other without a matrix product become one that takes as long as the longest"
         )
@@ -205,7 +205,7 @@ def _mode(facts: ProgramFacts) -> Iterator[Advice]:
         spent = sum(section.host_ns for section in portable)
         diagnosis = f"{len(portable)} sections run operator by operator: {format_seconds(spent / 1e9)}."
         change = "RDUKIT_KERNELS=native   # for compile: fails with the reason"
-        apply = Change(variables={"RDUKIT_KERNELS": "native"})
+        apply = ProgramChange(variables={"RDUKIT_KERNELS": "native"})
         assumes = "native sections take their limit and two calls; those with matrix products save calls alone"
     yield Advice(diagnosis, change, _without(facts, saved), assumes, apply=apply)
 
@@ -250,7 +250,7 @@ def _precision(facts: ProgramFacts) -> Iterator[Advice]:
             f"--precision {other}   # for compile",
             _without(facts, spent * (1 - 1 / max(ratio, 1.0)) + moved / 2),
             "these sections are as far from their limit as now; results round otherwise",
-            apply=Change({"precision": other}),
+            apply=ProgramChange({"precision": other}),
         )
 
 

@@ -38,7 +38,7 @@ _NOT_OPTIONS: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ProgramChange:
     """A change that a trial can apply: options of the compile, which the run takes as well, and variables of both."""
 
     options: Point = field(default_factory=dict)
@@ -56,7 +56,7 @@ class TrialState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class AdviceTrial:
     """The outcome of a trial. ``gain`` is a measured factor of speed with its interval; 0 if nothing was measured."""
 
     state: TrialState
@@ -67,12 +67,12 @@ class Trial:
     rounds: int = 0
 
 
-def not_tried(reason: str) -> Trial:
+def not_tried(reason: str) -> AdviceTrial:
     """Return the outcome of advice that was not measured."""
-    return Trial(TrialState.NOT_TRIED, reason)
+    return AdviceTrial(TrialState.NOT_TRIED, reason)
 
 
-def judge_trial(before_s: Sequence[float], after_s: Sequence[float]) -> Trial:
+def judge_trial(before_s: Sequence[float], after_s: Sequence[float]) -> AdviceTrial:
     """Return the verdict on paired seconds of a sample.
 
     Confirmed: the complete interval is above 1. Withdrawn: the median gain is below ``LEAST_GAIN``.
@@ -86,10 +86,10 @@ def judge_trial(before_s: Sequence[float], after_s: Sequence[float]) -> Trial:
         state = TrialState.WITHDRAWN
     elif state is TrialState.UNDECIDED:
         words += "; more --rounds would decide"
-    return Trial(state, words, gain, low, high, len(before_s))
+    return AdviceTrial(state, words, gain, low, high, len(before_s))
 
 
-def trial_to_dict(trial: Trial) -> dict[str, Any]:
+def trial_to_dict(trial: AdviceTrial) -> dict[str, Any]:
     """Return plain values, for JSON."""
     return {
         "state": trial.state.value,
@@ -125,7 +125,7 @@ def signature(recording: ProcessRecording) -> list[object]:
     ]
 
 
-def changed_command(words: Sequence[str], change: Change, pef: str = "") -> list[str]:
+def changed_command(words: Sequence[str], change: ProgramChange, pef: str = "") -> list[str]:
     """Return a command with a change's options at its end, where they overrule earlier ones.
 
     Args:
@@ -134,7 +134,9 @@ def changed_command(words: Sequence[str], change: Change, pef: str = "") -> list
     return [*words, *option_words(change.options), *(["--pef", pef] if pef else [])]
 
 
-def compile_command(words: Sequence[str], change: Change, options_file: str, folder: str, name: str) -> list[str]:
+def compile_command(
+    words: Sequence[str], change: ProgramChange, options_file: str, folder: str, name: str
+) -> list[str]:
     """Return the compile for a command that runs a PEF: ``python app.py run …`` becomes ``python app.py compile …``.
 
     Args:
@@ -158,7 +160,7 @@ def compile_command(words: Sequence[str], change: Change, options_file: str, fol
     )
 
 
-def compile_options(metadata: Mapping[str, Any], change: Change) -> dict[str, Any]:
+def compile_options(metadata: Mapping[str, Any], change: ProgramChange) -> dict[str, Any]:
     """Return the options of a compile that differs from a PEF's only by ``change``.
 
     Args:

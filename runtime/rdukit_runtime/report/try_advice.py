@@ -17,8 +17,8 @@ from rdukit.errors import InvalidArgument, RdukitError, RuntimeFault
 from rdukit.pef.file import read_pef
 from rdukit_runtime.profile.program import ProgramProfile, profile_program
 from rdukit_runtime.report.trials import (
-    Change,
-    Trial,
+    AdviceTrial,
+    ProgramChange,
     TrialState,
     changed_command,
     compile_command,
@@ -74,7 +74,7 @@ class Trials:
             trial = not_tried(error.message)
         return _withdrawn_last([replace(each, trial=trial) if n == chosen else each for n, each in enumerate(advice)])
 
-    def _try_change(self, change: Change) -> Trial:
+    def _try_change(self, change: ProgramChange) -> AdviceTrial:
         self.echo(f"trying: {shlex.join([*option_words(change.options), *change.variables])}")
         with tempfile.TemporaryDirectory(prefix="rdukit-try-") as scratch:
             try:
@@ -86,7 +86,7 @@ class Trials:
             except RdukitError as error:
                 return not_tried(error.message)
 
-    def _compile(self, change: Change, folder: Path) -> Path:
+    def _compile(self, change: ProgramChange, folder: Path) -> Path:
         """Compile the program's PEF anew with a change; returns its path.
 
         Raises:
@@ -110,7 +110,9 @@ class Trials:
             raise RuntimeFault(f"{shlex.join(command[:3])} … failed: {_last_line(done.stderr or done.stdout)}")
         return path
 
-    def _measure(self, command: Sequence[str], variables: Mapping[str, str], change: Change | None) -> Trial:
+    def _measure(
+        self, command: Sequence[str], variables: Mapping[str, str], change: ProgramChange | None
+    ) -> AdviceTrial:
         """Run the program as it is and ``command`` in turns.
 
         Raises:
@@ -136,13 +138,13 @@ class Trials:
             raise RuntimeFault(f"{shlex.join(command)} ended with status {found.status}: {words}")
         return found.recordings[0]
 
-    def _check_effect(self, recording: "ProcessRecording", change: Change) -> None:
+    def _check_effect(self, recording: "ProcessRecording", change: ProgramChange) -> None:
         if signature(recording) == signature(self.found.recordings[0]):
             named = ", ".join([*(f"--{name}" for name in change.options), *change.variables])
             raise InvalidArgument(f"the program compiles the same with {named}; expected config_dict=vars(args)")
 
 
-def try_in_order(advice: Sequence["Advice"], try_change: Callable[[Change], Trial]) -> list["Advice"]:
+def try_in_order(advice: Sequence["Advice"], try_change: Callable[[ProgramChange], AdviceTrial]) -> list["Advice"]:
     """Try changes until one helps; returns all advice with its outcome, and what was withdrawn last."""
     tried, helps, found = 0, False, []
     for each in advice:

@@ -55,7 +55,7 @@ def _flat(value: Any, where: str) -> tuple[SambaTensor, ...]:
         if isinstance(item, SambaTensor):
             found.setdefault(item.sn_name, item)
         elif isinstance(item, torch.Tensor):
-            raise InvalidArgument(f"{where} holds a torch tensor; legal: SambaTensors that were traced")
+            raise InvalidArgument(f"{where} holds a torch tensor; expected SambaTensors that were traced")
         elif isinstance(item, dict):
             for inner in item.values():
                 walk(inner)

@@ -126,7 +126,7 @@ class SambaSession:
         from sambaflow.sessions.compiling import compile_traced, embed_constants
 
         if not inference:
-            raise InvalidArgument("multigraph is for inference only; legal: inference=True")
+            raise InvalidArgument("multigraph is for inference only; expected inference=True")
         cut = self.multigraph.cut_all()
         if samba_only:
             return ""

@@ -50,7 +50,7 @@ def sn_scatter(
         InvalidArgument: shapes or dims that do not fit, or another ``rmw_op``.
     """
     if rmw_op not in {"kUpdate", "kAdd"}:
-        raise InvalidArgument(f"sn_scatter: rmw_op={rmw_op!r} is not legal; legal: kUpdate, kAdd")
+        raise InvalidArgument(f"sn_scatter: rmw_op={rmw_op!r} is not valid; expected kUpdate, kAdd")
     target, values, starts = unwrap(operand), unwrap(update), unwrap(start_indices)
     batch, index = target.shape[:batched_dims], starts.shape[batched_dims:-1]
     lengths = list(values.shape[batched_dims + len(index) :])

@@ -119,12 +119,12 @@ class Replicas:
                     self._is_pending = False
 
     def _join(self) -> None:
-        from rdukit_runtime.collectives.replacement import ReplicaState, find_joining
+        from rdukit_runtime.collectives.replacement import RankTensors, find_joining
         from rdukit_runtime.engine.collectives import broadcast, default_collectives, gather_facts, peer_errors
 
         pef, path, program = self._application.pef, self._application.path, self._application.program
         held = [program.device_tensor(s.name) for s in pef.symbols.values() if s.kind in _SHARED]
-        state = ReplicaState(_digest(pef), tuple(held))
+        state = RankTensors(_digest(pef), tuple(held))
         joining = find_joining()
         if joining is None:
             said = gather_facts((state.identity, str(path)))

@@ -49,7 +49,7 @@ def read_dynamic_dims(path: Path) -> dict[str, int]:
     for name, value in values.items():
         largest = value.get("max") if isinstance(value, dict) else value
         if not isinstance(largest, int) or largest < 1:
-            raise InvalidArgument(f"{path}: {name}: {value!r} is not legal; legal: a positive size, or max: size")
+            raise InvalidArgument(f"{path}: {name}: {value!r} is not valid; expected a positive size, or max: size")
         found[str(name)] = largest
     return found
 
@@ -65,7 +65,7 @@ def optimization_mode(config: Mapping[str, Any]) -> str:
         return "o1"
     if text not in {"o0", "o1", "o3"}:
         raise InvalidArgument(
-            f"optimisation level {text!r} is not legal; legal: o0, o1, o3 (--o0, -o1, --optim-level o1)"
+            f"optimisation level {text!r} is not valid; expected o0, o1, o3 (--o0, -o1, --optim-level o1)"
         )
     return text
 
@@ -80,7 +80,7 @@ def accumulation_steps(config: Mapping[str, Any]) -> int:
     try:
         steps = max([int(value) for value in given], default=1)
     except (TypeError, ValueError) as cause:
-        raise InvalidArgument(f"grad_accumulation_steps is {given!r}; legal: a positive number") from cause
+        raise InvalidArgument(f"grad_accumulation_steps is {given!r}; expected a positive number") from cause
     return max(steps, 1)
 
 
@@ -96,7 +96,7 @@ def model_parallel(config: Mapping[str, Any]) -> tuple[int, str]:
     try:
         chips = int(1 if given is None else given)
     except (TypeError, ValueError) as cause:
-        raise InvalidArgument(f"--n-chips {given!r} is not legal; legal: 1 to 8") from cause
+        raise InvalidArgument(f"--n-chips {given!r} is not valid; expected 1 to 8") from cause
     word = "" if how is None or how is False or str(how).lower() in {"", "none", "false"} else str(how).lower()
     if chips == 1 and (word or config.get("model_parallel")):
         logger.warning("event=one-chip: the model is not divided, as one chip has it whole; add --n-chips 2 to 8")
@@ -114,7 +114,7 @@ def check_batches(config: Mapping[str, Any]) -> None:
     batch, microbatch = config.get("batch_size"), config.get("microbatch_size")
     if isinstance(batch, int) and isinstance(microbatch, int) and (microbatch < 1 or batch % microbatch):
         raise InvalidArgument(
-            f"--microbatch-size {microbatch} is not legal with --batch-size {batch}; legal: a size that divides it"
+            f"--microbatch-size {microbatch} is not valid with --batch-size {batch}; expected a size that divides it"
         )
 
 
@@ -130,9 +130,9 @@ def read_expert_knobs(config: Mapping[str, Any]) -> dict[str, Any]:
     try:
         found = json.loads(Path(str(path)).read_text())
     except (OSError, ValueError) as cause:
-        raise InvalidArgument(f"--compiler-configs-file {path}: {cause}; legal: a file with a JSON object") from cause
+        raise InvalidArgument(f"--compiler-configs-file {path}: {cause}; expected a file with a JSON object") from cause
     if not isinstance(found, dict):
-        raise InvalidArgument(f"--compiler-configs-file {path} holds {type(found).__name__}; legal: a JSON object")
+        raise InvalidArgument(f"--compiler-configs-file {path} holds {type(found).__name__}; expected a JSON object")
     return {"compiler_configs": found}
 
 
@@ -158,7 +158,7 @@ def paths(config: Mapping[str, Any], option: str) -> tuple[Path, ...]:
     given = config.get(option) or ()
     listed = [given] if isinstance(given, str | Path) else given
     if not isinstance(listed, list | tuple) or not all(isinstance(path, str | Path) for path in listed):
-        raise InvalidArgument(f"{option} is {given!r}; legal is the path of a file, or a list of paths")
+        raise InvalidArgument(f"{option} is {given!r}; expected the path of a file, or a list of paths")
     return tuple(map(Path, listed))
 
 

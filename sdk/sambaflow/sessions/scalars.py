@@ -230,5 +230,5 @@ def _number(name: str, value: Any) -> float:
         return float(value)
     except (TypeError, ValueError) as cause:
         raise InvalidArgument(
-            f"hyperparam_dict[{name!r}] is {value!r}; legal: a number, or a tensor of one element"
+            f"hyperparam_dict[{name!r}] is {value!r}; expected a number, or a tensor of one element"
         ) from cause

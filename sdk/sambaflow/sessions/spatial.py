@@ -98,7 +98,7 @@ def find_batches(inputs: Any, path: str) -> SpatialBatches | None:
         axis = different[0]
         if len(shape) != len(wanted) or len(different) > 1 or not wanted[axis] or shape[axis] % wanted[axis]:
             raise PefMismatch(
-                f"input {name!r} is {list(shape)}; legal are batches of {list(wanted)}, one after "
+                f"input {name!r} is {list(shape)}; expected batches of {list(wanted)}, one after "
                 f"the other along one axis, as {path} was compiled for"
             )
         counts[name], axes[name] = shape[axis] // wanted[axis], axis

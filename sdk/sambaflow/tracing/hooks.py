@@ -140,7 +140,7 @@ def enter_hooks(hooks: Any) -> None:
         return
     names = " and ".join(repr(getattr(h, "__qualname__", str(h))) for h in (hooks.pack_hook, hooks.unpack_hook))
     raise UnsupportedOperator(
-        f"forward uses saved_tensors_hooks with {names}, which may change what backward reads; legal are save_on_cpu "
+        f"forward uses saved_tensors_hooks with {names}, which may change what backward reads; expected save_on_cpu "
         "and functions that return their argument: write another gradient as a torch.autograd.Function"
     )
 

@@ -166,7 +166,7 @@ class Example:
             "queued": self.add(name="second opinion", waits_for="2 tiles, of which 0 are free; XRDU_0 has the next 4"),
             "submitted": self.waiting_pipeline(),
             "failed": self.end(
-                AttemptOutcome.BOX_FAILED, "illegal-value", "batch_size is 33; legal: one of 16, 32, 64"
+                AttemptOutcome.BOX_FAILED, "illegal-value", "batch_size is 33; expected one of 16, 32, 64"
             ),
             "retrying": self.end(
                 AttemptOutcome.EXPIRED, "unavailable", "worker w1 has sent no heartbeat since its lease ended"

@@ -21,7 +21,7 @@ TEMPLATES = {path.name: path.read_text() for path in (CHART / "templates").rglob
 
 
 def problems(**values: object) -> list[str]:
-    """Where values beside the defaults are not legal."""
+    """Where values beside the defaults are not valid."""
     found = Draft7Validator(SCHEMA).iter_errors({**VALUES, **values})
     return sorted(".".join(str(part) for part in error.absolute_path) for error in found)
 

@@ -182,7 +182,7 @@ def test_a_group_that_is_too_large_is_cut_and_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("heuristic", "reason"), [("NOT_THERE", "there is no heuristic 'NOT_THERE'; legal: "), ("MHA", "in a chain")]
+    ("heuristic", "reason"), [("NOT_THERE", "there is no heuristic 'NOT_THERE'; expected "), ("MHA", "in a chain")]
 )
 def test_a_heuristic_that_does_not_apply_falls_back_to_default_with_a_warning(
     heuristic: str, reason: str, caplog: pytest.LogCaptureFixture
@@ -226,7 +226,7 @@ def test_an_operator_that_exceeds_the_chip_is_refused_with_the_numbers(mode: str
 
 
 def test_an_unknown_mode_is_refused() -> None:
-    with pytest.raises(CompileError, match="legal: o0, o1, o3"):
+    with pytest.raises(CompileError, match="expected o0, o1, o3"):
         cut(graph_of("x -> relu"), "o2")
 
 

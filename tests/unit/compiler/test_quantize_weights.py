@@ -91,5 +91,5 @@ def test_int8_weights_are_refused_for_training() -> None:
     options = CompileOptions("m", pef_path=Path("m.pef"), weight_dtype="int8")
     with pytest.raises(InvalidArgument, match="inference"):
         options.check()
-    with pytest.raises(InvalidArgument, match="legal: int8, int4"):
+    with pytest.raises(InvalidArgument, match="expected int8, int4"):
         replace(options, inference=True, weight_dtype="int2").check()

@@ -94,7 +94,7 @@ def test_child_and_children_together_are_merged_with_a_warning(caplog: pytest.Lo
         ("  priority: 1\n  pattern:\n    x: {child: y}\n    y: {op_type: add}", 4, ["entry 'x'", "'op_type'"]),
         ("  priority: 1\n  pattern:\n    x: {op_type: []}", 4, ["entry 'x'", "list of operator names"]),
         ("  priority: 1\n  pattern:\n    x: {op_type: a, loop: 3}", 4, ["'loop'", "set <parameter>"]),
-        ("  priority: 1\n  pattern:\n    x: {op_type: a, child: b}", 4, ["'b'", "legal: x"]),
+        ("  priority: 1\n  pattern:\n    x: {op_type: a, child: b}", 4, ["'b'", "expected x"]),
         ("  priority: 1\n  pattern:\n    x: {op_type: a, child: [x]}", 4, ["children: [a, b]"]),
         ("  priority: 1\n  pattern:\n    x: {op_type: a, required: maybe}", 4, ["'maybe'", "true, false"]),
         ("  priority: 1\n  pattern:\n    x: {op_type: a, op_type: b}", 4, ["twice"]),
@@ -105,7 +105,11 @@ def test_child_and_children_together_are_merged_with_a_warning(caplog: pytest.Lo
             4,
             ["alternation"],
         ),
-        ("  priority: 1\n  pattern:\n    x: {match_first_option: [q]}\n    y: {op_type: b}", 4, ["'q'", "legal: x, y"]),
+        (
+            "  priority: 1\n  pattern:\n    x: {match_first_option: [q]}\n    y: {op_type: b}",
+            4,
+            ["'q'", "expected x, y"],
+        ),
         (
             "  priority: 1\n  pattern:\n    x: {op_type: a, child: y}\n    y: {op_type: b, child: x}",
             4,
@@ -126,7 +130,7 @@ def test_a_wrong_rule_is_refused_with_its_line_and_what_is_legal(body: str, line
 
 def test_too_many_optional_entries_are_refused() -> None:
     entries = "".join(f"    o{i}: {{op_type: to, required: false}}\n" for i in range(13))
-    with pytest.raises(RuleError, match="13 optional entries; legal: up to 12"):
+    with pytest.raises(RuleError, match="13 optional entries; expected up to 12"):
         parse_rules(f"a:\n  priority: 1\n  pattern:\n    x: {{op_type: relu}}\n{entries}", "rules.yaml")
 
 

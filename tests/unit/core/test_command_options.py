@@ -13,13 +13,13 @@ pytestmark = shows("settings", "security")
 
 def test_a_value_may_hold_the_sign_or_nothing() -> None:
     assert parse_name_values("--set", ["a=1", "b=c=d", "e="]) == {"a": "1", "b": "c=d", "e": ""}
-    with pytest.raises(InvalidArgument, match="--set gives a twice, '1' and '2'; legal: once"):
+    with pytest.raises(InvalidArgument, match="--set gives a twice, '1' and '2'; expected once"):
         parse_name_values("--set", ["a=1", "b=c", "a=2"])
 
 
 @pytest.mark.parametrize("text", ["a", "=1", ""])
 def test_a_pair_without_name_or_sign_is_refused_with_the_option(text: str) -> None:
-    with pytest.raises(InvalidArgument, match=f"--input {text!r} is not legal; legal: NAME=VALUE"):
+    with pytest.raises(InvalidArgument, match=f"--input {text!r} is not valid; expected NAME=VALUE"):
         parse_name_values("--input", [text])
 
 
@@ -71,9 +71,9 @@ def ranges(canary: int | None, share: float | None) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--canary", "x"], "'x' is not legal; legal: a whole number from 1 to 99."),
-        (["--canary", "120"], "120 is not legal; legal: a whole number from 1 to 99."),
-        (["--share", "0"], "0.0 is not legal; legal: a number above 0."),
+        (["--canary", "x"], "'x' is not valid; expected a whole number from 1 to 99."),
+        (["--canary", "120"], "120 is not valid; expected a whole number from 1 to 99."),
+        (["--share", "0"], "0.0 is not valid; expected a number above 0."),
     ],
 )
 def test_a_number_out_of_its_range_is_refused_with_the_range_in_words(words: list[str], said: str) -> None:

@@ -91,7 +91,7 @@ def test_an_output_is_in_the_folder_of_outputs(tmp_path: Path, name: str) -> Non
     out = tmp_path / "out"
     (out / "out").mkdir(parents=True)
     (tmp_path / "x").touch()
-    with pytest.raises(OutputRefused, match=r"legal are paths inside|there is nothing"):
+    with pytest.raises(OutputRefused, match=r"expected paths inside|there is nothing"):
         read(out, Path(f"{out}/{name}") if name else out, LIMITS)
 
 

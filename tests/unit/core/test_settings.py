@@ -1,4 +1,4 @@
-"""Settings: file < environment < argument, and a clear word about anything that is not legal."""
+"""Settings: file < environment < argument, and a clear word about anything that is not valid."""
 
 from pathlib import Path
 
@@ -58,7 +58,7 @@ def test_a_settings_file_without_the_setting_leaves_the_default(tmp_path: Path, 
 
 
 def test_text_that_does_not_parse_names_the_variable_and_the_value(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match=r"\$RDUKIT_QUEUE_SIZE: 'many' is not legal for queue.size"):
+    with pytest.raises(InvalidArgument, match=r"\$RDUKIT_QUEUE_SIZE: 'many' is not valid for queue.size"):
         resolve(SIZE, environ={"RDUKIT_HOME": str(tmp_path), "RDUKIT_QUEUE_SIZE": "many"})
 
 
@@ -69,7 +69,7 @@ def test_a_value_that_is_not_legal_is_refused_with_the_legal_ones(tmp_path: Path
         lambda: resolve(COLOUR, "blue", environ),
         lambda: resolve(COLOUR, environ=environ | {"RDUKIT_PAINT_COLOUR": "blue"}),
     ):
-        with pytest.raises(InvalidArgument, match=r"'blue' is not legal for paint.colour; legal: red, green"):
+        with pytest.raises(InvalidArgument, match=r"'blue' is not valid for paint.colour; expected red, green"):
             call()
 
 
@@ -80,7 +80,7 @@ def test_the_vendors_variable_is_read_where_ours_is_not_set(tmp_path: Path) -> N
     (tmp_path / "config.yaml").write_text("wait_s: 20\n")
     assert resolve(wait, environ=environ) == 30
     assert resolve(wait, environ={**environ, "RDUKIT_WAIT_S": "40"}) == 40
-    with pytest.raises(InvalidArgument, match=r"\$CCL_TIMEOUT: 'long' is not legal for wait_s"):
+    with pytest.raises(InvalidArgument, match=r"\$CCL_TIMEOUT: 'long' is not valid for wait_s"):
         resolve(wait, environ={**environ, "CCL_TIMEOUT": "long"})
 
 

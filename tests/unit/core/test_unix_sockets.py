@@ -22,12 +22,12 @@ def test_an_address_means_the_path_that_it_was_made_of() -> None:
     "url", ["", "127.0.0.1:9000", "unix:/tmp/rest.sock", "http+unix://relative", "http+unix://%2Fa%00"]
 )
 def test_what_is_no_address_is_refused_with_what_is(url: str) -> None:
-    with pytest.raises(InvalidArgument, match="legal: http://HOST:PORT, http\\+unix"):
+    with pytest.raises(InvalidArgument, match="expected http://HOST:PORT, http\\+unix"):
         parse_rest_address(url)
 
 
 def test_names_and_folders_that_cannot_be_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match="too long; legal: up to 107 bytes"):
+    with pytest.raises(InvalidArgument, match="too long; expected up to 107 bytes"):
         SocketPath(tmp_path / ("n" * 120))
     with pytest.raises(InvalidArgument, match="cannot be opened"):
         SocketPath(tmp_path / ("n" * 120) / "rest.sock")

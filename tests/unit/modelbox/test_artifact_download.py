@@ -90,5 +90,5 @@ def test_too_much_is_refused_told_or_not(tmp_path: Path, size: int | None) -> No
         def open(self, start: int, validator: str | None) -> Opened:
             return Opened(0, size, None, itertools.repeat(b"x" * 50))
 
-    with pytest.raises(InvalidArgument, match=r"legal: up to 200 \(artifacts.max_bytes\)"):
+    with pytest.raises(InvalidArgument, match=r"expected up to 200 \(artifacts.max_bytes\)"):
         fetch(Endless(b"", 0, []), tmp_path / "x", max_bytes=200)

@@ -81,7 +81,7 @@ def test_the_best_stays_beside_the_newest_two_until_a_better_one_comes(tmp_path:
     save_file({"layer.weight": torch.ones(2)}, tmp_path / "plain.safetensors")
     step, parameters = load_parameters(tmp_path / "plain.safetensors")
     assert (step, list(parameters)) == (0, ["layer.weight"])
-    with pytest.raises(InvalidArgument, match="legal: newest, previous, best"):
+    with pytest.raises(InvalidArgument, match="expected newest, previous, best"):
         load_checkpoint(tmp_path, "luckiest")
 
 

@@ -96,9 +96,12 @@ def test_validate_tells_what_is_wrong_with_the_model(tmp_path: Path) -> None:
     path = tmp_path / "modelbox.yaml"
     text = path.read_text()
     for change, words in (
-        ("model: resnet", "modelbox.yaml:1:1: model: 'resnet' is not in the zoo;.* legal: .*, mlp, "),
+        ("model: resnet", "modelbox.yaml:1:1: model: 'resnet' is not in the zoo;.* expected .*, mlp, "),
         ("sizes: {num_feature: 3}\nmodel: logreg", "yaml:1:9: sizes.num_feature: .* did you mean 'num_features'"),
-        ("sizes: {num_classes: -1}\nmodel: logreg", "yaml:1:9: sizes.num_classes: -1 is not legal; legal: at least 0"),
+        (
+            "sizes: {num_classes: -1}\nmodel: logreg",
+            "yaml:1:9: sizes.num_classes: -1 is not valid; expected at least 0",
+        ),
         ('model: logreg\ncompilerVersion: "9.9"', "yaml:2:1: compilerVersion: box mine is for compiler 9.9, installed"),
     ):
         lines = [line for line in text.splitlines() if not line.startswith(("model:", "sizes:", change.split()[-2]))]

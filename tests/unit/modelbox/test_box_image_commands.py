@@ -41,7 +41,7 @@ def test_a_layout_is_built_and_copied(base: Path, tmp_path: Path) -> None:
     [
         (["--engine", "none"], "--output FOLDER"),
         (["--engine", "docker", "--output", "x"], "legal with --engine docker: --tag"),
-        (["--output", "x", "--base", "debian:12"], "legal: 'installed'"),
+        (["--output", "x", "--base", "debian:12"], "expected 'installed'"),
     ],
 )
 def test_what_cannot_be_built_is_told(

@@ -49,7 +49,7 @@ def test_an_artifact_in_a_boxs_folder_is_refused(folder: Path, name: str) -> Non
 
 def test_a_link_and_a_large_file_are_refused(folder: Path, tmp_path: Path) -> None:
     (folder / "big.txt").write_bytes(b"x" * (5 << 20))
-    with pytest.raises(InvalidArgument, match="legal: up to"):
+    with pytest.raises(InvalidArgument, match="expected up to"):
         read_contents(str(folder))
     (folder / "big.txt").unlink()
     (folder / "secret.md").symlink_to("/etc/passwd")
@@ -94,7 +94,7 @@ def test_the_bill_of_materials_is_the_same_every_time() -> None:
 
 
 def test_an_engine_that_is_unknown_or_absent_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InvalidArgument, match="legal: auto, none, docker, podman, buildah"):
+    with pytest.raises(InvalidArgument, match="expected auto, none, docker, podman, buildah"):
         find_engine("rkt")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Unavailable, match=r"docker: not installed.*pass --output FOLDER"):

@@ -142,11 +142,12 @@ def test_an_artifact_replaces_the_tasks_of_the_same_name(tmp_path: Path) -> None
         ("override:\n  trian: {epochs: 3}\n", 2, "override.trian", "'infer' or 'evaluate'"),
         ("override:\n  train: {epochs: }\n", 2, "override.train.epochs", "nothing is changed"),
         ("override:\n  train: {epochs: {}}\n", 2, "override.train.epochs", "nothing is changed"),
-        ("override:\n  train: {epochs: [3]}\n", 2, "override.train.epochs", "a list is not legal"),
-        ("override:\n  train:\n    epochs: {max: 3}\n", 3, "override.train.epochs.max", "unknown key; legal: default"),
+        ("override:\n  train: {epochs: [3]}\n", 2, "override.train.epochs", "a list is not valid"),
+        ("override:\n  train:\n    epochs: {max: 3}\n", 3, "override.train.epochs.max",
+         "unknown key; expected default"),
         ("override:\n  train: {epochs: many}\n", 2, "override.train.epochs", "'many' is not of type int"),
-        ("override:\n  train: {epochs: 0}\n", 2, "override.train.epochs", "legal: 1 <= x <= 100"),
-        ("override:\n  train: {epochs: {legal: {minimum: 9}}}\n", 2, "override.train.epochs", "5 is not legal"),
+        ("override:\n  train: {epochs: 0}\n", 2, "override.train.epochs", "expected 1 <= x <= 100"),
+        ("override:\n  train: {epochs: {legal: {minimum: 9}}}\n", 2, "override.train.epochs", "5 is not valid"),
         ("override:\n  train: {epochs: {legal: {pattern: x}}}\n", 2, "override.train.epochs", "is for type string"),
         ("override: 3\n", 1, "override", "a mapping"),
         ("remove:\n  train: [epochs, epoch]\n", 2, "remove.train.1", "gives train no parameter 'epoch'; did you mean"),
@@ -205,7 +206,7 @@ def test_an_unknown_task_is_refused_with_the_legal_ones(tmp_path: Path) -> None:
     path = write(tmp_path, "")
     path.write_text(path.read_text().replace("image-", "images-"))
     with pytest.raises(
-        InvalidArgument, match=r"extends: .*did you mean 'image-classification'\? legal: arrays, classification"
+        InvalidArgument, match=r"extends: .*did you mean 'image-classification'\? expected arrays, classification"
     ):
         load_box(path)
 

@@ -104,5 +104,5 @@ def test_the_figures_of_a_kept_run_are_checked_by_validate(tmp_path: Path) -> No
     with pytest.raises(NotFound, match="no such file"):
         check("--reported", f"train={tmp_path / 'none.json'}")
     report.write_text("[1]")
-    with pytest.raises(InvalidArgument, match="legal is a JSON object"):
+    with pytest.raises(InvalidArgument, match="expected a JSON object"):
         check("--reported", f"train={report}")

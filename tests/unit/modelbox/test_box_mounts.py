@@ -49,7 +49,7 @@ def test_inputs_must_be_known_complete_there_and_of_the_right_kind(mounts: Mount
     dataset.mkdir()
     good = {"pef": str(pef), "dataset": str(dataset)}
     assert resolve_inputs(mounts, box, Verb.TRAIN, good) == {"pef": pef, "dataset": dataset}
-    with pytest.raises(InvalidArgument, match="no input 'weights'; legal: pef, dataset, checkpoint"):
+    with pytest.raises(InvalidArgument, match="no input 'weights'; expected pef, dataset, checkpoint"):
         resolve_inputs(mounts, box, Verb.TRAIN, good | {"weights": "x"})
     with pytest.raises(InvalidArgument, match="needs the inputs dataset"):
         resolve_inputs(mounts, box, Verb.TRAIN, {"pef": str(pef)})
@@ -84,11 +84,11 @@ def test_a_uri_gets_the_place_where_its_artifact_will_be(mounts: Mounts, tmp_pat
     paths = resolve_inputs(mounts, with_slots(), Verb.PREPROCESS, {"data": "s3://models/set/"})
     assert paths["data"].parent == tmp_path / "state" / "artifacts" / "by-uri"
     assert paths == resolve_inputs(mounts, with_slots(), Verb.PREPROCESS, {"data": "s3://models/set/"})
-    with pytest.raises(InvalidArgument, match=r"scheme 's3' is not legal; legal: file, https"):
+    with pytest.raises(InvalidArgument, match=r"scheme 's3' is not valid; expected file, https"):
         resolve_inputs(mounts, with_slots(schemes=["file", "https"]), Verb.PREPROCESS, {"data": "s3://models/set/"})
-    with pytest.raises(InvalidArgument, match="scheme 'ftp' is not legal"):
+    with pytest.raises(InvalidArgument, match="scheme 'ftp' is not valid"):
         resolve_inputs(mounts, with_slots(), Verb.PREPROCESS, {"data": "ftp://host/x"})
-    with pytest.raises(InvalidArgument, match="scheme 'file' is not legal"):
+    with pytest.raises(InvalidArgument, match="scheme 'file' is not valid"):
         resolve_inputs(mounts, with_slots(schemes=["s3"]), Verb.PREPROCESS, {"data": str(tmp_path / "data")})
 
 
@@ -123,7 +123,7 @@ def test_the_child_is_told_what_to_fetch_to_compare_and_to_upload(mounts: Mounts
     assert plan.roots == (str(tmp_path / "state"), str(tmp_path / "data"))
     remote = plan_exchange(mounts, with_slots(), Verb.PREPROCESS, {"data": "https://host/x.zip"})
     assert remote.remote == {"data": "https://host/x.zip"}
-    with pytest.raises(InvalidArgument, match="dataset of mine preprocess does not go to s3; legal: file"):
+    with pytest.raises(InvalidArgument, match="dataset of mine preprocess does not go to s3; expected file"):
         plan_exchange(mounts, with_slots(), Verb.PREPROCESS, {}, "s3://models/x/")
     with pytest.raises(InvalidArgument, match="64 hexadecimal digits"):
         plan_exchange(mounts, with_slots(), Verb.PREPROCESS, {"data": "file:///x#sha256=1"})

@@ -34,7 +34,7 @@ def test_every_pair_outside_the_table_is_refused() -> None:
             if (state, event) in TRANSITIONS:
                 assert not state.is_final
                 continue
-            with pytest.raises(InvalidTransition, match="legal"):
+            with pytest.raises(InvalidTransition, match="expected"):
                 next_state(state, event, "operation x")
     assert all(not any(s is state for s, _ in TRANSITIONS) for state in FINAL_STATES)
 

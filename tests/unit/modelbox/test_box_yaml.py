@@ -89,7 +89,7 @@ def test_a_wrong_key_is_named_with_the_file_and_what_is_legal(
 def test_a_missing_key_is_named_with_what_belongs_there(tmp_path: Path) -> None:
     value = minimal()
     del value["mode"]
-    with pytest.raises(InvalidArgument, match=r"yaml:1:1: mode: missing; legal: o0, o1, o3"):
+    with pytest.raises(InvalidArgument, match=r"yaml:1:1: mode: missing; expected o0, o1, o3"):
         load_box(write(tmp_path, value))
 
 
@@ -114,30 +114,30 @@ def test_all_faults_are_told_at_once_with_their_lines_in_the_files_order(tmp_pat
         (19, 46, "parameters.2.verbs.0"),
     ]
     assert "did you mean 'minimum'?" in faults[1]["message"]
-    assert "there is no parameter 'c'; legal: a, d" in faults[2]["message"]
+    assert "there is no parameter 'c'; expected a, d" in faults[2]["message"]
     assert all(f"{path}:{f['line']}:{f['column']}: {f['key']}: " in caught.value.message for f in faults)
 
 
 @pytest.mark.parametrize(
     ("parameter", "words"),
     [
-        ({"default": 8}, "legal: one of 16, 32"),
+        ({"default": 8}, "expected one of 16, 32"),
         ({"default": "16"}, "not of type int"),
-        ({"default": [16]}, "parameters.0.default: a list is not legal; legal: true or false or a whole number"),
+        ({"default": [16]}, "parameters.0.default: a list is not valid; expected true or false or a whole number"),
         ({"legal": {"enum": [16, 32], "most": 3}}, "parameters.0.legal.most"),
         ({"legal": {"minimum": 1, "above": 0}}, "not both"),
         ({"legal": {"minimum": 20, "maximum": 10}}, "no value is between 20 and 10"),
         ({"legal": {"enum": [16, "x"]}}, "legal.enum: 'x' is not of type int"),
         ({"legal": {"pattern": "^1"}}, "legal.pattern is for type string, not int"),
-        ({"legal": {"multipleOf": 0}}, "multipleOf 0 is not legal"),
+        ({"legal": {"multipleOf": 0}}, "multipleOf 0 is not valid"),
         (
             {"legal": {"minimum": "Big Number"}},
-            "parameters.0.legal.minimum: 'Big Number' is not legal; legal: a number",
+            "parameters.0.legal.minimum: 'Big Number' is not valid; expected a number",
         ),
         ({"type": "string", "default": "a", "legal": {"maximum": 3}}, "legal.maximum is for types int and float"),
         ({"type": "string", "default": "a", "legal": {"pattern": "("}}, "not a regular expression"),
         ({"verbs": []}, "parameters.0.verbs"),
-        ({"size": "yes"}, "parameters.0.size: 'yes' is not legal; legal: true or false"),
+        ({"size": "yes"}, "parameters.0.size: 'yes' is not valid; expected true or false"),
     ],
 )
 def test_a_wrong_parameter_is_refused(tmp_path: Path, parameter: dict[str, object], words: str) -> None:

@@ -39,7 +39,7 @@ def test_a_name_with_tsv_means_tabs(tmp_path: Path) -> None:
 def test_a_header_that_is_no_csv_is_refused_even_where_bad_rows_are_skipped(tmp_path: Path, skips: bool) -> None:
     source = source_of(tmp_path, '"a"b,c\n1,2\n')
     with (
-        pytest.raises(InvalidArgument, match=r"rows\.csv:1: the header .*; legal: fields as in RFC 4180"),
+        pytest.raises(InvalidArgument, match=r"rows\.csv:1: the header .*; expected fields as in RFC 4180"),
         open_csv(source, RowErrors(skips=skips)),
     ):
         pass

@@ -32,7 +32,7 @@ def test_a_value_that_nothing_stands_for_is_named_with_its_place(wrong: int) -> 
     limit = ValueLimit(3, "num_classes")
     check_values("the train split's label", np.array([0, 2]), limit)
     with pytest.raises(
-        InvalidArgument, match=f"train split's label has the value {wrong}; legal: 0 to 2, as num_classes"
+        InvalidArgument, match=f"train split's label has the value {wrong}; expected 0 to 2, as num_classes"
     ):
         check_values("the train split's label", np.array([0, wrong, 2]), limit)
 
@@ -41,7 +41,7 @@ def test_only_targets_may_say_that_they_do_not_count_and_floats_choose_nothing()
     check_values("label", np.array([0, -100, 2]), ValueLimit(3, allows_ignored=True))
     check_values("label", np.array([9.5]), ValueLimit(3))
     check_values("label", np.zeros(0, np.int64), ValueLimit(3))
-    with pytest.raises(InvalidArgument, match="has the value 7; legal: 0 to 2, as there are 3 to choose from"):
+    with pytest.raises(InvalidArgument, match="has the value 7; expected 0 to 2, as there are 3 to choose from"):
         check_values("label", np.array([-100, 7]), ValueLimit(3, allows_ignored=True))
 
 

@@ -25,7 +25,11 @@ def told(body: Any, kind: Any = VerbBody, content_type: str = JSON) -> tuple[obj
 @pytest.mark.parametrize(
     ("body", "field", "words"),
     [
-        ({"parameter": {}}, "parameter", "unknown field; did you mean 'parameters'? legal: parameters, inputs, output"),
+        (
+            {"parameter": {}},
+            "parameter",
+            "unknown field; did you mean 'parameters'? expected parameters, inputs, output",
+        ),
         (
             {"idempotency_key": "k"},
             "idempotency_key",
@@ -38,7 +42,7 @@ def told(body: Any, kind: Any = VerbBody, content_type: str = JSON) -> tuple[obj
         ),
         ({"webhook": {"url": "http://x"}}, "webhook", "removed after 0.1.0: a box announces nothing; submit a job"),
         ({"inputs": {"pef": {"uri": "x", "resume": True}}}, "inputs.pef.resume", "unknown field"),
-        ({"inputs": {"pef": {"uri": "x", "sha": "0"}}}, "inputs.pef.sha", "legal: uri, sha256"),
+        ({"inputs": {"pef": {"uri": "x", "sha": "0"}}}, "inputs.pef.sha", "expected uri, sha256"),
         ({"inputs": {"pef": {"uri": "x", "sha256": "0"}}}, "inputs.pef.sha256", "pattern"),
         ({"inputs": {"pef": 3}}, "inputs.pef", "valid string"),
         ({"timeout_s": "3"}, "timeout_s", "valid number"),
@@ -63,7 +67,7 @@ def test_removed_fields_that_ask_for_nothing_are_taken_as_clients_of_0_1_0_send_
     [
         ({"rows": [["a"]]}, "rows.0.0", "valid number"),
         ({"rows": []}, "rows", "at least 1"),
-        ({"rows": [[1.0]], "row": 1}, "row", "did you mean 'rows'? legal: rows, inputs"),
+        ({"rows": [[1.0]], "row": 1}, "row", "did you mean 'rows'? expected rows, inputs"),
         ({"input": {}}, "input", "did you mean 'inputs'?"),
         ({"resume": True}, "resume", "removed after 0.1.0"),
         ({"inputs": {"pef": {"sha256": None}}}, "inputs.pef.uri", "Field required"),
@@ -76,9 +80,9 @@ def test_the_body_of_infer(body: object, field: str, words: str) -> None:
 
 
 def test_text_that_was_not_sent_as_json_is_told_by_its_content_type() -> None:
-    assert "content-type is 'text/plain'; legal: application/json" in told("{}", content_type="text/plain")[1]
-    assert "content-type is ''; legal" in told("{}", content_type="")[1]
+    assert "content-type is 'text/plain'; expected application/json" in told("{}", content_type="text/plain")[1]
+    assert "content-type is ''; expected" in told("{}", content_type="")[1]
     missing = malformed_request([{"type": "missing", "loc": ("body",), "msg": "Field required"}], JSON)
-    assert "there is no body; legal: a JSON object, such as {}" in missing.message
+    assert "there is no body; expected a JSON object, such as {}" in missing.message
     query = malformed_request([{"type": "enum", "loc": ("query", "state"), "msg": "Input should be 'queued'"}], JSON)
     assert query.detail["field"] == "state"

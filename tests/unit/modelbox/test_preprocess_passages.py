@@ -74,7 +74,7 @@ def test_what_does_not_fit_is_refused_with_what_would(tmp_path: Path, tokenizer:
     with pytest.raises(IllegalValue, match=r"have 3 classes \(x, y, z\) and num_classes is 2; set num_classes=3"):
         read(table, "sequence-classification")
     table.write_text("text,label\na,0\nb,2\n")
-    with pytest.raises(IllegalValue, match="have class 2; legal: 0 to 1"):
+    with pytest.raises(IllegalValue, match="have class 2; expected 0 to 1"):
         read(table, "sequence-classification")
     table.write_text("words,label\na,0\n")
     with pytest.raises(InvalidArgument, match="no column 'text'; there: words, label; name it with text_column"):
@@ -84,9 +84,9 @@ def test_what_does_not_fit_is_refused_with_what_would(tmp_path: Path, tokenizer:
         read(table, "embedding")
     text = tmp_path / "t.txt"
     text.write_text("a\n")
-    with pytest.raises(InvalidArgument, match=r"text alone has no classes; legal: a table"):
+    with pytest.raises(InvalidArgument, match=r"text alone has no classes; expected a table"):
         read(text, "sequence-classification")
-    with pytest.raises(IllegalValue, match="the tokenizer has 9 tokens; legal: up to 8"):
+    with pytest.raises(IllegalValue, match="the tokenizer has 9 tokens; expected up to 8"):
         read(text, "embedding", tokenizer, vocabulary=8)
 
 

@@ -107,7 +107,9 @@ def test_folders_of_images_are_classes(tmp_path: Path) -> None:
     manifest = json.loads((tmp_path / "dataset/manifest.json").read_text())
     assert manifest["labels"] == {"cat": 0, "dog": 1}
     assert manifest["class_counts"]["train"] == {"cat": 3, "dog": 3}
-    with pytest.raises(InvalidArgument, match=r"cat/1\.png: 5 x 5 pixels, others have more or fewer; legal: one size"):
+    with pytest.raises(
+        InvalidArgument, match=r"cat/1\.png: 5 x 5 pixels, others have more or fewer; " r"expected one size"
+    ):
         preprocess(tmp_path / "in", tmp_path / "out", image_size=0, image_mode="rgb")
 
 
@@ -127,10 +129,10 @@ def test_names_are_encoded_and_missing_values_follow_the_policy(tmp_path: Path) 
     data = tmp_path / "a.csv"
     data.write_text("size,colour,label\n1,red,yes\n,blue,no\n3,red,yes\n5,NA,no\n")
     settings: dict[str, Any] = {"categorical": "colour", "test_ratio": 0.0}
-    with pytest.raises(InvalidArgument, match=r"a\.csv:3, column 'size': no value; legal: a value, or missing=drop"):
+    with pytest.raises(InvalidArgument, match=r"a\.csv:3, column 'size': no value; expected a value, or missing=drop"):
         preprocess(data, tmp_path, **settings)
     with pytest.raises(
-        InvalidArgument, match=r"a\.csv:2, column 'colour': 'red' is not a number; legal: .*categorical"
+        InvalidArgument, match=r"a\.csv:2, column 'colour': 'red' is not a number; expected .*categorical"
     ):
         preprocess(data, tmp_path, test_ratio=0.0)
     preprocess(data, tmp_path / "mean", missing="mean", **settings)
@@ -231,10 +233,10 @@ def test_arrays_that_cannot_be_rows_are_refused(tmp_path: Path) -> None:
         preprocess(path, tmp_path)
     assert preprocess(path, tmp_path, columns="b").figures["features"] == 3
     np.savez(path, a=np.array([{}, {}], dtype=object), label=LABELS[:2])
-    with pytest.raises(InvalidArgument, match=r"'a': its type is object; legal: numbers"):
+    with pytest.raises(InvalidArgument, match=r"'a': its type is object; expected numbers"):
         preprocess(path, tmp_path)
     np.savez(path, a=FEATURES[:5], label=LABELS)
-    with pytest.raises(InvalidArgument, match=r"shape \[5, 3\]; legal: \[8, …\]"):
+    with pytest.raises(InvalidArgument, match=r"shape \[5, 3\]; expected \[8, …\]"):
         preprocess(path, tmp_path)
     path.write_bytes(path.read_bytes()[:-30])
     with pytest.raises(InvalidArgument, match="not readable as NPZ"):

@@ -144,10 +144,10 @@ def test_the_same_text_in_any_format_gives_the_same_tokens(make: Callable[[Path]
     [
         ("a.jsonl", b'{"completion": "x"}\n\n{"prompt": "y"}\n', r"a\.jsonl:3: Object missing required .*`completion`"),
         ("a.jsonl", b'{"completion": "x"}\n{"completion": 3}\n', r"a\.jsonl:2: Expected `str \| null`, got `int`"),
-        ("a.jsonl", b'{"completion": "x"}\n{"compl', r"a\.jsonl:2: .*legal: an object with \"completion\""),
+        ("a.jsonl", b'{"completion": "x"}\n{"compl', r"a\.jsonl:2: .*expected an object with \"completion\""),
         ("a.jsonl", b'{"completion": "x"}\n"text"\n', r"a\.jsonl:2: a text alone"),
         ("a.txt", b"good\nb\xff\xfed\n", r"a\.txt:2: not UTF-8 at byte 1"),
-        ("a.csv", b"completion,x\na,1\nb\n", r"a\.csv:3: 1 fields; legal: 2 fields"),
+        ("a.csv", b"completion,x\na,1\nb\n", r"a\.csv:3: 1 fields; expected 2 fields"),
     ],
 )  # fmt: skip
 def test_a_bad_row_is_refused_with_its_place_or_skipped(name: str, content: bytes, place: str, tmp_path: Path) -> None:

@@ -88,12 +88,12 @@ def test_a_recipe_of_another_box_is_followed() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("train: {epochs: 2}", "legal: "),
+        ("train: {epochs: 2}", "expected "),
         ("tune: {preprocess: {}}", "tune"),
         ("train: {preprocess: {}, compile: {}}", "needs preprocess, compile and train"),
         ("train: {unavailable: No loss., train: {}}", "leave the other keys out"),
-        (WHOLE.replace("checkpoint: train", "checkpoint: infer"), "legal: train, or of another box"),
-        (WHOLE.replace("checkpoint: train", "checkpoint: lora"), "legal: train, or of another box"),
+        (WHOLE.replace("checkpoint: train", "checkpoint: infer"), "expected train, or of another box"),
+        (WHOLE.replace("checkpoint: train", "checkpoint: lora"), "expected train, or of another box"),
         ("train: [", "recipes.yaml:2:1: file: not valid YAML"),
     ],
 )
@@ -104,7 +104,7 @@ def test_what_is_wrong_is_refused_with_what_is_legal(text: str, words: str) -> N
 
 
 def test_a_kind_that_is_unavailable_is_refused_with_its_reason(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match=r"no recipe lora \(This box has no lora_rank.*legal: train, fine-tune"):
+    with pytest.raises(InvalidArgument, match=r"no recipe lora \(This box has no lora_rank.*expected train, fine-tune"):
         recipe_of("uno", Kind.LORA, load_recipes("uno"))
     (tmp_path / "modelbox.yaml").write_bytes(find_box_file("uno").read_bytes())
     with pytest.raises(NotFound, match="has no recipes"):

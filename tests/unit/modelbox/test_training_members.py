@@ -56,7 +56,7 @@ def test_members_of_several_boxes_have_ranks_by_their_parts_and_meet_at_the_firs
 )
 def test_a_part_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("RDUKIT_BOX_PART", text)
-    with pytest.raises(InvalidArgument, match="legal: PART/PARTS"):
+    with pytest.raises(InvalidArgument, match="expected PART/PARTS"):
         find_part()
 
 
@@ -76,7 +76,10 @@ def test_one_lease_has_no_other_members_and_what_is_no_lease_is_refused(monkeypa
     with other_members({}, fail):
         pass
     monkeypatch.setenv("RDUKIT_BOX_MEMBERS", "lease-1:aa@/run/1.sock lease-2")
-    with pytest.raises(InvalidArgument, match="legal: <id>:<token>@<socket> for each member"), other_members({}, fail):
+    with (
+        pytest.raises(InvalidArgument, match="expected <id>:<token>@<socket> for each member"),
+        other_members({}, fail),
+    ):
         pass
 
 

@@ -34,9 +34,9 @@ def test_parameters_become_options_of_their_types_and_others_are_passed_over() -
     assert (options.lr, options.epochs, options.schedule, options.momentum) == (1.0, 3, "cosine", 0.9)
     assert options.scalars(0.25)["lr"] == 0.25
     for bad, words in (
-        ({"schedule": "step"}, "legal: constant, linear, cosine"),
+        ({"schedule": "step"}, "expected constant, linear, cosine"),
         ({"patience": 2}, "patience needs evaluations"),
-        ({"best_by": "luck"}, "legal: loss, accuracy"),
+        ({"best_by": "luck"}, "expected loss, accuracy"),
     ):
         with pytest.raises(InvalidArgument, match=words):
             options_from(bad)

@@ -111,7 +111,9 @@ def test_a_mistyped_kind_is_refused_with_those_that_there_are(
     with database.read() as session:
         assert [row.id for row in list_artifacts(session, tenant, "mine")[0]] == [own]
         assert list_artifacts(session, tenant, "checkpoint")[0] == [], "one that jobs make, of which there is none"
-        with pytest.raises(InvalidArgument, match=r"kind 'chekpoint'; legal: .*pef, .*mine.*Did you mean 'checkpoint'"):
+        with pytest.raises(
+            InvalidArgument, match=r"kind 'chekpoint'; expected .*pef, .*mine.*Did you " r"mean 'checkpoint'"
+        ):
             list_artifacts(session, tenant, "chekpoint")
 
 

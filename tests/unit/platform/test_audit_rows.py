@@ -30,10 +30,10 @@ pytestmark = shows("audit", "security", "tokens", "settings", "audit-log")
 def test_a_mistyped_action_is_refused_with_the_nearest() -> None:
     check_choices("token.create", "done")
     with pytest.raises(
-        InvalidArgument, match=r"action is 'token\.creat'; legal: request, .*Did you mean 'token\.create'"
+        InvalidArgument, match=r"action is 'token\.creat'; expected request, .*Did you mean 'token\.create'"
     ):
         check_choices("token.creat", None)
-    with pytest.raises(InvalidArgument, match=r"outcome is 'refusd'; legal: done, refused\. Did you mean 'refused'"):
+    with pytest.raises(InvalidArgument, match=r"outcome is 'refusd'; expected done, refused\. Did you mean 'refused'"):
         check_choices(None, "refusd")
 
 

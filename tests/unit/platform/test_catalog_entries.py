@@ -105,7 +105,7 @@ def test_entries_side_by_side_have_lines_by_group_and_the_best_of_what_was_measu
     assert lines[EMULATED, "emulated_seconds"].best == (), "projections are not ranked"
     assert ("What it is", "deprecated") not in lines
     for wrong in ([KNOWN[0]], [*KNOWN[:5]], [KNOWN[0], KNOWN[0]]):
-        with pytest.raises(InvalidArgument, match="legal"):
+        with pytest.raises(InvalidArgument, match="expected"):
             compare_entries(wrong)
 
 

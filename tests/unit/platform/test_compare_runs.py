@@ -70,7 +70,7 @@ def test_artifacts_differ_where_their_contents_do() -> None:
 def test_two_to_eight_different_runs_are_compared() -> None:
     assert read_ids(["a,b", " c ", "a"]) == ["a", "b", "c"]
     for texts in (["a"], ["a,a"], [], [",".join(f"job-{k}" for k in range(MOST + 1))]):
-        with pytest.raises(InvalidArgument, match=f"legal: 2 to {MOST}"):
+        with pytest.raises(InvalidArgument, match=f"expected 2 to {MOST}"):
             read_ids(texts)
 
 

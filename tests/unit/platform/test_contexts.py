@@ -86,7 +86,7 @@ def test_programs_name_a_context_too(home: Home) -> None:
         assert platform.url == "http://127.0.0.1:8080"
     with pytest.raises(NotFound, match="Did you mean 'lab'"):
         Platform(context="lba")
-    with pytest.raises(InvalidArgument, match="legal: one of them"):
+    with pytest.raises(InvalidArgument, match="expected one of them"):
         Platform(LAB, context="lab")
 
 
@@ -108,8 +108,8 @@ def test_no_token_goes_where_it_is_not_for(home: Home, monkeypatch: pytest.Monke
         (("use", "xyz"), NotFound, "There are: home, lab"),
         (("add", "lab", "--url", LAB), Conflict, "rdukit context remove lab"),
         (("add", "home", "--url", LAB), InvalidArgument, "home, which is the platform of this home folder"),
-        (("add", "a/b", "--url", LAB), InvalidArgument, "legal: up to 63"),
-        (("add", "b", "--url", "lab:80"), InvalidArgument, "legal: such as http://"),
+        (("add", "a/b", "--url", LAB), InvalidArgument, "expected up to 63"),
+        (("add", "b", "--url", "lab:80"), InvalidArgument, "expected such as http://"),
         (("remove", "home"), InvalidArgument, "stays"),
     ],
 )

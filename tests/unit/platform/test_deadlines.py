@@ -98,14 +98,14 @@ def test_what_is_not_legal_is_refused(wrong: dict[str, object]) -> None:
 def test_what_to_retry_on_is_listed_where_it_is_wrong() -> None:
     with pytest.raises(
         ValidationError,
-        match="legal: box-failed, box-killed, box-lost, box-slow, disk-full, expired, node-failed, and error",
+        match="expected box-failed, box-killed, box-lost, box-slow, disk-full, expired, node-failed, and error",
     ):
         request(retry={"on": ["box-eaten"]})
 
 
 def test_the_command_says_both_ways_of_a_deadline_where_it_is_neither() -> None:
     for wrong in ("yesterday", "2026-13-01T08:00Z"):
-        with pytest.raises(click.BadParameter, match=r"legal: such as 2h, or 2026-11-30T08:00Z"):
+        with pytest.raises(click.BadParameter, match=r"expected such as 2h, or 2026-11-30T08:00Z"):
             Deadline().convert(wrong, None, None)
     assert Deadline().convert("2h", None, None) == {"deadline_s": 7200.0}
 
@@ -122,7 +122,7 @@ def test_a_deadline_is_a_time_or_a_length_of_time(database: Database, tenant: st
 def test_a_deadline_that_cannot_be_kept_is_refused(database: Database, tenant: str) -> None:
     with pytest.raises(IllegalValue, match="has passed"):
         submit(database, tenant, now=2e9, deadline="2026-11-30T08:00Z")
-    with pytest.raises(IllegalValue, match="legal: a run limit of 30 s at most, or a later deadline"):
+    with pytest.raises(IllegalValue, match="expected a run limit of 30 s at most, or a later deadline"):
         submit(database, tenant, run_limit_s=60.0, deadline_s=30.0)
     steps = [StepRequest(name="a", box="counter", verb="preprocess", run_limit_s=60.0, deadline_s=30.0)]
     with pytest.raises(IllegalValue, match="run limit of 30 s"), database.write() as session:

@@ -164,7 +164,7 @@ def test_in_a_simulation_no_job_runs_while_its_node_is_in_maintenance_and_all_ar
 def test_maintenance_of_a_simulation_is_read_and_what_is_none_is_refused() -> None:
     assert parse_maintenance("1-2@12h+30m", 3) == [Outage("1", 43200.0, 45000.0), Outage("2", 43200.0, 45000.0)]
     for text, words in (
-        ("0@12h", "legal: NODES@START"),
+        ("0@12h", "expected NODES@START"),
         ("3@1h+1h", "there are nodes 0 to 2"),
         ("2-1@1h+1h", "nodes 0"),
     ):

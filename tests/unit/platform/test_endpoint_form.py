@@ -40,7 +40,7 @@ def test_every_field_that_is_wrong_says_what_is_legal() -> None:
         (Conflict("expert digits:2 is deprecated: worse; name another one", field="expert"), "expert"),
         (NotFound("there is no artifact 'art-1'; list yours"), "pef"),
         (InvalidArgument("expert digits:2 was trained without a PEF; name one to serve it by", field="pef"), "pef"),
-        (IllegalValue("idle_s is 1; legal: 0 (never), or 5 to 2592000 (30 days)", field="idle_s"), "idle"),
+        (IllegalValue("idle_s is 1; expected 0 (never), or 5 to 2592000 (30 days)", field="idle_s"), "idle"),
         (IllegalValue("parameter 'lr' is 2", field="lr"), ""),
         (RdukitError("already reading: art-12 is broken"), ""),
     ],

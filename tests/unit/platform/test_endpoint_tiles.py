@@ -61,7 +61,7 @@ def test_endpoints_want_no_more_tiles_than_their_tenant_may_have(tmp_path: Path)
         record_artifact(session, tenant.id, "pef", "pef", store.add_path(tmp_path / "pef"), 1.0, artifact_id="art-pef")
         first = create_endpoint(session, tenant.id, "first", serving(4), 3, 1.0)
         session.get_one(TenantRow, tenant.id).max_tiles = 16
-        with pytest.raises(QuotaExceeded, match=r"'second' wants 2 replicas of 4 tiles.*legal: at most 1 replicas"):
+        with pytest.raises(QuotaExceeded, match=r"'second' wants 2 replicas of 4 tiles.*expected at most 1 replicas"):
             create_endpoint(session, tenant.id, "second", serving(4), 2, 2.0)
         second = create_endpoint(session, tenant.id, "second", serving(4), 1, 2.0)
         for change in (EndpointChange(replicas=2), EndpointChange(serving=serving(8))):

@@ -175,9 +175,9 @@ def test_jobs_that_are_promoted_at_the_same_time_are_one_version_each(lab: Lab) 
 @pytest.mark.parametrize(
     ("verb", "state", "outputs", "error", "said"),
     [
-        ("compile", "succeeded", {"pef": "art-1"}, InvalidArgument, "is a compile job; legal: a train job that has"),
-        ("train", "running", {}, Conflict, "is running; legal: .*; wait for it with: rdukit job watch job-1"),
-        ("train", "failed", {}, Conflict, "is failed; legal: a train job .*, or an evaluate job of one$"),
+        ("compile", "succeeded", {"pef": "art-1"}, InvalidArgument, "is a compile job; expected a train job that has"),
+        ("train", "running", {}, Conflict, "is running; expected .*; wait for it with: rdukit job watch job-1"),
+        ("train", "failed", {}, Conflict, "is failed; expected a train job .*, or an evaluate job of one$"),
         ("train", "succeeded", {"report": "a", "log": "b"}, InvalidArgument, "made log, report and no checkpoint"),
         ("train", "succeeded", {}, InvalidArgument, "made nothing and no checkpoint"),
     ],
@@ -192,7 +192,7 @@ def test_what_cannot_be_promoted_is_told_with_what_can(
 
 def test_jobs_that_are_no_finished_training_are_refused(lab: Lab) -> None:
     for job, error in ((lab.submit("preprocess"), InvalidArgument), (lab.submit(), Conflict)):
-        with pytest.raises(error, match="legal: a train job that has succeeded"):
+        with pytest.raises(error, match="expected a train job that has succeeded"):
             lab.promote(job)
     with pytest.raises(InvalidArgument, match="made weights and no checkpoint"):
         lab.promote(lab.train(slot="weights"))
@@ -256,11 +256,11 @@ def test_what_is_not_there_is_told_with_what_is(lab: Lab) -> None:
     with pytest.raises(NotFound, match=r"no expert is called 'x'; there are none yet; .* rdukit expert promote JOB"):
         lab.get("x")
     lab.promote(lab.train())
-    with pytest.raises(NotFound, match=r"legal: digits"):
+    with pytest.raises(NotFound, match=r"expected digits"):
         lab.get("digit")
-    with pytest.raises(NotFound, match=r"expert 'digits' has no version 2; legal: digits:1"):
+    with pytest.raises(NotFound, match=r"expert 'digits' has no version 2; expected digits:1"):
         lab.deprecate("digits:2")
-    with pytest.raises(InvalidArgument, match="expert 'digits:x': version 'x' is not legal"):
+    with pytest.raises(InvalidArgument, match="expert 'digits:x': version 'x' is not valid"):
         lab.get("digits:x")
 
 

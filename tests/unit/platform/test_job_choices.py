@@ -88,7 +88,7 @@ def test_the_operator_says_how_high_priorities_go(
     database: Database, tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RDUKIT_JOB_MAX_PRIORITY", "0")
-    with pytest.raises(IllegalValue, match=r"priority is 1; legal: -100 to 0 \(job.max_priority\)"):
+    with pytest.raises(IllegalValue, match=r"priority is 1; expected -100 to 0 \(job.max_priority\)"):
         submit(database, tenant, priority=1)
     assert read(database, submit(database, tenant, priority=-1)).priority == -1
 
@@ -151,7 +151,7 @@ def test_pages_of_labelled_jobs_go_on_where_the_one_before_ended(database: Datab
 
 @pytest.mark.parametrize("wrong", ["", "k", "=v", "K=v", '"]=1', "a b=c"])
 def test_a_text_that_is_no_label_is_refused(wrong: str) -> None:
-    with pytest.raises(InvalidArgument, match="legal: KEY=VALUE"):
+    with pytest.raises(InvalidArgument, match="expected KEY=VALUE"):
         service.read_labels([wrong])
 
 

@@ -65,12 +65,12 @@ def test_a_merge_key_gives_a_mapping_the_keys_that_it_lacks(tmp_path: Path) -> N
         ),
         (JOB + "labels: {<<: 3}\n", r"a merge key takes the keys of one mapping"),
         (HEAD + "box: logreg\n", r"verb: Field required"),
-        ("kind: Job\nbox: b\nverb: v\n", r"apiVersion is missing; legal: rdukit\.dev/v1"),
-        ("apiVersion: rdukit.dev/v1\nkind: ModelBox\n", r"kind is 'ModelBox'; legal: Job"),
+        ("kind: Job\nbox: b\nverb: v\n", r"apiVersion is missing; expected rdukit\.dev/v1"),
+        ("apiVersion: rdukit.dev/v1\nkind: ModelBox\n", r"kind is 'ModelBox'; expected Job"),
         (JOB + "---\n[1]\n", r"^f, document 2 is no mapping"),
         ("", r"has 0 documents"),
         ("a: [", r"^f: line 2, file: not valid YAML"),
-        (JOB + "name: !!python/object/apply:os.getcwd []\n", r"line 5, name: tag .* is not legal"),
+        (JOB + "name: !!python/object/apply:os.getcwd []\n", r"line 5, name: tag .* is not valid"),
     ],
 )
 def test_what_is_wrong_is_told_by_document_and_key(text: str, said: str) -> None:

@@ -114,13 +114,13 @@ def test_a_jobs_own_limits_win_and_all_are_told() -> None:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ([], "legal is an object"),
+        ([], "expected an object"),
         ({"containers": []}, "containers is"),
         ({"labels": "a"}, "labels is 'a'"),
         ({"labels": {"dev.rdukit.owner": "me"}}, "the label dev.rdukit.owner"),
-        ({"spec": {"hostNetwork": True}}, r"spec\.hostNetwork is not legal"),
-        ({"spec": {"volumes": []}}, r"spec\.volumes is not legal"),
-        ({"spec": {"securityContext": {}}}, r"spec\.securityContext is not legal"),
+        ({"spec": {"hostNetwork": True}}, r"spec\.hostNetwork is not valid"),
+        ({"spec": {"volumes": []}}, r"spec\.volumes is not valid"),
+        ({"spec": {"securityContext": {}}}, r"spec\.securityContext is not valid"),
         ({"spec": {"automountServiceAccountToken": True}}, r"spec\.automountServiceAccountToken"),
         ({"spec": {"hostUsers": True}}, r"spec\.hostUsers is True"),
         ({"resources": {"claims": {}}}, r"resources\.claims"),

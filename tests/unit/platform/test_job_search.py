@@ -127,6 +127,6 @@ def test_it_goes_on_where_it_stopped_looking(lab: Tenant, monkeypatch: pytest.Mo
 
 def test_what_is_no_search_is_refused() -> None:
     for wrong in ("x" * (MAX_SEARCH + 1), "a b c d e f g h i", "\x00"):
-        with pytest.raises(InvalidArgument, match="legal"):
+        with pytest.raises(InvalidArgument, match="expected"):
             read_search(wrong)
     assert read_search("  ").words == () and read_search("A a").words == ("a",)

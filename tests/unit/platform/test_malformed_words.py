@@ -1,4 +1,4 @@
-"""Words of the gateway for bodies that are not legal, as their schemas have them."""
+"""Words of the gateway for bodies that are not valid, as their schemas have them."""
 
 from collections.abc import Mapping
 
@@ -19,35 +19,36 @@ SWEEP = {"job": JOB, "objective": {"metric": "loss"}}
 
 
 def said(model: type[BaseModel], body: object) -> str:
-    """Return what is said of a body that is not legal, without its beginning."""
+    """Return what is said of a body that is not valid, without its beginning."""
     with pytest.raises(ValidationError) as caught:
         model.model_validate(body)
     errors: list[Mapping[str, object]] = [{**each, "loc": ("body", *each["loc"])} for each in caught.value.errors()]
     schema = model.model_json_schema()
     problems = find_malformed(errors, body, {"body": schema}, schema["$defs"])
-    return refusal_of(problems).message.removeprefix("the request is not legal: ")
+    return refusal_of(problems).message.removeprefix("the request is not valid: ")
 
 
 @pytest.mark.parametrize(
     ("model", "body", "words"),
     [
-        (JobRequest, {**JOB, "priority": "abc"}, "priority is 'abc'; legal: a whole number from -100 to 100"),
-        (JobRequest, {**JOB, "run_limit_s": 1e9}, "run_limit_s is 1000000000; legal: a number from 1 to 31536000"),
-        (JobRequest, {**JOB, "labels": {"a": 1}}, "labels.a is 1; legal: a text of up to 128 characters"),
-        (JobRequest, {**JOB, "labels": {"My Project": "a"}}, "labels has the key 'My Project'; legal: a key that "),
-        (JobRequest, {**JOB, "retry": {"on": ["x"]}}, "retry.on: 'x' is no outcome that can be retried; legal: "),
-        (JobRequest, {**JOB, "deadline": "soon"}, "deadline is 'soon'; legal: a time with its zone, such as "),
-        (JobRequest, {"box": "logreg"}, "verb is missing; legal: a text of 1 to 128 characters"),
-        (JobRequest, [], "the body is []; legal: the keys box, constraint, deadline, "),
-        (PipelineRequest, {"name": "p", "steps": []}, "steps is []; legal: a list of 1 to 64 entries"),
+        (JobRequest, {**JOB, "priority": "abc"}, "priority is 'abc'; expected a whole number from -100 to 100"),
+        (JobRequest, {**JOB, "run_limit_s": 1e9}, "run_limit_s is 1000000000; expected a number from 1 to 31536000"),
+        (JobRequest, {**JOB, "labels": {"a": 1}}, "labels.a is 1; expected a text of up to 128 characters"),
+        (JobRequest, {**JOB, "labels": {"My Project": "a"}}, "labels has the key 'My Project'; expected a key that "),
+        (JobRequest, {**JOB, "retry": {"on": ["x"]}}, "retry.on: 'x' is no outcome that can be retried; expected "),
+        (JobRequest, {**JOB, "deadline": "soon"}, "deadline is 'soon'; expected a time with its zone, such as "),
+        (JobRequest, {"box": "logreg"}, "verb is missing; expected a text of 1 to 128 characters"),
+        (JobRequest, [], "the body is []; expected the keys box, constraint, deadline, "),
+        (PipelineRequest, {"name": "p", "steps": []}, "steps is []; expected a list of 1 to 64 entries"),
         (PipelineRequest, MISTYPED, "there is no key 'prioritty' in steps[0]; "),
         (PipelineRequest, MISTYPED, "verb. Did you mean 'priority'?"),
-        (PipelineRequest, {"name": "p", "step": [STEP]}, "there is no key 'step'; legal: cache, "),
+        (PipelineRequest, {"name": "p", "step": [STEP]}, "there is no key 'step'; expected cache, "),
         (SweepRequest, {**SWEEP, "space": {"lr": {"value": [1]}}},
-         "space.lr is not legal; legal: the keys values, or the keys high, integer, log, low"),
-        (SweepRequest, {**SWEEP, "space": {"lr": {"low": 2, "high": 1}}}, "low is 2 and high 1; legal: low below high"),
+         "space.lr is not valid; expected the keys values, or the keys high, integer, log, low"),
+        (SweepRequest, {**SWEEP, "space": {"lr": {"low": 2, "high": 1}}},
+         "low is 2 and high 1; expected low below high"),
         (SweepRequest, {**SWEEP, "space": {"lr": {"values": [1]}}, "algorithm": "guess"},
-         "algorithm is 'guess'; legal: grid or random or optuna"),
+         "algorithm is 'guess'; expected grid or random or optuna"),
     ],
 )  # fmt: skip
 def test_a_wrong_body_is_answered_with_the_key_its_value_and_what_is_legal(
@@ -69,7 +70,7 @@ def test_of_a_body_that_is_not_json_it_is_said_where_and_why() -> None:
 
 def test_all_that_is_wrong_is_said_and_each_key_once() -> None:
     body = {"job": {"box": 7}, "space": {"lr": 5}, "objective": {"metric": ""}}
-    assert said(SweepRequest, body).split("; legal: ")[0] == "job.box is 7"
+    assert said(SweepRequest, body).split("; expected ")[0] == "job.box is 7"
     assert said(SweepRequest, body).count("space.lr") == 1
     assert ".;" not in said(JobRequest, {**JOB, "zzz": 1, "yyy": 2})
 

@@ -139,7 +139,7 @@ def test_every_backend_is_found_by_its_name_and_no_other() -> None:
     assert tuple(BACKENDS) == BOX_BACKEND.legal
     for name, backend in BACKENDS.items():
         assert backend.name == name  # type: ignore[attr-defined]
-    with pytest.raises(InvalidArgument, match=r"'vm' is not legal for worker.box_backend; legal: .*kubernetes"):
+    with pytest.raises(InvalidArgument, match=r"'vm' is not valid for worker.box_backend; expected .*kubernetes"):
         resolve(BOX_BACKEND, "vm")
 
 

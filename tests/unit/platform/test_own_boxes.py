@@ -62,7 +62,7 @@ def test_a_box_is_asked_for_by_name_and_perhaps_version(text: str, selector: Sel
 
 @pytest.mark.parametrize("text", ["mine:", "mine:0", "mine:-1", "mine:x", "mine:1:2", "mine@1@2", "mine:1234567890"])
 def test_a_version_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(InvalidArgument, match="legal: a whole number from 1, as in mine:1"):
+    with pytest.raises(InvalidArgument, match="expected a whole number from 1, as in mine:1"):
         read_selector(text)
 
 
@@ -134,9 +134,9 @@ def test_the_steps_of_a_pipeline_take_versions_too(database: Database, tenant: s
 def test_what_is_not_there_is_told_with_what_is(database: Database, tenant: str) -> None:
     install(database, tenant, "a")
     install(database, tenant, "b")
-    with pytest.raises(NotFound, match=r"'mine' has no version 3; legal: mine:1, mine:2"):
+    with pytest.raises(NotFound, match=r"'mine' has no version 3; expected mine:1, mine:2"):
         submit(database, tenant, "mine:3")
-    with pytest.raises(NotFound, match=r"no ModelBox is called 'your'; legal: counter, mine"):
+    with pytest.raises(NotFound, match=r"no ModelBox is called 'your'; expected counter, mine"):
         submit(database, tenant, "your")
     with pytest.raises(NotFound, match=r"install FOLDER\. Did you mean 'counter'\?"):
         submit(database, tenant, "countr")
@@ -185,7 +185,7 @@ def test_what_a_job_takes_is_not_uninstalled(database: Database, tenant: str) ->
         assert found is not None
         service.cancel_job(session, found, 2.0)
         assert [row.version for row in own.uninstall_box(session, BOXES, tenant, "mine", 2.0)] == [1]
-    with pytest.raises(NotFound, match=r"legal: counter"):
+    with pytest.raises(NotFound, match=r"expected counter"):
         submit(database, tenant, "mine")
     with database.write() as session, pytest.raises(NotFound):
         own.uninstall_box(session, BOXES, tenant, "mine", 3.0)

@@ -79,7 +79,7 @@ def test_a_grid_becomes_a_job_for_each_combination_and_each_can_be_followed() ->
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
-        ([{**PREPARE, "for_each": {"x": list(range(200)), "y": [1, 2]}}], f"400 jobs .*; legal: {MAX_JOBS} at most"),
+        ([{**PREPARE, "for_each": {"x": list(range(200)), "y": [1, 2]}}], f"400 jobs .*; expected {MAX_JOBS} at most"),
         ([PREPARE, {**LEARN, "inputs": {"dataset": "@prepare[*].dataset"}}], "takes each job of 'prepare'"),
         ([{**LEARN, "for_each": {"inputs.dataset": [1]}}], "must list artifact ids"),
     ],
@@ -123,9 +123,9 @@ def test_a_step_waits_for_all_and_takes_the_best_and_a_plain_reference_to_many_i
 ) -> None:
     grid = {**LEARN, "for_each": {"steps": [1, 2]}}
     use = {**LEARN, "name": "use", "inputs": {"dataset": "@learn[max: score].checkpoint"}}
-    with pytest.raises(InvalidArgument, match=r"'learn' is 2 jobs; legal: @learn\[\*\]\.checkpoint for each"):
+    with pytest.raises(InvalidArgument, match=r"'learn' is 2 jobs; expected @learn\[\*\]\.checkpoint for each"):
         submit(database, tenant, PREPARE, grid, {**use, "inputs": {"dataset": "@learn.checkpoint"}})
-    with pytest.raises(InvalidArgument, match=r"'learn' has 2 jobs; legal: learn\[0\] to learn\[1\]"):
+    with pytest.raises(InvalidArgument, match=r"'learn' has 2 jobs; expected learn\[0\] to learn\[1\]"):
         submit(database, tenant, PREPARE, grid, {**use, "inputs": {"dataset": "@learn[7].checkpoint"}})
     pipeline = submit(database, tenant, PREPARE, grid, use)
     succeed(database, jobs_of(database, pipeline)["prepare"], "dataset")
@@ -205,5 +205,5 @@ def test_a_choice_by_a_metric_that_no_result_has_says_which_there_are() -> None:
     reference = read_reference("@train[min: nosuch].checkpoint")
     assert reference is not None
     results = {"train[0]": {"accuracy": 0.9, "note": "x"}, "train[1]": {"held_out_loss": 0.1}}
-    assert explain_none(reference, results) == "no result of train has 'nosuch'; legal: accuracy, held_out_loss"
+    assert explain_none(reference, results) == "no result of train has 'nosuch'; expected accuracy, held_out_loss"
     assert explain_none(reference, {}) == "no step 'train' has made 'checkpoint'"

@@ -58,11 +58,11 @@ def test_a_limit_of_another_parameter_is_its_value_in_the_request_or_its_default
     }  # fmt: skip
     box = read_box(described)
     check_parameters(box, box.verb("compile"), {"context": 4096, "chunk": 4096})
-    with pytest.raises(IllegalValue, match="legal: x <= context"):
+    with pytest.raises(IllegalValue, match="expected x <= context"):
         check_parameters(box, box.verb("compile"), {"chunk": 129})
-    with pytest.raises(IllegalValue, match=r"is 1000.{95,99}…; legal"):
+    with pytest.raises(IllegalValue, match=r"is 1000.{95,99}…; expected"):
         check_parameters(box, box.verb("compile"), {"chunk": 10**400})
-    with pytest.raises(IllegalValue, match=r"is 1\.5; legal: a whole number, x <= context"):
+    with pytest.raises(IllegalValue, match=r"is 1\.5; expected a whole number, x <= context"):
         check_parameters(box, box.verb("compile"), {"chunk": 1.5})
 
 

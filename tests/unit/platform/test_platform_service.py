@@ -372,7 +372,7 @@ def test_a_token_is_kept_as_its_hash_only(database: Database, tenant: str) -> No
     with database.write() as session:
         row, text = create_token(session, tenant, "ci", ["read"], 1.0)
         assert row.sha256 == hash_token(text)
-        with pytest.raises(InvalidArgument, match="legal: read, write, admin"):
+        with pytest.raises(InvalidArgument, match="expected read, write, admin"):
             create_token(session, tenant, "ci", ["root"], 1.0)
     with database.read() as session:
         dumped = "".join(session.connection().connection.driver_connection.iterdump())  # type: ignore[union-attr]

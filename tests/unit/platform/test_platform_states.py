@@ -53,7 +53,7 @@ def test_nothing_follows_a_final_state(state: JobState, event: JobEvent) -> None
 
 
 def test_an_illegal_event_names_the_legal_ones() -> None:
-    with pytest.raises(InvalidTransition, match=r"legal: admit, cancel, expire, pause"):
+    with pytest.raises(InvalidTransition, match=r"expected admit, cancel, expire, pause"):
         next_state("job-1", JobState.QUEUED, JobEvent.START)
 
 

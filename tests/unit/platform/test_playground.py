@@ -33,7 +33,7 @@ def test_a_chat_is_sent_with_all_that_was_said() -> None:
     }  # fmt: skip
     plain = json.loads(chat_body("gpt2", messages, ChatOptions(), logprobs=False))
     assert plain == {"model": "gpt2", "messages": messages, "max_tokens": 64, "temperature": 0.0, "top_p": 1.0}
-    with pytest.raises(InvalidArgument, match="legal: one, or nothing"):
+    with pytest.raises(InvalidArgument, match="expected one, or nothing"):
         chat_body("gpt2", messages, ChatOptions(seed="x"), logprobs=False)
     assert read_history(json.dumps(messages)) == messages
     assert read_history("") == []

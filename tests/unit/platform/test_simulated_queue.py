@@ -180,7 +180,7 @@ def test_a_trace_is_read_from_the_standard_workload_format(tmp_path: Path) -> No
     with pytest.raises(NotFound, match="Standard Workload Format"):
         read_trace(tmp_path / "none.swf")
     (tmp_path / "empty.swf").write_text("; MaxProcs: 64\n")
-    with pytest.raises(InvalidArgument, match=r"empty\.swf has no job that ran; legal: lines of 18 numbers"):
+    with pytest.raises(InvalidArgument, match=r"empty\.swf has no job that ran; expected lines of 18 numbers"):
         read_trace(tmp_path / "empty.swf")
 
 

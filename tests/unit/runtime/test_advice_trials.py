@@ -13,8 +13,8 @@ from rdukit_runtime.report.advice import Advice, advice_to_dict
 from rdukit_runtime.report.calm import calm_part
 from rdukit_runtime.report.drawings import draw_run
 from rdukit_runtime.report.trials import (
-    Change,
-    Trial,
+    AdviceTrial,
+    ProgramChange,
     TrialState,
     changed_command,
     compile_command,
@@ -28,7 +28,7 @@ from support import shows
 
 pytestmark = shows("profile")
 
-BATCH = Change({"batch-size": 8})
+BATCH = ProgramChange({"batch-size": 8})
 RUN = ["mpirun", "-np", "2", "/usr/bin/python3.11", "app.py", "run", "-b", "2", "--pef=a.pef", "-n", "20"]
 
 
@@ -46,9 +46,11 @@ def test_a_run_becomes_a_compile_of_the_same_program_without_its_launcher() -> N
     made = compile_command(RUN, BATCH, "o.yaml", "folder", "tried")
     own = ["--yaml-config", "o.yaml", "--output-folder", "folder", "--pef-name", "tried"]
     assert made == ["/usr/bin/python3.11", "app.py", "compile", "--batch-size", "8", *own]
-    module = compile_command(["python", "-m", "apps.net", "run", "-p", "a.pef"], Change(), "o.yaml", "folder", "tried")
+    module = compile_command(
+        ["python", "-m", "apps.net", "run", "-p", "a.pef"], ProgramChange(), "o.yaml", "folder", "tried"
+    )
     assert module == ["python", "-m", "apps.net", "compile", *own]
-    assert compile_command(["./app.py", "test"], Change(), "o.yaml", "folder", "tried")[:3] == [
+    assert compile_command(["./app.py", "test"], ProgramChange(), "o.yaml", "folder", "tried")[:3] == [
         sys.executable, "./app.py", "compile",
     ]  # fmt: skip
     assert changed_command(RUN, BATCH, "new.pef")[-4:] == ["--batch-size", "8", "--pef", "new.pef"]
@@ -62,7 +64,7 @@ def test_a_compile_has_the_options_of_the_pef_but_for_the_change() -> None:
         "constants": "…", "no-option": 1,
     }  # fmt: skip
     assert compile_options(recorded, BATCH) == {"batch_size": 8, "optim_level": "o0", "kernels": "portable"}
-    native = compile_options(recorded, Change(variables={"RDUKIT_KERNELS": "native"}))
+    native = compile_options(recorded, ProgramChange(variables={"RDUKIT_KERNELS": "native"}))
     assert native == {"batch_size": 2, "optim_level": "o0"}
 
 
@@ -86,11 +88,14 @@ def test_advice_is_confirmed_if_every_round_says_so_and_withdrawn_if_the_median_
 
 
 def advice(option: str, **changed: Any) -> Advice:
-    return replace(Advice("Slow.", f"--{option}", 2.0, "all is well", apply=Change({option: 1})), **changed)
+    return replace(Advice("Slow.", f"--{option}", 2.0, "all is well", apply=ProgramChange({option: 1})), **changed)
 
 
 def test_the_next_best_advice_is_tried_after_one_that_does_not_help_and_that_one_comes_last() -> None:
-    no, yes = Trial(TrialState.WITHDRAWN, "0.9", 0.9, 0.8, 1.1, 7), Trial(TrialState.CONFIRMED, "2", 2.0, 1.8, 2.2, 7)
+    no, yes = (
+        AdviceTrial(TrialState.WITHDRAWN, "0.9", 0.9, 0.8, 1.1, 7),
+        AdviceTrial(TrialState.CONFIRMED, "2", 2.0, 1.8, 2.2, 7),
+    )
     given = [advice("a"), advice("by-hand", apply=None), advice("b"), advice("c")]
     found = try_in_order(given, lambda change: {"a": no, "b": yes}[next(iter(change.options))])
     states = [(each.change, each.trial and each.trial.state) for each in found]

@@ -120,7 +120,7 @@ def test_no_wait_gives_back_memory_that_is_retired(test1: Node) -> None:
 
 @pytest.mark.parametrize(("tiles", "memory"), [(0, 0), (-1, 0), (1, -1)])
 def test_numbers_below_the_legal_ones_are_refused(test1: Node, tiles: int, memory: int) -> None:
-    with pytest.raises(InvalidArgument, match="legal"):
+    with pytest.raises(InvalidArgument, match="expected"):
         test1.acquire(tiles, memory)
 
 

@@ -122,5 +122,5 @@ class TestCommandThere:
 
     @pytest.mark.parametrize("host", ["-oProxyCommand=x", "", "a b", "a;b"])
     def test_what_is_no_host_is_refused(self, host: str) -> None:
-        with pytest.raises(InvalidArgument, match="legal: HOST"):
+        with pytest.raises(InvalidArgument, match="expected HOST"):
             command_there("ssh", host, "snfadm", [], False)

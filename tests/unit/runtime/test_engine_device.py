@@ -40,11 +40,11 @@ def test_the_setting_names_the_host_or_a_gpu() -> None:
 @pytest.mark.parametrize(
     ("text", "gpus", "has_cuda", "words"),
     [
-        ("gpu", 2, True, r"legal: cpu, cuda, cuda:<number>; on this machine: cpu, cuda, cuda:0, cuda:1"),
+        ("gpu", 2, True, r"expected cpu, cuda, cuda:<number>; on this machine: cpu, cuda, cuda:0, cuda:1"),
         ("cuda:-1", 0, False, r"on this machine: cpu$"),
-        ("cuda", 0, False, r"torch 2\.0 was built without CUDA; legal here: cpu"),
-        ("cuda", 0, True, r"torch sees no CUDA device: look at `nvidia-smi`; legal here: cpu$"),
-        ("cuda:2", 2, True, r"torch sees 2 CUDA devices; legal here: cpu, cuda, cuda:0, cuda:1"),
+        ("cuda", 0, False, r"torch 2\.0 was built without CUDA; expected cpu"),
+        ("cuda", 0, True, r"torch sees no CUDA device: look at `nvidia-smi`; expected cpu$"),
+        ("cuda:2", 2, True, r"torch sees 2 CUDA devices; expected cpu, cuda, cuda:0, cuda:1"),
     ],
 )
 def test_a_device_that_is_not_there_is_refused_with_what_is_legal(

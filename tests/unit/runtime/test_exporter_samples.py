@@ -233,7 +233,7 @@ def test_a_file_that_cannot_be_read_is_fatal(tmp_path: Path) -> None:
     [
         ("http_port = 99999", "65535"),
         ("http_port = -1", "65535"),
-        ("port = 1", "legal: http_address, http_port, collector_platform"),
+        ("port = 1", "expected http_address, http_port, collector_platform"),
         ("collector_tile = perhaps", "neither true nor false"),
         ("what", "key = value"),
     ],

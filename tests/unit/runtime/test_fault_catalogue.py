@@ -65,7 +65,7 @@ def test_classes_about_paths_have_ordered_suspects() -> None:
 
 
 def test_an_unknown_class_is_refused_with_the_legal_names() -> None:
-    with pytest.raises(InvalidArgument, match=r"'tile-melt'; legal: ddr-correctable, "):
+    with pytest.raises(InvalidArgument, match=r"'tile-melt'; expected ddr-correctable, "):
         find_class("tile-melt")
 
 
@@ -88,11 +88,11 @@ def test_every_default_policy_is_a_legal_one() -> None:
 @pytest.mark.parametrize(
     ("change", "legal"),
     [
-        ({"error_type": "ETYPE_X"}, "legal: ETYPE_DDR_CE, "),
-        ({"fault_type": "FTYPE_X"}, "legal: FTYPE_D2D_CE_RATE, "),
-        ({"count": 0}, "legal: 1 to "),
-        ({"count": True}, "legal: 1 to "),
-        ({"window_s": 0}, "legal: 1 to "),
+        ({"error_type": "ETYPE_X"}, "expected ETYPE_DDR_CE, "),
+        ({"fault_type": "FTYPE_X"}, "expected FTYPE_D2D_CE_RATE, "),
+        ({"count": 0}, "expected 1 to "),
+        ({"count": True}, "expected 1 to "),
+        ({"window_s": 0}, "expected 1 to "),
         ({"action": Action.EXCLUDE_TILE}, "legal for a DIMM: none, retire-channel, reset-rdu, retire-rdu"),
         ({"error_type": "ETYPE_CHIP_RESET"}, "cannot be changed"),
     ],

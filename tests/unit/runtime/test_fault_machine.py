@@ -285,12 +285,12 @@ def test_a_reset_that_is_under_way_when_the_hosts_memory_fails_gives_nothing_bac
 def test_of_several_events_none_happens_if_one_is_not_legal(make: MakeMachine) -> None:
     machine = make()
     for wrong, legal in (
-        (Injection("tile-melt"), "legal: ddr-correctable"),
-        (Injection("tile-hang", "/NODE/XRDU_9"), "legal: /NODE/XRDU_0 to /NODE/XRDU_3"),
+        (Injection("tile-melt"), "expected ddr-correctable"),
+        (Injection("tile-hang", "/NODE/XRDU_9"), "expected /NODE/XRDU_0 to /NODE/XRDU_3"),
         (Injection("rdu-hang", TILE), "rdu-hang happens to a RDU"),
-        (Injection("fan", count=0), "legal: 1 to 1000000"),
-        (Injection("fan", seed=-1), "legal: 0 to "),
-        (Injection("fan", data={"persists": 1}), "legal: true, false"),
+        (Injection("fan", count=0), "expected 1 to 1000000"),
+        (Injection("fan", seed=-1), "expected 0 to "),
+        (Injection("fan", data={"persists": 1}), "expected true, false"),
         (Injection("fan", data={"resets_that_fail": -1}), "null for all"),
         (Injection("fan", data={"x": "y" * 5000}), "4096 bytes at most"),
         (Injection("fan", data={"x": float("nan")}), "not JSON"),

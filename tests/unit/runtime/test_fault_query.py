@@ -80,5 +80,5 @@ def test_hangs_are_the_newest(machine: FaultMachine) -> None:
     ],
 )  # fmt: skip
 def test_a_filter_that_is_not_legal_is_refused(machine: FaultMachine, wrong: dict[str, object]) -> None:
-    with pytest.raises(InvalidArgument, match="legal: "):
+    with pytest.raises(InvalidArgument, match="expected "):
         find_faults(machine.faults, **wrong)

@@ -110,7 +110,7 @@ def test_every_component_is_found_with_and_without_the_node(node: NodeSpec) -> N
     ],
 )
 def test_an_unknown_component_is_refused_with_what_is_there(path: str, legal: str) -> None:
-    with pytest.raises(NotFound, match=re.escape(f"no component {path!r}; legal: {legal}") + "$"):
+    with pytest.raises(NotFound, match=re.escape(f"no component {path!r}; expected {legal}") + "$"):
         find_component(find_node("SN30-8"), path)
 
 
@@ -119,7 +119,7 @@ def test_a_tile_is_found_by_either_form_of_its_path() -> None:
     assert tile_of_path(node, "/XRDU_1/RDU_0/TILE_2") is tile_of_path(node, "/NODE/XRDU_1/RDU_0/TILE_2")
     assert tile_of_path(node, "/XRDU_1/RDU_0/TILE_2").index == 10
     for wrong in ("/NODE/XRDU_9/RDU_0/TILE_0", "/NODE/XRDU_0/RDU_0", ""):
-        with pytest.raises(NotFound, match="legal: /NODE/XRDU_0/RDU_0/TILE_0 to /NODE/XRDU_3/RDU_1/TILE_3"):
+        with pytest.raises(NotFound, match="expected /NODE/XRDU_0/RDU_0/TILE_0 to /NODE/XRDU_3/RDU_1/TILE_3"):
             tile_of_path(node, wrong)
 
 

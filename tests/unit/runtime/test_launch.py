@@ -51,7 +51,7 @@ def test_where_ranks_meet_may_be_given_in_part() -> None:
     ("environ", "message"),
     [
         ({"RANK": "2", "WORLD_SIZE": "2"}, r"\$RANK is 2 and \$WORLD_SIZE is 2"),
-        ({"PMI_RANK": "one", "PMI_SIZE": "2"}, r"\$PMI_RANK is 'one'; legal: a whole number"),
+        ({"PMI_RANK": "one", "PMI_SIZE": "2"}, r"\$PMI_RANK is 'one'; expected a whole number"),
         ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "http"}, r"\$MASTER_PORT is 'http'"),
     ],
 )

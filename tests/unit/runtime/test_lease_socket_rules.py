@@ -58,7 +58,7 @@ def test_everything_else_is_refused_with_a_reason(desk: DaemonHarness, op: str) 
         arguments["lease"] = "L1"
     error = desk.error(5, op, **arguments)
     assert error["code"] == "permission-denied"
-    assert error["message"].startswith(f"{op} is not for the socket of lease L1; legal: allocate, attach")
+    assert error["message"].startswith(f"{op} is not for the socket of lease L1; expected allocate, attach")
     assert len(desk.daemon.allocator.leases) == 2 and not desk.daemon.connections[5].is_admin
 
 

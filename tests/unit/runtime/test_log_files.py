@@ -76,7 +76,7 @@ def test_the_environment_sets_the_level(text: str, level: LogLevel) -> None:
 
 
 def test_a_level_that_does_not_exist_is_refused_with_the_legal_ones() -> None:
-    with pytest.raises(InvalidArgument, match=r"^\$SF_RNT_LOG_LEVEL: no log level .* 'LOUD'; legal: DEBUG, INFO"):
+    with pytest.raises(InvalidArgument, match=r"^\$SF_RNT_LOG_LEVEL: no log level .* 'LOUD'; expected DEBUG, INFO"):
         application_level({"SF_RNT_LOG_LEVEL": "LOUD"})
 
 
@@ -110,7 +110,7 @@ def test_the_applications_log_is_found_by_settings(
     log = application_log("python")
     assert application_log("python") is log
     assert log.path == tmp_path / "var/log/sambaflow/runtime/sn.log"
-    assert (log.level, capsys.readouterr().err.count("legal: DEBUG")) == (LogLevel.NOTICE, 1)
+    assert (log.level, capsys.readouterr().err.count("expected DEBUG")) == (LogLevel.NOTICE, 1)
     former = os.umask(0o077)
     try:
         log.notice("f", "t")

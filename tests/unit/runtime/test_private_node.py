@@ -46,7 +46,7 @@ def test_the_vendor_s_affinity_variable_is_followed(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("SF_RNT_TILE_AFFINITY", "0xf0")
     assert open_lease("app", arch="sn10", tiles=1, memory_bytes=0).tiles == ("/NODE/XRDU_0/RDU_1/TILE_0",)
     monkeypatch.setenv("SF_RNT_TILE_AFFINITY", "all")
-    with pytest.raises(InvalidArgument, match="legal: a number such as 0xf"):
+    with pytest.raises(InvalidArgument, match="expected a number such as 0xf"):
         open_lease("app", arch="sn10", tiles=1, memory_bytes=0)
 
 

@@ -165,7 +165,7 @@ class OnePlatform:
 
 def test_a_component_that_the_node_does_not_have_is_refused_instead_of_called_healthy() -> None:
     check_component(OnePlatform(), "/XRDU_0/RDU_0")  # type: ignore[arg-type]
-    with pytest.raises(InvalidArgument, match="TEST-1 has no component '/XRDU_9'; legal: /NODE/XRDU_0"):
+    with pytest.raises(InvalidArgument, match="TEST-1 has no component '/XRDU_9'; expected /NODE/XRDU_0"):
         check_component(OnePlatform(), "/XRDU_9")  # type: ignore[arg-type]
 
 
@@ -234,7 +234,7 @@ def test_a_policy_keeps_what_the_options_do_not_say() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"set_policy": "ETYPE_X", "count": 1}, "legal: ETYPE_DDR_CE"),
+        ({"set_policy": "ETYPE_X", "count": 1}, "expected ETYPE_DDR_CE"),
         ({}, "--count, --window, --action, --severity, --fault-type"),
         ({"severity": "bad"}, "Minor, Major, Critical"),
         ({"action": "bad"}, "retire-channel"),

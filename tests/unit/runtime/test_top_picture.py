@@ -235,4 +235,4 @@ def test_rates_have_three_figures(rate: float, shown: str) -> None:
 
 def test_an_interval_that_is_no_time_is_refused() -> None:
     result = CliRunner().invoke(top, ["--interval", "0"])
-    assert result.exception is not None and "legal are 0.1" in str(result.exception)
+    assert result.exception is not None and "expected 0.1" in str(result.exception)

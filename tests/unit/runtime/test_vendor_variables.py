@@ -44,13 +44,13 @@ def test_a_misspelt_variable_is_told_with_the_nearest_name() -> None:
     ],
 )
 def test_a_value_that_a_variable_cannot_have_is_refused(name: str, value: str, legal: str) -> None:
-    with pytest.raises(InvalidArgument, match=rf"^\${name}: '{value}' is not legal; legal: {legal}$"):
+    with pytest.raises(InvalidArgument, match=rf"^\${name}: '{value}' is not valid; expected {legal}$"):
         find_notes({name: value})
 
 
 def test_a_transport_is_one_of_two_words_or_the_vendors_switch() -> None:
     assert [read_transport(text) for text in ("auto", "1", "Gloo", "0")] == [AUTO, AUTO, GLOO, GLOO]
-    with pytest.raises(ValueError, match="'tcp' is no transport; legal: auto"):
+    with pytest.raises(ValueError, match="'tcp' is no transport; expected auto"):
         read_transport("tcp")
 
 

@@ -57,18 +57,23 @@ def test_a_bundle_says_who_is_meant_by_which_name() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "line", "told"),
     [
-        ("host: 2GiB", "host: 2GB", 4, "memory.host: '2GB' is not legal; legal: a size such as 512MiB"),
+        ("host: 2GiB", "host: 2GB", 4, "memory.host: '2GB' is not valid; expected a size such as 512MiB"),
         ("pinned: true", "pinnd: true", 8, "experts.0.pinnd: unknown key; did you mean 'pinned'?"),
-        ("configuration: 4k\n", "configuration: 8k\n", 10, "'8k' is no configuration of the bundle; legal: 4k"),
+        ("configuration: 4k\n", "configuration: 8k\n", 10, "'8k' is no configuration of the bundle; expected 4k"),
         ("meta-llama/Llama-3.1-8B-Instruct", "poet", 12, "experts.1.aliases.0: 'poet' means 'poet' already"),
         ("name: five\n", "name: five\nrouter: {name: poet, file: r}\n", 4, "router.name: 'poet' means 'poet' already"),
         ("name: five\n", "name: five\nrouter: {name: r, file: r, default: x}\n", 4, "router.default: 'x' is no expert"),
-        ("batch: 4", "batch: 0", 6, "configurations.0.batch: 0 is not legal; legal: at least 1"),
-        ("batch: 4", "draft: {expert: nobody}", 6, "configurations.0.draft: 'nobody' is no expert; legal: poet, coder"),
+        ("batch: 4", "batch: 0", 6, "configurations.0.batch: 0 is not valid; expected at least 1"),
+        (
+            "batch: 4",
+            "draft: {expert: nobody}",
+            6,
+            "configurations.0.draft: 'nobody' is no expert; expected poet, coder",
+        ),
         ("batch: 4", "draft: {pef: x.pef}", 6, "configurations.0.draft: it needs an expert, or pef and checkpoint"),
         ("batch: 4", "draft: {expert: poet, pef: x}", 6, "configurations.0.draft: it names an expert and files"),
-        ("kind: Bundle", "kind: Job", 2, "'Job' is not legal; legal: 'Bundle'"),
-        ("name: five", "name: ../five", 3, "'../five' is not legal; legal: text with the pattern"),
+        ("kind: Bundle", "kind: Job", 2, "'Job' is not valid; expected 'Bundle'"),
+        ("name: five", "name: ../five", 3, "'../five' is not valid; expected text with the pattern"),
         ("apiVersion: rdukit.dev/v1\n", "", 1, "apiVersion: missing"),
         ("name: coder", "name: coder\n    name: poet", 10, "name"),
     ],
@@ -171,9 +176,9 @@ def test_of_artifacts_only_artifacts_are_named(tmp_path: Path) -> None:
         assert files.find("artifact://art-1/poet", place) == tmp_path / "art-1" / "poet"
         with pytest.raises(InvalidArgument, match=r"bundle.yaml:8:.*outside of the bundle's folders"):
             files.find("artifact:///etc/passwd", place)
-    with pytest.raises(InvalidArgument, match=r"bundle.yaml:8:.*'art-1' is no artifact; legal: artifact://ID"):
+    with pytest.raises(InvalidArgument, match=r"bundle.yaml:8:.*'art-1' is no artifact; expected artifact://ID"):
         files.find("art-1", place)
-    with pytest.raises(NotFound, match=r"there is no 'artifact://art-2'; legal: one of yours"):
+    with pytest.raises(NotFound, match=r"there is no 'artifact://art-2'; expected one of yours"):
         files.find("artifact://art-2", place)
     named = {".".join(map(str, path)): text for path, text in files.bundle.files()}
     assert named["experts.1.checkpoint"] == "coder/model.safetensors" and len(named) == 3

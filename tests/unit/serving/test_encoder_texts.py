@@ -71,7 +71,7 @@ def test_no_end_is_forced_where_none_ends_the_text() -> None:
 @pytest.mark.parametrize(
     ("prompt", "fields", "words"),
     [
-        ([1] * 5, {}, "it has 5 tokens; legal: 1 to 4"),
+        ([1] * 5, {}, "it has 5 tokens; expected 1 to 4"),
         ([], {}, "it has 0 tokens"),
         ([1], {"echo": True}, "echo: an encoder reads the prompt"),
     ],

@@ -54,7 +54,7 @@ def test_a_file_that_does_not_sample_is_greedy_and_without_one_the_apis_defaults
 
 @pytest.mark.parametrize(
     ("values", "words"),
-    [({"temperature": 3.0}, "temperature is 3.0; legal: 0 <= x <= 2"), ({"top_k": "many"}, "is damaged")],
+    [({"temperature": 3.0}, "temperature is 3.0; expected 0 <= x <= 2"), ({"top_k": "many"}, "is damaged")],
 )
 def test_a_value_that_is_none_is_refused_with_the_file(tmp_path: Path, values: dict[str, object], words: str) -> None:
     with pytest.raises(InvalidArgument, match=rf"generation_config\.json.*{words}"):

@@ -30,14 +30,14 @@ def test_a_legal_request_has_its_rows_counted() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"name": "wrong"}, "no input 'wrong'; legal: x"),
-        ({"datatype": "FP64"}, "datatype 'FP64' is not legal; legal: FP32"),
+        ({"name": "wrong"}, "no input 'wrong'; expected x"),
+        ({"datatype": "FP64"}, "datatype 'FP64' is not valid; expected FP32"),
         ({"datatype": "FLOAT"}, "no such datatype"),
-        ({"shape": (2, 5)}, r"shape \[2, 5\] is not legal"),
-        ({"shape": (-1, 4)}, "-1 rows; legal: 1 to 6"),
+        ({"shape": (2, 5)}, r"shape \[2, 5\] is not valid"),
+        ({"shape": (-1, 4)}, "-1 rows; expected 1 to 6"),
         ({"shape": (0, 4)}, "0 rows"),
-        ({"shape": (7, 4), "data": bytes(112)}, "7 rows; legal: 1 to 6"),
-        ({"shape": (8,)}, "not legal"),
+        ({"shape": (7, 4), "data": bytes(112)}, "7 rows; expected 1 to 6"),
+        ({"shape": (8,)}, "not valid"),
         ({"data": bytes(28)}, "data has 7 elements, shape .* needs 8"),
         ({"data": bytes(30)}, "data has 30 bytes"),
         ({"shape": (1, 4), "data": bytes(16)}, "'mask' has 2 rows, 'x' has 1"),
@@ -65,7 +65,7 @@ def test_outputs_must_exist_once() -> None:
     request.outputs = ("z",)
     assert check_request(SIGNATURE, request) == 2
     request.outputs = ("nope",)
-    with pytest.raises(InvalidArgument, match=r"no output 'nope'; legal: y .*, z"):
+    with pytest.raises(InvalidArgument, match=r"no output 'nope'; expected y .*, z"):
         check_request(SIGNATURE, request)
     request.outputs = ("y", "y")
     with pytest.raises(InvalidArgument, match="more than once"):

@@ -69,14 +69,14 @@ def test_half_floats_of_both_kinds_have_classes_too_and_labels_are_of_the_first_
 
 @pytest.mark.parametrize("value", [0, -1, True, 1.0, "2", None, [1]])
 def test_a_count_is_a_number_of_classes(value: object) -> None:
-    with pytest.raises(InvalidArgument, match=r"output 'scores': classification .* is not legal; legal: a number"):
+    with pytest.raises(InvalidArgument, match=r"output 'scores': classification .* is not valid; expected a number"):
         read_count("scores", value)
 
 
 @pytest.mark.parametrize(
     ("name", "count", "words"),
     [
-        ("scores", 4, "classification 4 is not legal; legal: 1 to 3"),
+        ("scores", 4, "classification 4 is not valid; expected 1 to 3"),
         ("image", 1, r"'image' is FP32 \[-1, 2, 2\], which has no classes"),
         ("loss", 1, r"'loss' is FP32 \[-1\], which has no classes"),
         ("truth", 1, "'truth' is BOOL"),

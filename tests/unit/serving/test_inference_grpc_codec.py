@@ -41,7 +41,7 @@ def test_a_timeout_is_a_number_of_microseconds() -> None:
     assert parse_infer(message())[0].timeout_us == 0
     for wrong in ({"int64_param": -1}, {"bool_param": True}, {"string_param": "1"}):
         request.parameters["timeout"].CopyFrom(pb.InferParameter(**wrong))
-        with pytest.raises(InvalidArgument, match=r"timeout .* is not legal; legal: microseconds, 0 to wait"):
+        with pytest.raises(InvalidArgument, match=r"timeout .* is not valid; expected microseconds, 0 to wait"):
             parse_infer(request)
 
 
@@ -96,5 +96,5 @@ def test_the_size_that_kserves_client_sends_is_legal_if_it_is_right() -> None:
     request.inputs[0].parameters["binary_data_size"].int64_param = 8
     parse_infer(request)
     request.inputs[0].parameters["binary_data_size"].int64_param = 4
-    with pytest.raises(InvalidArgument, match="binary_data_size is not legal; legal: 8"):
+    with pytest.raises(InvalidArgument, match="binary_data_size is not valid; expected 8"):
         parse_infer(request)

@@ -78,7 +78,7 @@ def request(*codes: int, datatype: str = "INT64", form: str = "q") -> InferReque
 
 @pytest.mark.parametrize(("codes", "wrong"), [((0, 20), 20), ((-1, 3), -1), ((2**63 - 1, 0), 2**63 - 1)])
 def test_a_number_beyond_the_table_is_refused(codes: tuple[int, int], wrong: int) -> None:
-    with pytest.raises(InvalidArgument, match=f"input 'codes': {wrong} is not legal; legal: 0 to 19"):
+    with pytest.raises(InvalidArgument, match=f"input 'codes': {wrong} is not valid; expected 0 to 19"):
         check_indices(SIGNATURE, request(*codes))
 
 

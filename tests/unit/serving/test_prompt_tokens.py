@@ -46,13 +46,13 @@ def test_the_longest_token_says_how_many_bytes_a_context_has() -> None:
 
 @pytest.mark.parametrize("text", ["a" * 20_000_000, "ü" * 1_000_001])
 def test_a_prompt_of_more_bytes_than_a_context_has_is_not_tokenized(counted: Counted, text: str) -> None:
-    with pytest.raises(InvalidArgument, match="legal: 1 to 1000 tokens, which have up to 2000000 bytes") as refused:
+    with pytest.raises(InvalidArgument, match="expected 1 to 1000 tokens, which have up to 2000000 bytes") as refused:
         reader(counted, 2000).read(text, True, 1000)
     assert (refused.value.detail["field"], counted.characters) == ("prompt", 0)
 
 
 def test_a_prompt_of_too_many_tokens_is_tokenized_up_to_there(counted: Counted) -> None:
-    with pytest.raises(InvalidArgument, match="input: it has more than 2000 tokens; legal: 1 to 1000"):
+    with pytest.raises(InvalidArgument, match="input: it has more than 2000 tokens; expected 1 to 1000"):
         reader(counted, 100_000).read("a" * 20_000_000, True, 1000, "input")
     assert counted.characters <= SLICE
 

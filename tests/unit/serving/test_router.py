@@ -56,7 +56,7 @@ def test_two_experts_are_as_sure_as_the_regression_says() -> None:
     assert router.decide(np.array([0, 1], np.float32)).expert == "b"
     assert router.decide(np.array([1, 1], np.float32)).confidence == pytest.approx(0.5, abs=0.01)
     assert 0 < router.decide(np.zeros(2, np.float32)).confidence <= 1
-    with pytest.raises(InvalidArgument, match="has 3 numbers; legal: 2"):
+    with pytest.raises(InvalidArgument, match="has 3 numbers; expected 2"):
         router.decide(np.zeros(3, np.float32))
 
 
@@ -135,7 +135,7 @@ def test_a_text_that_is_refused_as_too_long_has_the_vector_of_its_beginning() ->
 
 
 def test_names_that_no_header_can_have_are_refused() -> None:
-    with pytest.raises(InvalidArgument, match="'ä' is no legal name"):
+    with pytest.raises(InvalidArgument, match="'ä' is no valid name"):
         RouterDoor(NamedRouter("router", learned()), [
             ServedExpert(name, "http://x/v1") for name in (*learned().experts, "ä")])  # fmt: skip
 

@@ -66,8 +66,8 @@ def test_an_error_names_the_field_as_the_caller_wrote_it(fields: dict[str, Any],
 @pytest.mark.parametrize(
     ("fields", "place", "words"),
     [
-        ({"best_of": 3, "n": 2}, "best_of", "3 is not legal; legal: 2, as n"),
-        ({"max_tokens": 0}, "max_tokens", "legal only with echo"),
+        ({"best_of": 3, "n": 2}, "best_of", "3 is not valid; expected 2, as n"),
+        ({"max_tokens": 0}, "max_tokens", "valid only with echo"),
         ({"prompt": ["a"] * 100, "n": 101}, "prompt", "10100 texts are asked for; expected at most 10000"),
     ],
 )

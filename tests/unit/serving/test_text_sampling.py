@@ -91,15 +91,15 @@ def test_min_p_and_the_penalty_of_repetition_are_those_of_transformers() -> None
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"temperature": -0.1}, "legal: 0 <= x <= 2"),
-        ({"temperature": float("nan")}, "legal: 0 <= x <= 2"),
-        ({"top_p": 0.0}, "legal: 0 < x <= 1"),
-        ({"top_k": -1}, "legal: 0 <= x"),
+        ({"temperature": -0.1}, "expected 0 <= x <= 2"),
+        ({"temperature": float("nan")}, "expected 0 <= x <= 2"),
+        ({"top_p": 0.0}, "expected 0 < x <= 1"),
+        ({"top_k": -1}, "expected 0 <= x"),
         ({"seed": -1}, "seed is -1"),
-        ({"min_p": 1.1}, "legal: 0 <= x <= 1"),
-        ({"repetition_penalty": 0.0}, "legal: 0 < x <= 10"),
-        ({"frequency_penalty": 2.5}, "legal: -2 <= x <= 2"),
-        ({"presence_penalty": float("nan")}, "legal: -2 <= x <= 2"),
+        ({"min_p": 1.1}, "expected 0 <= x <= 1"),
+        ({"repetition_penalty": 0.0}, "expected 0 < x <= 10"),
+        ({"frequency_penalty": 2.5}, "expected -2 <= x <= 2"),
+        ({"presence_penalty": float("nan")}, "expected -2 <= x <= 2"),
     ],
 )
 def test_values_outside_their_range_are_refused(options: dict[str, float], words: str) -> None:

@@ -153,11 +153,11 @@ def test_no_more_is_tried_than_is_guessed_or_has_room(guesses: list[tuple[float,
 def test_a_draft_of_other_tokens_or_for_less_is_refused() -> None:
     model = TextSizes(context=256, prompt=64, vocabulary=300, texts=4)
     model.check_draft(replace(model, context=512, texts=8, prompt=16))
-    with pytest.raises(InvalidArgument, match="draft has 301 tokens; legal: 300"):
+    with pytest.raises(InvalidArgument, match="draft has 301 tokens; expected 300"):
         model.check_draft(replace(model, vocabulary=301))
-    with pytest.raises(InvalidArgument, match="context_length=128; legal: 256 or more"):
+    with pytest.raises(InvalidArgument, match="context_length=128; expected 256 or more"):
         model.check_draft(replace(model, context=128))
-    with pytest.raises(InvalidArgument, match="batch_size=1; legal: 4 or more"):
+    with pytest.raises(InvalidArgument, match="batch_size=1; expected 4 or more"):
         model.check_draft(replace(model, texts=1))
-    with pytest.raises(InvalidArgument, match="draft_checkpoint missing; legal: both"):
+    with pytest.raises(InvalidArgument, match="draft_checkpoint missing; expected both"):
         draft_files(Path("a.pef"), None)

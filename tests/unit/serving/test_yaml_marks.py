@@ -57,7 +57,7 @@ def test_what_readers_of_yaml_disagree_about_is_refused(text: str, words: str) -
     [
         ("a: 1\nb: 2\na: 3\n", 3, "duplicate key; the first is in line 1"),
         ("a: !!python/object:os.system x\n", 1, "tag"),
-        ("a: !mine {b: 1}\n", 1, "tag '!mine' is not legal"),
+        ("a: !mine {b: 1}\n", 1, "tag '!mine' is not valid"),
         ("a: &x {b: 1}\nc:\n  <<: *x\n", 3, "merge keys"),
         ("a: &x [*x]\n", 1, "no finished anchor"),
         ("a: *x\n", 1, "no finished anchor"),

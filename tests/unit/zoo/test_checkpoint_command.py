@@ -54,7 +54,7 @@ def test_a_folder_becomes_a_file_and_the_file_the_same_folder_again(folder: Path
         run("convert", tmp_path / "file.safetensors", tmp_path / "other")
     with pytest.raises(InvalidArgument, match="width: 8 in the checkpoint, 16 in the options"):
         run("convert", tmp_path / "file.safetensors", tmp_path / "other", "--model", "gpt2", "--size", "width=16")
-    with pytest.raises(InvalidArgument, match=r"--size width=a: legal is NAME=VALUE with a value of type int"):
+    with pytest.raises(InvalidArgument, match=r"--size width=a: expected NAME=VALUE with a value of type int"):
         run("convert", tmp_path / "file.safetensors", tmp_path / "other", "--model", "gpt2", "--size", "width=a")
     assert not (tmp_path / "other").exists()
 

@@ -59,7 +59,7 @@ def test_wrong_labels_and_numbers_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="2 images but labels"):
         load_folder(tmp_path)
     (raw / "train-labels-idx1-ubyte").write_bytes(idx(np.array([1, 12])))
-    with pytest.raises(InvalidArgument, match="label 12; legal: 0 to 9"):
+    with pytest.raises(InvalidArgument, match="label 12; expected 0 to 9"):
         load_folder(tmp_path)
     (raw / "train-images-idx3-ubyte.gz").write_bytes(b"\x1f\x8bnot gzip")
     with pytest.raises(InvalidArgument, match="damaged gzip"):

@@ -38,7 +38,7 @@ def write_steps(folder: Path, steps: list[Any], pooling: dict[str, Any]) -> None
         ({"pooling": "median"}, "pooling is 'median'; expected one of mean, first"),
         ({"window_layers": "1"}, "window_layers is '1'; expected '' or 2 digits"),
         ({"family": "roberta", "padding": 512}, "padding is 512; expected a token's number, 0 <= x < 512"),
-        ({"positions": 64}, "context_length is 128; legal: up to 64"),
+        ({"positions": 64}, "context_length is 128; expected up to 64"),
     ],
 )
 def test_sizes_that_do_not_fit_together_are_refused(sizes: dict[str, Any], words: str) -> None:

@@ -56,4 +56,4 @@ def test_sizes_are_read_by_the_type_of_their_default(tmp_path: Path) -> None:
     tied = plan(tmp_path, "llama", "--size", "vocabulary=96", "--batch-size", "2")
     assert found["parameter_bytes"] == tied["parameter_bytes"] + 2 * 96 * 64  # type: ignore[operator]
     refused = CliRunner().invoke(zoo, ["plan", "llama", "--size", "width=wide"])
-    assert "width is 'wide'; legal: a value such as 64" in str(refused.exception)
+    assert "width is 'wide'; expected a value such as 64" in str(refused.exception)

@@ -45,13 +45,13 @@ def test_a_language_model_gives_a_loss_near_that_of_chance_and_serves_with_the_s
 
 
 def test_an_unknown_model_task_or_size_is_refused_with_what_is_legal() -> None:
-    with pytest.raises(InvalidArgument, match=f"legal: {', '.join(model_names())}"):
+    with pytest.raises(InvalidArgument, match=f"expected {', '.join(model_names())}"):
         get_model("chess")
     entry = get_model("mlp")
-    with pytest.raises(InvalidArgument, match="no size depth; legal: num_features, hidden_size, num_classes"):
+    with pytest.raises(InvalidArgument, match="no size depth; expected num_features, hidden_size, num_classes"):
         entry.check_sizes({"depth": 3})
     assert entry.check_sizes({"num_classes": 3}) == {"num_features": 64, "hidden_size": 256, "num_classes": 3}
-    with pytest.raises(InvalidArgument, match="legal: classification, language-modelling, "):
+    with pytest.raises(InvalidArgument, match="expected classification, language-modelling, "):
         ModelEntry("x", "x", "chess", "x", "x", {}, entry.build, entry.make_inputs)
 
 

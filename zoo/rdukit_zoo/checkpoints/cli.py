@@ -185,7 +185,7 @@ def stamp(
     entry = get_model(model_name)
     chosen = _chosen_sizes(entry, trained_sizes(path), variant, sizes)
     if classes and len(classes) != chosen.get("num_classes", len(classes)):
-        raise InvalidArgument(f"--class has {len(classes)} names; legal: {chosen['num_classes']}, as num_classes")
+        raise InvalidArgument(f"--class has {len(classes)} names; expected {chosen['num_classes']}, as num_classes")
     digest = tokenizer_digest(tokenizer.read_text()) if tokenizer else ""
     identity = replace(entry.identity(chosen), classes=classes, tokenizer=digest)
     files = stamp_checkpoint(path, entry, chosen, identity)
@@ -286,4 +286,4 @@ def _size(word: str, known: Mapping[str, SizeValue]) -> tuple[str, SizeValue]:
     try:
         return name, {"true": True, "false": False}[text] if kind is bool else kind(text)
     except (ValueError, KeyError) as cause:
-        raise InvalidArgument(f"--size {word}: legal is NAME=VALUE with a value of type {kind.__name__}") from cause
+        raise InvalidArgument(f"--size {word}: expected NAME=VALUE with a value of type {kind.__name__}") from cause

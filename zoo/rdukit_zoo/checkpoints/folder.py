@@ -318,7 +318,7 @@ def weight_files(path: Path) -> list[Path]:
                 if Path(shard).name != shard or not (path / shard).is_file():
                     raise NotFound(f"{index} names {shard}, which is not in the folder")
             return [path / shard for shard in shards]
-    raise NotFound(f"{path} has no weights; legal: {', '.join(WEIGHTS)}, or either with .index.json and its shards")
+    raise NotFound(f"{path} has no weights; expected {', '.join(WEIGHTS)}, or either with .index.json and its shards")
 
 
 def _stored_tensors(files: Iterable[Path], stack: ExitStack) -> Iterator[tuple[str, Callable[[], torch.Tensor]]]:

@@ -30,7 +30,7 @@ def checkpoint_files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not (path / LATEST).is_file():
-        raise NotFound(f"there is no checkpoint {path}; legal: a safetensors file, or a folder that train made")
+        raise NotFound(f"there is no checkpoint {path}; expected a safetensors file, or a folder that train made")
     return list(
         dict.fromkeys(path / Path(str(named["file"])).name for _, each in read_pointers(path) for named in each)
     )

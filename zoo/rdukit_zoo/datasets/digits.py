@@ -78,11 +78,11 @@ def _required(folder: Path, stem: str) -> Path:
 
 def _check_pair(folder: Path, part: str, images: Bytes, labels: Bytes) -> None:
     if images.ndim != 3 or images.shape[1:] != (SIDE, SIDE):
-        raise InvalidArgument(f"{folder}: {part} images have shape {images.shape}; legal: [N, {SIDE}, {SIDE}]")
+        raise InvalidArgument(f"{folder}: {part} images have shape {images.shape}; expected [N, {SIDE}, {SIDE}]")
     if labels.shape != (len(images),):
         raise InvalidArgument(f"{folder}: {part} has {len(images)} images but labels of shape {labels.shape}")
     if len(labels) and int(labels.max()) >= CLASSES:
-        raise InvalidArgument(f"{folder}: {part} has label {int(labels.max())}; legal: 0 to {CLASSES - 1}")
+        raise InvalidArgument(f"{folder}: {part} has label {int(labels.max())}; expected 0 to {CLASSES - 1}")
 
 
 #: Third byte of an idx file: the item type. Only unsigned bytes occur in image sets.

@@ -96,7 +96,7 @@ class TrainingCheck:
             tolerance = TOLERANCES[self.precision]
             # Written with `not`, so that a difference of NaN is refused, too.
             if not difference <= tolerance:
-                raise AssertionError(f"{name} differ by {difference:.1e} from eager torch; legal: {tolerance:.0e}")
+                raise AssertionError(f"{name} differ by {difference:.1e} from eager torch; expected {tolerance:.0e}")
         if self._first is None:
             self._first = found
         elif not torch.equal(found.parameters, self._first.parameters):

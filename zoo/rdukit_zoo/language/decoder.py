@@ -86,7 +86,7 @@ def check_lengths(context_length: int, prompt_length: int) -> None:
         InvalidArgument: it is shorter than 2 tokens or longer than the context.
     """
     if not 2 <= prompt_length <= context_length:
-        raise InvalidArgument(f"prompt_length is {prompt_length}; legal: 2 <= x <= {context_length} (context_length)")
+        raise InvalidArgument(f"prompt_length is {prompt_length}; expected 2 <= x <= {context_length} (context_length)")
 
 
 def usual_prompt(context_length: int) -> int:

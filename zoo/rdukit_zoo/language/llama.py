@@ -71,7 +71,9 @@ class LlamaSizes:
         if not self.head_width:
             check_divides(self.width, self.heads)
         if self.width_of_head % 2:
-            raise InvalidArgument(f"a head has {self.width_of_head} elements; legal: an even number, they are rotated")
+            raise InvalidArgument(
+                f"a head has {self.width_of_head} elements; expected an even number, they are rotated"
+            )
         if self.heads % self.groups:
             raise InvalidArgument(f"key_value_heads {self.groups} does not divide heads {self.heads}")
         if self.rotary_kind not in ROTARY_SIZES:

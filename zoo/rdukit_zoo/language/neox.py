@@ -55,11 +55,12 @@ class NeoXSizes:
         check_divides(self.width, self.heads)
         if self.rotated < 2 or self.rotated % 2 or self.rotary_share > 1:
             raise InvalidArgument(
-                f"rotary_share {self.rotary_share} of {self.width // self.heads} elements is {self.rotated}; legal: an "
+                f"rotary_share {self.rotary_share} of {self.width // self.heads} elements is "
+                f"{self.rotated}; expected an "
                 "even number from 2 on"
             )
         if self.activation not in ACTIVATIONS:
-            raise InvalidArgument(f"activation {self.activation!r} is not legal; legal: {', '.join(ACTIVATIONS)}")
+            raise InvalidArgument(f"activation {self.activation!r} is not valid; expected {', '.join(ACTIVATIONS)}")
 
     @property
     def rotated(self) -> int:

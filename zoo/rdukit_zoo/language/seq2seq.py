@@ -76,7 +76,7 @@ class Seq2SeqAttention(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class EncodedSource:
-    """What a decoder's layers read of the encoder: its states, or the rows of the caches that keep them.
+    """Parts of the encoder that a decoder's layers read: its states, or the rows of the caches that keep them.
 
     ``mask`` [B, 1, 1, S] is true for tokens and false for padding.
     """

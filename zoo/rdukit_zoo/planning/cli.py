@@ -136,5 +136,5 @@ def _read_sizes(entry: ModelEntry, given: tuple[str, ...]) -> dict[str, SizeValu
         try:
             found[key] = value.lower() == "true" if isinstance(default, bool) else type(default)(value)
         except ValueError as cause:
-            raise InvalidArgument(f"{key} is {value!r}; legal: a value such as {default!r}") from cause
+            raise InvalidArgument(f"{key} is {value!r}; expected a value such as {default!r}") from cause
     return found

@@ -31,7 +31,7 @@ class AutoPhaseNN(nn.Module):
     ) -> None:
         super().__init__()
         if size % (2 ** (blocks + 1)):
-            raise InvalidArgument(f"size is {size}; legal: a multiple of {2 ** (blocks + 1)}")
+            raise InvalidArgument(f"size is {size}; expected a multiple of {2 ** (blocks + 1)}")
         self.size, self.threshold = size, threshold
         widths = [width * 2**block for block in range(blocks)]
         self.encoder = nn.Sequential(

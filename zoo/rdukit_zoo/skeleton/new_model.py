@@ -135,7 +135,7 @@ def new_model_files(name: str, title: str, family: str) -> dict[str, str]:
     """
     if not NAME.fullmatch(name):
         raise InvalidArgument(
-            f"no model can be called {name!r}; legal: a small letter, then small letters, digits and _", field="name"
+            f"no model can be called {name!r}; expected a small letter, then small letters, digits and _", field="name"
         )
     if not title.isprintable() or set(title) & set('"\\'):
         raise InvalidArgument(

@@ -52,7 +52,7 @@ class CosmicSizes:
         for name, value in (("height", self.height), ("width", self.width)):
             if value % 2**self.depth:
                 raise InvalidArgument(
-                    f"{name} is {value}; legal: a multiple of {2**self.depth}, for depth {self.depth}"
+                    f"{name} is {value}; expected a multiple of {2**self.depth}, for depth {self.depth}"
                 )
 
 

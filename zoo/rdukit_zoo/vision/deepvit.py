@@ -46,7 +46,7 @@ class DeepVitSizes:
                 f"image_size {self.image_size}"
             )
         if self.norm not in {"batch", "layer"}:
-            raise InvalidArgument(f"norm {self.norm!r} is not legal; legal: batch, layer")
+            raise InvalidArgument(f"norm {self.norm!r} is not valid; expected batch, layer")
 
 
 class ReAttention(nn.Module):

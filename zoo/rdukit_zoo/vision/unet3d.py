@@ -47,7 +47,7 @@ class Unet3d(nn.Module):
     def __init__(self, in_channels: int = 1, features: int = 64, levels: int = 4, size: int = 64) -> None:
         super().__init__()
         if size % 2 ** (levels - 1):
-            raise InvalidArgument(f"size is {size}; legal: a multiple of {2 ** (levels - 1)}")
+            raise InvalidArgument(f"size is {size}; expected a multiple of {2 ** (levels - 1)}")
         widths = [features * 2**level for level in range(levels)]
         self.encoders = nn.ModuleList()
         inputs = in_channels

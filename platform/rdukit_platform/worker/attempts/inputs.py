@@ -115,7 +115,7 @@ def named_outputs(operation: Mapping[str, Any]) -> Mapping[object, object]:
     """
     named = operation.get("outputs") or {}
     if not isinstance(named, dict):
-        raise OutputRefused(f"the box names its outputs by {type(named).__name__}; legal is an object")
+        raise OutputRefused(f"the box names its outputs by {type(named).__name__}; expected an object")
     return named
 
 

@@ -41,7 +41,7 @@ def sn_iteridx(attrs: dict[str, Any] | None = None, dim: int = 0, dtype: Any = N
     if shape is None:
         raise InvalidArgument("sn_iteridx needs attrs: pass on the first argument of the function in sn_zipmapreduce")
     if not -len(shape) <= dim < len(shape):
-        raise InvalidArgument(f"sn_iteridx: dim={dim} is not legal; the inputs broadcast to {list(shape)}")
+        raise InvalidArgument(f"sn_iteridx: dim={dim} is not valid; the inputs broadcast to {list(shape)}")
     view = [1] * len(shape)
     view[dim] = int(shape[dim])
     return torch.arange(int(shape[dim]), dtype=torch_dtype(dtype) or torch.int32).reshape(view)
@@ -60,7 +60,7 @@ def sn_fma(a: Any, b: Any, c: Any) -> Any:
         InvalidArgument: called outside.
     """
     if not _inside.get():
-        raise InvalidArgument("sn_fma is legal only in the function of sn_zipmapreduce; write a * b + c elsewhere")
+        raise InvalidArgument("sn_fma is valid only in the function of sn_zipmapreduce; write a * b + c elsewhere")
     return a * b + c
 
 
@@ -101,7 +101,7 @@ def reduce_named(tensor: torch.Tensor, dim: int | Sequence[int] | None, name: st
     """
     key = str(name).upper().removeprefix("K")
     if key not in _REDUCTIONS:
-        raise InvalidArgument(f"reduction {name!r} is not legal; legal: {', '.join(_REDUCTIONS)}")
+        raise InvalidArgument(f"reduction {name!r} is not valid; expected {', '.join(_REDUCTIONS)}")
     dims = list(range(tensor.dim())) if dim is None else [dim] if isinstance(dim, int) else list(dim)
     return _REDUCTIONS[key](tensor, dims)
 

@@ -248,7 +248,7 @@ def optimizer_list(optimizers: Any) -> tuple[DeviceOptimizer, ...]:
         return tuple(item for part in optimizers for item in optimizer_list(part))
     if not isinstance(optimizers, DeviceOptimizer):
         raise CompileError(
-            f"{type(optimizers).__name__} is not an optimizer of sambaflow.samba.optim; legal: SGD, AdamW, Adam, "
+            f"{type(optimizers).__name__} is not an optimizer of sambaflow.samba.optim; expected SGD, AdamW, Adam, "
             "Adagrad, SparseAdamW"
         )
     return (optimizers,)
