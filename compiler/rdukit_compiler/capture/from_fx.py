@@ -397,8 +397,8 @@ class _Converter:
     def _without_statistics(self, node: fx.Node, args: tuple[Argument, ...]) -> tuple[Argument, ...]:
         """Update running statistics of norms by separate operators: the record does not show that norms write them.
 
-        x [N, C, …]: mean and unbiased variance over all but axis 1 move the statistics [C] by ``momentum``, and not
-        by ``lerp``, which makes NaN of infinite ones; for an instance norm, the average over N of each instance's.
+        x [N, C, …]: mean and unbiased variance over all but axis 1 move the statistics [C] by ``momentum``; for an
+        instance norm, the average over N of each instance's.
         """
         x, _, _, mean, variance, training, momentum = node.args[:7]
         if not (training and isinstance(mean, fx.Node) and isinstance(variance, fx.Node)):
@@ -418,8 +418,7 @@ class _Converter:
             if by_instance:
                 found = self._graph.emit(node, "aten.mean.dim", [Ref(found), [0]])
             old = self._aliases.name(statistic)
-            kept = self._graph.emit(node, "aten.mul.Scalar", [Ref(old), 1.0 - momentum])
-            moved = self._graph.emit(node, "aten.add.Tensor", [Ref(kept), Ref(found)], {"alpha": momentum})
+            moved = self._graph.emit(node, "aten.lerp.Scalar", [Ref(old), Ref(found), momentum])
             self._move(node, statistic, moved, word)
         return (*args[:3], None, None, *args[5:])
 

@@ -106,15 +106,13 @@ def _forward_of_batch_norm(module: Any, x: torch.Tensor) -> Any:
     with torch.no_grad():
         module.num_batches_tracked.add_(1)
         share = module.num_batches_tracked.to(torch.float32).reciprocal()
-        rest = 1.0 - share
         values = x.detach().to(torch.float32)
         dims = [d for d in range(values.dim()) if d != 1]
         for statistic, found in (
             (module.running_mean, values.mean(dims)),
             (module.running_var, values.var(dims)),
         ):
-            # Not lerp: of an infinite mean it makes NaN, torch's own sum does not.
-            statistic.copy_(share * found + rest * statistic)
+            statistic.copy_(torch.lerp(statistic, found.to(statistic.dtype), share.to(statistic.dtype)))
     return F.batch_norm(x, None, None, module.weight, module.bias, True, 0.0, module.eps)
 
 
