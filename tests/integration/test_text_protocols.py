@@ -260,7 +260,7 @@ def test_an_error_has_the_form_of_the_api_that_was_called(
     for fields, words in (
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "image is not served"),
         ({"messages": [{"role": "assistant", "content": [{"type": "tool_result", "tool_use_id": "1"}]},
-                       {"role": "user", "content": "x"}]}, "not legal with the role assistant"),
+                       {"role": "user", "content": "x"}]}, "not valid with the role assistant"),
         ({"messages": [{"role": "assistant", "content": "x"}]}, "put a message of the user before it"),
         ({"tool_choice": {"type": "tool", "name": "f"}}, "expected none, as there are no tools"),
         ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"),

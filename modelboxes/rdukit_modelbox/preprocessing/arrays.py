@@ -219,7 +219,7 @@ def preprocess_arrays(
     (output / "dataset" / PICTURE_FILE).unlink(missing_ok=True)
     context.progress(Progress("read", 0, 2))
     read = None
-    if "data" in inputs and entry.task == PICTURES:
+    if "data" in inputs and entry.task == PICTURES and CLASSES in sizes:
         read = read_pictures_of(context, inputs["data"], forms[0].shape, int(sizes[CLASSES]), parameters)
     augmentation = augmentation_from(parameters, read.preprocessing if read else None)
     if read is not None:
