@@ -159,7 +159,7 @@ def test_what_torch_has_no_bf16_form_of_is_computed_in_f32_at_default_precision(
         (lambda w, x: torch.histogramdd(w * x, [2] * 4)[0], r"'forward': histogramdd returns a list"),
         (
             lambda w, x: (w * x).to(torch.float8_e5m2),
-            r"'forward': to makes a tensor of dtype float8_e5m2; legal.*complex64",
+            r"'forward': to makes a tensor of dtype float8_e5m2; the RDU takes.*complex64",
         ),
     ],
 )

@@ -92,7 +92,7 @@ def test_what_does_not_fit_is_refused_when_graphs_are_cut() -> None:
     (reader,) = x.dsts
     reader.inputs[0] = SambaTensor(shape=(3, 3), dtype=torch.float32, name="unknown")
     samba.session.add_graph(FwdGraph(x, hidden, "body"))
-    with pytest.raises(CompileError, match=r"'unknown' was not traced; legal in place of 'x': .*float32\[2, 4\]"):
+    with pytest.raises(CompileError, match=r"'unknown' was not traced; expected in place of 'x': .*float32\[2, 4\]"):
         samba.session.compile_multigraph(config_dict=F32)
     reader.inputs.pop()
     with pytest.raises(CompileError, match="not added or removed"):

@@ -226,7 +226,7 @@ def test_a_sweep_is_begun_by_a_form_that_counts_its_trials_and_refuses_at_its_fi
         assert (answer.status_code, told in error_at(answer.text, "try.limit")) == (422, True)
     assert "no parameter has values to try" in client.post(form, data=given).text
     tried = {"try.limit": "10, 20,30", "try.normalize": "mnist,none", "set.test_ratio": "0.5"}
-    assert "All of it is expected 6 trials." in client.post(form, data=given | tried | {"act": "check"}).text
+    assert "Everything is valid: 6 trials." in client.post(form, data=given | tried | {"act": "check"}).text
     first, again = (client.post(form, data=given | tried).headers["location"] for _ in range(2))
     assert first == again
     advance_sweeps(platform.database, time.time())

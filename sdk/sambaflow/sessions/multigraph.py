@@ -471,7 +471,7 @@ def rewired(
             if theirs is None or (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):
                 found = "was not traced" if theirs is None else f"is {theirs.dtype}{list(theirs.shape)}"
                 raise CompileError(
-                    f"operator {consumer.name!r}: {new!r} {found}; legal in place of {old!r}: a traced tensor that is "
+                    f"operator {consumer.name!r}: {new!r} {found}; expected in place of {old!r}: a traced tensor that is "
                     f"{ours.dtype}{list(ours.shape)}"
                 )
             changes.setdefault(consumer.name, {})[old] = new
