@@ -236,7 +236,7 @@ def test_a_sweep_is_begun_by_a_form_that_counts_its_trials_and_refuses_at_its_fi
     like = client.get(f"/console/jobs/{job.id}/sweep", follow_redirects=True).text
     assert filled(like)["set.test_ratio"] == "0.5"
     drawn = given | {"try.limit": "1:9", "algorithm": "random", "max_trials": "4", "stop.metric": "", "act": "check"}
-    assert "All of it is expected 4 trials." in client.post(form, data=drawn).text
+    assert "Everything is valid: 4 trials." in client.post(form, data=drawn).text
 
 
 def test_trials_and_steps_of_forms_count_as_requests(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -471,8 +471,8 @@ def rewired(
             if theirs is None or (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):
                 found = "was not traced" if theirs is None else f"is {theirs.dtype}{list(theirs.shape)}"
                 raise CompileError(
-                    f"operator {consumer.name!r}: {new!r} {found}; expected in place of {old!r}: a traced tensor that is "
-                    f"{ours.dtype}{list(ours.shape)}"
+                    f"operator {consumer.name!r}: {new!r} {found}; expected in place of {old!r}: a traced "
+                    f"tensor that is {ours.dtype}{list(ours.shape)}"
                 )
             changes.setdefault(consumer.name, {})[old] = new
     return [_with_inputs(o, changes[o.name]) if o.name in changes else o for o in operators]
