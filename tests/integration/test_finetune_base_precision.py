@@ -74,7 +74,7 @@ def write_adapter(folder: Path, model: Any, base: Path) -> list[torch.nn.Paramet
     return trained
 
 
-@pytest.mark.parametrize("precision", ["int8", *(pytest.param(p, marks=pytest.mark.long) for p in ("bf16", "int4"))])
+@pytest.mark.parametrize("precision", ["int4", *(pytest.param(p, marks=pytest.mark.long) for p in ("bf16", "int8"))])
 def test_losses_are_those_of_transformers_beside_the_rounded_base(folder: Path, precision: str) -> None:
     model, data = write_model(folder / "model", "llama"), write_data(folder)
     for name, layer in model.named_modules():

@@ -16,11 +16,7 @@ from torch import nn
 
 from rdukit.pef.model import INT4_GROUP
 from rdukit_modelbox.tasks.adapters import AdaptedLinear
-from rdukit_runtime.engine.quantized_weights import (
-    dequantize_groups,
-    quantize_groups,
-    quantize_rows,
-)
+from rdukit_runtime.engine.quantized_weights import quantize_rows, round_groups
 from rdukit_serving.device.parameters import Tensors
 
 #: Precisions of a frozen base; f32 leaves weights as they are.
@@ -86,11 +82,9 @@ def _frozen(weight: torch.Tensor, precision: str) -> dict[str, torch.Tensor]:
     if precision == "int8" or weight.shape[1] % GROUP:
         rows, scale = quantize_rows(weight)
         return {ROWS: rows, SCALE: scale[:, None]}
-    scale = quantize_groups(weight)[1][:, :, None]
-    wide = dequantize_groups(*quantize_groups(weight)).view(*scale.shape[:2], GROUP)
-    numbers = torch.round(wide / torch.where(scale == 0, 1.0, scale.float())).to(torch.int16) + 8
-    pairs = numbers.view(len(weight), -1, 2).to(torch.uint8)
-    return {ROWS: pairs[:, :, 0] | (pairs[:, :, 1] << 4), SCALE: scale}
+    numbers, scale = round_groups(weight)
+    pairs = (numbers + 8).to(torch.uint8).view(len(weight), -1, 2)
+    return {ROWS: pairs[:, :, 0] | (pairs[:, :, 1] << 4), SCALE: scale[:, :, None]}
 
 
 def fit_frozen(parameters: Tensors, wanted: Mapping[str, torch.Tensor]) -> Tensors:

@@ -63,14 +63,18 @@ def quantize_groups(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     Each group has, of a few scales, that with the smallest sum of squared errors. A group with NaN or an
     infinite number stands for NaN.
     """
-    parts = [_quantize_groups(weight[at : at + _ROWS].detach().float()) for at in range(0, len(weight), _ROWS)]
+    made = [round_groups(weight[at : at + _ROWS]) for at in range(0, len(weight), _ROWS)]
+    parts = [(_pack(numbers), _in_blocks(scales)) for numbers, scales in made]
     data, scales = zip(*parts, strict=True)
     return torch.cat(data), torch.cat(scales)
 
 
-def _quantize_groups(wide: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    count = wide.shape[0]
-    groups = wide.view(count, -1, INT4_GROUP)
+def round_groups(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the numbers of ``quantize_groups`` in the weight's order, f32 [N, K / 32, 32], and scales bf16 [N, K / 32].
+
+    Numbers are whole, from -8 to 7; a number times its group's scale is the rounded weight.
+    """
+    groups = weight.detach().float().reshape(len(weight), -1, INT4_GROUP)
     extreme = groups.gather(2, groups.abs().argmax(2, keepdim=True))
     scale, best = torch.full_like(extreme, torch.nan), torch.full_like(extreme, torch.inf)
     numbers = torch.zeros_like(groups)
@@ -81,7 +85,7 @@ def _quantize_groups(wide: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         is_better = error < best
         scale, best = torch.where(is_better, tried, scale), torch.where(is_better, error, best)
         numbers = torch.where(is_better, made, numbers)
-    return _pack(numbers), _in_blocks(scale[:, :, 0].to(torch.bfloat16))
+    return numbers, scale[:, :, 0].to(torch.bfloat16)
 
 
 def _of_five_digits(scale: torch.Tensor) -> torch.Tensor:
