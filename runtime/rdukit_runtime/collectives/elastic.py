@@ -42,6 +42,7 @@ from rdukit_runtime.collectives.membership import (
     choose_sender,
     count_ranks,
     decide,
+    is_at_step,
     must_average_again,
     name_ranks,
     read_decision,
@@ -179,18 +180,23 @@ class Elastic:
             if (found := candidate.become_member(own)) is None:
                 continue
             store, offer, verdict = found
-            if verdict.refusal or offer.steps != joining.offer.steps:
-                why = verdict.refusal or f"they are at step {offer.steps + 1}, and it was to begin at another"
-                raise PeerLost(f"rank {self._rank} cannot join the others: {why}", rank=self._rank)
+            if verdict.refusal:
+                raise PeerLost(f"rank {self._rank} cannot join the others: {verdict.refusal}", rank=self._rank)
             self._generation = offer.generation - 1
             try:
-                self._meet(store, verdict, NEW)
+                progress = self._meet(store, verdict, NEW)
             except (PeerLost, RuntimeError) as error:
                 leave_process_group()
                 cause = error
                 continue
-            self.steps = offer.steps
-            self._note(verdict, offer.steps, 0.0)
+            if not is_at_step(progress, joining.offer.steps):
+                leave_process_group()
+                raise PeerLost(
+                    f"rank {self._rank} began at step {joining.offer.steps + 1}, and the others are at another step; "
+                    "start its process again", rank=self._rank,
+                )  # fmt: skip
+            self.steps = joining.offer.steps
+            self._note(verdict, self.steps, 0.0)
             return
         raise PeerLost(f"ranks were lost while rank {self._rank} joined them; start all again") from cause
 

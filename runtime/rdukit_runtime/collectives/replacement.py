@@ -133,7 +133,7 @@ class JoiningRank:
         )  # fmt: skip
 
     def become_member(self, own: Address) -> tuple[TCPStore, Offer, RegroupDecision] | None:
-        """Report that this process is ready; returns the store at which the ranks meet, their offer, and their decision.
+        """Report that this process is ready; returns the store where the ranks meet, their offer and their decision.
 
         Args:
             own: address of this process's store.
