@@ -44,7 +44,7 @@ else:
 OWN_FOLDER = (
     "from pathlib import Path\nfrom rdukit.pef import read_pef\n"
     + PROGRAM.partition("if args.command")[0]
-    + '''
+    + """
 own = {"pef_name": "own", "optim_level": args.optim_level, "log_level": "error"}
 pef = samba.session.compile(model, inputs, None, inference=True, config_dict=own)
 with open("seen.txt", "a") as file:
@@ -52,7 +52,7 @@ with open("seen.txt", "a") as file:
 traced = utils.trace_graph(model, inputs, None, inference=True, pef=pef)
 for _ in range(args.num_iterations):
     samba.session.run(inputs, traced)
-'''
+"""
 )
 
 
