@@ -158,10 +158,16 @@ class Trials:
 
 
 def try_in_order(advice: Sequence["Advice"], try_change: Callable[[ProgramChange], AdviceTrial]) -> list["Advice"]:
-    """Try changes until one helps or the user interrupts; returns all advice with outcomes, withdrawn advice last."""
-    tried, helps, is_stopped, found = 0, False, False, []
+    """Try changes until one helps or the user interrupts; returns all advice with outcomes, withdrawn advice last.
+
+    Advice that has an outcome, as from ``--try-with``, keeps it.
+    """
+    tried, helps, found = 0, False, []
+    is_stopped = any(each.trial == INTERRUPTED for each in advice)
     for each in advice:
-        if each.apply is None:
+        if each.trial is not None:
+            trial = each.trial
+        elif each.apply is None:
             trial = not_tried(_BY_HAND if each.scope == "runs" else "its gain is not one of the runs")
         elif is_stopped:
             trial = INTERRUPTED

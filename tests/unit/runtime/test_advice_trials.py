@@ -110,6 +110,14 @@ def test_the_next_best_advice_is_tried_after_one_that_does_not_help_and_that_one
     }  # fmt: skip
 
 
+def test_advice_that_was_measured_by_a_command_keeps_its_outcome() -> None:
+    yes = AdviceTrial(TrialState.CONFIRMED, "2", 2.0, 1.8, 2.2, 7)
+    found = try_in_order([advice("by-hand", apply=None, trial=yes), advice("a")], lambda change: yes)
+    assert [each.trial for each in found] == [yes, yes]
+    stopped = try_in_order([advice("by-hand", apply=None, trial=INTERRUPTED), advice("a")], lambda change: yes)
+    assert [each.trial for each in stopped] == [INTERRUPTED, INTERRUPTED]
+
+
 def test_after_an_interrupt_no_further_advice_is_tried() -> None:
     tried = []
 
