@@ -22,6 +22,7 @@ from rdukit_runtime.collectives.meeting import (
     find_own_address,
     find_roster,
     has_ended,
+    remove_roster,
     serve_store,
     write_roster,
 )
@@ -427,6 +428,17 @@ def test_a_lost_ranks_file_is_refused_if_it_is_no_regular_file_of_this_user(
         monkeypatch.setattr(os, "geteuid", lambda: 65533)
     with pytest.raises(InvalidArgument, match="a folder that other users cannot write"):
         find_roster(1)
+
+
+def test_a_rank_that_wakes_and_ends_leaves_the_file_of_the_process_in_its_place(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RDUKIT_DISTRIBUTED_ROSTER", str(tmp_path))
+    write_roster(1, Roster("mine", {0: ("host", 7), 1: ("host", 9)}))
+    remove_roster(1, ("host", 8))
+    assert find_roster(1) is not None
+    remove_roster(1, ("host", 9))
+    assert find_roster(1) is None
 
 
 def test_a_process_that_accepts_and_never_answers_costs_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,7 +104,7 @@ class Elastic:
         self._answered: set[str] = set()
         store.set(TRAINING_KEY, roster.training)
         if self._replaces:
-            keep_roster(rank)
+            keep_roster(rank, self._addresses[rank])
             self._write_roster()
 
     def use(self, collectives: Collectives) -> None:

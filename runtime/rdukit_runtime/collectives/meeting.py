@@ -115,9 +115,17 @@ def roster_file(rank: int) -> Path:
     return home_folder() / "run" / f"roster-{sha256_of((launch_name() or '').encode())[:16]}-{rank}.json"
 
 
-def keep_roster(rank: int) -> None:
-    """Remove a rank's file when this process exits; a killed one leaves it."""
-    atexit.register(roster_file(rank).unlink, missing_ok=True)
+def keep_roster(rank: int, own: Address) -> None:
+    """Remove a rank's file when this process exits; a killed one leaves it. ``own``: address of its store."""
+    atexit.register(remove_roster, rank, own)
+
+
+def remove_roster(rank: int, own: Address) -> None:
+    """Remove a rank's file if it names the store ``own``; a process that has taken the rank's place names another."""
+    with suppress(InvalidArgument, OSError):
+        held = find_roster(rank)
+        if held is not None and held.addresses.get(rank) == own:
+            roster_file(rank).unlink(missing_ok=True)
 
 
 def write_roster(rank: int, roster: Roster) -> None:
