@@ -209,7 +209,10 @@ class Elastic:
         for rank in set(verdict.lost) - set(replaced):
             self._store.set(f"lost/{rank}", "1")
         if self._replaces:
-            self._write_roster()
+            try:
+                self._write_roster()
+            except InvalidArgument as error:  # the former file names enough ranks; the training goes on
+                logger.warning("event=roster-not-written: %s", error.message)
         if self._rank in replaced:
             step = steps + 1
             logger.warning("event=joined step=%d: rank %d joined the others at step %d", step, self._rank, step)

@@ -129,10 +129,20 @@ def remove_roster(rank: int, own: Address) -> None:
 
 
 def write_roster(rank: int, roster: Roster) -> None:
-    """Write the file that a new process in the place of ``rank`` reads."""
+    """Write the file that a new process in the place of ``rank`` reads.
+
+    Raises:
+        InvalidArgument: the folder cannot be written.
+    """
     path = roster_file(rank)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json_atomic(path, asdict(roster), 0o600)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json_atomic(path, asdict(roster), 0o600)
+    except OSError as cause:
+        raise InvalidArgument(
+            f"{path} cannot be written: {cause.strerror}; expected a folder in which this user can write: set "
+            f"${DISTRIBUTED_ROSTER.variable}"
+        ) from cause
 
 
 def find_roster(rank: int) -> Roster | None:
