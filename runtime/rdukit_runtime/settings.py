@@ -84,6 +84,10 @@ PROFILE_EVENTS: Final = Setting(
     "profile.events", 0, "Calls that each profiled process keeps for a timeline, the first ones; rdukit profile sets "
     "it. 0: sums only.", int,
 )  # fmt: skip
+PROFILE_OUTPUT_FOLDER: Final = Setting(
+    "profile.output_folder", "", "Folder that compiles write to instead of the program's --output-folder; rdukit "
+    "profile --try sets it. Default: the program's.", str,
+)  # fmt: skip
 SAMBATUNE_DUMP_ROOT: Final = Setting(
     "sambatune.dump_root", ".", "Folder in which sambatune makes artifact_root, without --artifact-root; without it "
     "`DUMP_ROOT`, the vendor's variable, says it.", str, also="DUMP_ROOT",

@@ -14,8 +14,14 @@ import torch
 from rdukit.errors import InvalidArgument, PeerLost
 from rdukit_runtime.collectives.elastic import check_device, open_elastic
 from rdukit_runtime.collectives.group import Collectives
-from rdukit_runtime.collectives.meeting import TRAINING_KEY, Roster, find_own_address, has_ended, serve_store
-from rdukit_runtime.collectives.replacement import JoiningProcessGroup, JoiningRank, Offer, read_offer, take_place
+from rdukit_runtime.collectives.meeting import (
+    TRAINING_KEY,
+    Roster,
+    find_own_address,
+    has_ended,
+    serve_store,
+)
+from rdukit_runtime.collectives.replacement import JoiningProcessGroup, JoiningRank, Offer, read_offer
 from rdukit_runtime.process_group import renew_process_group
 from sambaflow import samba
 from sambaflow.samba import utils
@@ -383,16 +389,6 @@ def test_a_new_process_has_its_rank_and_refuses_collectives_until_it_has_joined(
     assert (group.rank(), group.size()) == (2, 3)
     with pytest.raises(PeerLost, match="allreduce of rank 2, which takes a lost rank's place"):
         group.allreduce([torch.ones(2)])
-
-
-def test_a_damaged_file_of_a_lost_rank_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("RDUKIT_DISTRIBUTED_ROSTER", str(tmp_path))
-    (tmp_path / "rank-1.json").write_text('{"training": "mine", "addresses": [1]}')
-    assert not take_place(1), "with on_loss=fail no file is read"
-    monkeypatch.setenv("RDUKIT_DISTRIBUTED_ON_LOSS", "replace")
-    assert not take_place(0)
-    with pytest.raises(InvalidArgument, match=r"rank-1\.json does not name the ranks of a training"):
-        take_place(1)
 
 
 def test_a_rank_that_does_not_come_to_the_new_group_costs_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:

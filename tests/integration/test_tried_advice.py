@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from rdukit.telemetry.model import Span, SpanContext
 from rdukit_runtime.profile.program import ProgramProfile, profile_program
 from rdukit_runtime.profile.recording import ProcessRecording
 from rdukit_runtime.profile.step import ROWS, Breakdown
 from rdukit_runtime.report.advice import Advice
 from rdukit_runtime.report.trials import ProgramChange, TrialState
-from rdukit_runtime.report.try_advice import Trials
+from rdukit_runtime.report.try_advice import INTERRUPTED, Trials
 from support import shows
 
 pytestmark = shows("profile")
@@ -39,6 +40,21 @@ else:
         samba.session.run(inputs, traced)
 """
 
+#: Compiles in each run, into a folder of its own choice, and notes the mode of the PEF there.
+OWN_FOLDER = (
+    "from pathlib import Path\nfrom rdukit.pef import read_pef\n"
+    + PROGRAM.partition("if args.command")[0]
+    + """
+own = {"pef_name": "own", "optim_level": args.optim_level, "log_level": "error"}
+pef = samba.session.compile(model, inputs, None, inference=True, config_dict=own)
+with open("seen.txt", "a") as file:
+    file.write(read_pef(Path("out/own/own.pef")).pef.mode + " ")
+traced = utils.trace_graph(model, inputs, None, inference=True, pef=pef)
+for _ in range(args.num_iterations):
+    samba.session.run(inputs, traced)
+"""
+)
+
 
 def test_a_run_that_fails_is_reported_with_its_last_line_and_nothing_is_judged() -> None:
     command = [sys.executable, "-c", "import sys; sys.exit('no such option: --workers')"]
@@ -48,6 +64,32 @@ def test_a_run_that_fails_is_reported_with_its_last_line_and_nothing_is_judged()
     assert only.trial is not None
     assert only.trial.state is TrialState.NOT_TRIED
     assert "ended with status 1: no such option: --workers" in only.trial.words
+
+
+def test_a_run_that_a_signal_ended_stops_the_trials() -> None:
+    command = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"]
+    recording = ProcessRecording(1, 0, 0, 100, (), (), (), 0, {}, Breakdown(dict.fromkeys(ROWS, 0), 1, 1))
+    compiled = Span("compile", SpanContext("1" * 32, "1" * 16))
+    found = ProgramProfile("app.py", 0, 0, 100, (recording,), (compiled,))
+    change = Advice("Slow.", "--batch-size 4", 2.0, "all is well", apply=ProgramChange(variables={"A": "1"}))
+    first, second = Trials(command, found, 7, {}, lambda line: None).try_all([change, change])
+    assert first.trial == second.trial == INTERRUPTED
+
+
+@pytest.mark.long  # four processes
+def test_a_trial_never_writes_to_the_folder_of_a_program_that_ignores_output_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(OWN_FOLDER)
+    command = [sys.executable, "own.py", "run", "--optim-level", "o0", "-n", "20", "--pef", "none"]
+    found = profile_program(command, 10_000, os.environ, 2)
+    assert found.status == 0
+    other = Advice("Slow.", "-o1", 2.0, "all is well", apply=ProgramChange({"optim-level": "o1"}))
+    (only,) = Trials(command, found, 1, os.environ, lambda line: None).try_all([other])
+    assert only.trial is not None
+    assert only.trial.rounds == 1, only.trial.words
+    assert Path("seen.txt").read_text().split() == ["o0"] * 3, "the changed compile went elsewhere"
 
 
 @pytest.mark.long  # five processes

@@ -42,6 +42,7 @@ from rdukit_runtime.collectives.membership import (
     choose_sender,
     count_ranks,
     decide,
+    is_at_step,
     must_average_again,
     name_ranks,
     read_decision,
@@ -103,7 +104,7 @@ class Elastic:
         self._answered: set[str] = set()
         store.set(TRAINING_KEY, roster.training)
         if self._replaces:
-            keep_roster(rank)
+            keep_roster(rank, self._addresses[rank])
             self._write_roster()
 
     def use(self, collectives: Collectives) -> None:
@@ -179,18 +180,23 @@ class Elastic:
             if (found := candidate.become_member(own)) is None:
                 continue
             store, offer, verdict = found
-            if verdict.refusal or offer.steps != joining.offer.steps:
-                why = verdict.refusal or f"they are at step {offer.steps + 1}, and it was to begin at another"
-                raise PeerLost(f"rank {self._rank} cannot join the others: {why}", rank=self._rank)
+            if verdict.refusal:
+                raise PeerLost(f"rank {self._rank} cannot join the others: {verdict.refusal}", rank=self._rank)
             self._generation = offer.generation - 1
             try:
-                self._meet(store, verdict, NEW)
+                progress = self._meet(store, verdict, NEW)
             except (PeerLost, RuntimeError) as error:
                 leave_process_group()
                 cause = error
                 continue
-            self.steps = offer.steps
-            self._note(verdict, offer.steps, 0.0)
+            if not is_at_step(progress, joining.offer.steps):
+                leave_process_group()
+                raise PeerLost(
+                    f"rank {self._rank} began at step {joining.offer.steps + 1}, and the others are at another step; "
+                    "start its process again", rank=self._rank,
+                )  # fmt: skip
+            self.steps = joining.offer.steps
+            self._note(verdict, self.steps, 0.0)
             return
         raise PeerLost(f"ranks were lost while rank {self._rank} joined them; start all again") from cause
 
@@ -203,7 +209,10 @@ class Elastic:
         for rank in set(verdict.lost) - set(replaced):
             self._store.set(f"lost/{rank}", "1")
         if self._replaces:
-            self._write_roster()
+            try:
+                self._write_roster()
+            except InvalidArgument as error:  # the former file names enough ranks; the training goes on
+                logger.warning("event=roster-not-written: %s", error.message)
         if self._rank in replaced:
             step = steps + 1
             logger.warning("event=joined step=%d: rank %d joined the others at step %d", step, self._rank, step)

@@ -1,16 +1,19 @@
-"""Where ranks of an elastic training find each other: each rank's store, and a file that names all stores.
+"""Stores and files by which the ranks of an elastic training find each other.
 
-A process has ended where its store's port refuses connections. torch's stores have no password, and list their keys to
-whoever connects. A rank's file stays when the rank is killed, and tells its new process where the others are. Source:
-ours.
+Each rank serves a store. A rank has ended if its store's port refuses connections. torch's stores have no password, and
+list their keys to every client. Each rank also has a file with the addresses of all stores. The file of a killed rank
+stays, and its new process reads the addresses from it. Source: ours.
 """
 
 import atexit
 import json
 import os
 import socket
+import stat
+import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -50,15 +53,31 @@ def serve_store() -> TCPStore:
 def connect_store(address: Address) -> TCPStore:
     """Return another rank's store.
 
+    torch waits without a limit for a process that accepts the connection and never answers, such as a stopped one.
+    Therefore a thread connects, and is left behind after the limit.
+
     Raises:
-        RuntimeError: torch's; it does not answer.
+        RuntimeError: torch's, or the store does not answer within twice ``CONNECT_S``.
     """
     host, port = address
-    return TCPStore(host, port, None, False, timeout=timedelta(seconds=CONNECT_S), wait_for_workers=False)
+    connected: Future[TCPStore] = Future()
+
+    def connect() -> None:
+        try:
+            limit = timedelta(seconds=CONNECT_S)
+            connected.set_result(TCPStore(host, port, None, False, timeout=limit, wait_for_workers=False))
+        except RuntimeError as error:
+            connected.set_exception(error)
+
+    threading.Thread(target=connect, name="connect-store", daemon=True).start()
+    try:
+        return connected.result(2 * CONNECT_S)
+    except TimeoutError as cause:
+        raise RuntimeError(f"{host}:{port} accepted a connection, and does not answer") from cause
 
 
 def find_own_address(meeting: str | None) -> str:
-    """Return the address of this machine on the way to where the ranks met; loopback where they name no place."""
+    """Return this machine's address on the route to ``meeting``, where the ranks met; loopback if that is None."""
     with suppress(OSError):
         family, kind, _, _, address = socket.getaddrinfo(meeting or LOOPBACK, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
@@ -68,7 +87,7 @@ def find_own_address(meeting: str | None) -> str:
 
 
 def has_ended(address: Address) -> bool:
-    """Return whether a machine says that nobody listens at ``address``; False where it does not answer at all."""
+    """Return whether a machine refuses connections to ``address``; False if the machine does not answer."""
     try:
         socket.create_connection(address, CONNECT_S).close()
     except ConnectionRefusedError:
@@ -96,32 +115,62 @@ def roster_file(rank: int) -> Path:
     return home_folder() / "run" / f"roster-{sha256_of((launch_name() or '').encode())[:16]}-{rank}.json"
 
 
-def keep_roster(rank: int) -> None:
-    """Remove a rank's file when this process ends by itself."""
-    atexit.register(roster_file(rank).unlink, missing_ok=True)
+def keep_roster(rank: int, own: Address) -> None:
+    """Remove a rank's file when this process exits; a killed one leaves it. ``own``: address of its store."""
+    atexit.register(remove_roster, rank, own)
+
+
+def remove_roster(rank: int, own: Address) -> None:
+    """Remove a rank's file if it names the store ``own``; a process that has taken the rank's place names another."""
+    with suppress(InvalidArgument, OSError):
+        held = find_roster(rank)
+        if held is not None and held.addresses.get(rank) == own:
+            roster_file(rank).unlink(missing_ok=True)
 
 
 def write_roster(rank: int, roster: Roster) -> None:
-    """Write the file that a new process in the place of ``rank`` reads."""
-    path = roster_file(rank)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json_atomic(path, asdict(roster), 0o600)
-
-
-def find_roster(rank: int) -> Roster | None:
-    """Return what a killed process of this rank left; None if there is no such file.
+    """Write the file that a new process in the place of ``rank`` reads.
 
     Raises:
-        InvalidArgument: the file is damaged.
+        InvalidArgument: the folder cannot be written.
     """
     path = roster_file(rank)
     try:
-        with path.open("rb") as file:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json_atomic(path, asdict(roster), 0o600)
+    except OSError as cause:
+        raise InvalidArgument(
+            f"{path} cannot be written: {cause.strerror}; expected a folder in which this user can write: set "
+            f"${DISTRIBUTED_ROSTER.variable}"
+        ) from cause
+
+
+def find_roster(rank: int) -> Roster | None:
+    """Return the contents of the file that a killed process of this rank left; None if there is no such file.
+
+    Raises:
+        InvalidArgument: the file is damaged, cannot be read, or belongs to another user of this machine, who could
+            direct this process to a server of theirs.
+    """
+    path = roster_file(rank)
+    try:
+        # a pipe is opened without waiting for its writer, and refused
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or status.st_uid not in {os.geteuid(), 0}:
+                raise InvalidArgument(
+                    f"{path} is no file of this user; expected the file that rank {rank} has left: set "
+                    f"${DISTRIBUTED_ROSTER.variable} to a folder that other users cannot write"
+                )
             held = json.loads(file.read(_LARGEST))
         addresses = {int(member): (str(host), int(port)) for member, (host, port) in held["addresses"].items()}
         return Roster(str(held["training"]), addresses)
     except FileNotFoundError:
         return None
+    except OSError as cause:
+        raise InvalidArgument(
+            f"{path} cannot be read: {cause.strerror}; expected the file that rank {rank} has left: remove it"
+        ) from cause
     except (ValueError, TypeError, KeyError, AttributeError) as cause:
         raise InvalidArgument(
             f"{path} does not name the ranks of a training ({cause}); expected the file that a rank has left: remove "

@@ -1,7 +1,7 @@
 """Decisions of a group of ranks that lost some of its members: who goes on, and what they do again. Pure.
 
-Two parts of a group that cannot reach each other must not both go on. So more than half of the members that are not
-proven dead have to be there; of exactly half, those with the lowest one. Source: ours.
+Two parts of a group that cannot reach each other must not both go on. A part needs more than half of the members that
+are not proven dead. With exactly half it needs the lowest of these members. Source: ours.
 """
 
 import json
@@ -39,7 +39,7 @@ class RegroupDecision:
 
 
 def read_decision(text: str) -> RegroupDecision:
-    """Return the verdict that ``RegroupDecision.text`` made a text of."""
+    """Return the decision of a text from ``RegroupDecision.text``."""
     held = json.loads(text)
     addresses = {int(rank): (str(host), int(port)) for rank, (host, port) in held["addresses"].items()}
     return RegroupDecision(held["name"], tuple(held["members"]), tuple(held["lost"]), held["refusal"], addresses)
@@ -84,7 +84,7 @@ class RankProgress:
 
 
 def read_rank_progress(text: str) -> RankProgress:
-    """Return the progress that ``RankProgress.text`` made a text of."""
+    """Return the progress of a text from ``RankProgress.text``."""
     steps, is_averaged = text.split()
     return RankProgress(int(steps), is_averaged == "1")
 
@@ -104,6 +104,14 @@ def must_average_again(progress: Sequence[RankProgress], mine: RankProgress) -> 
     if mine.steps < foremost:
         return False
     return NEW in progress or not all(each.is_averaged for each in progress if each.steps == foremost)
+
+
+def is_at_step(progress: Sequence[RankProgress], steps: int) -> bool:
+    """Return whether the foremost members have finished ``steps`` steps, as a new process was told.
+
+    A member that comes late may be further than those that made the offer.
+    """
+    return max(each.steps for each in progress) == steps
 
 
 def choose_sender(progress: Sequence[RankProgress]) -> int:

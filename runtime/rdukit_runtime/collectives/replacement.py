@@ -1,9 +1,8 @@
 """A new process in the place of a rank that was lost.
 
-It finds the remaining ranks by the file that the lost one left, and asks the lowest of them for the place. It knows its
-rank, and the steps that are finished, from the answer. When its program makes the first data-parallel run, it says that
-it is ready, and becomes a member of the group that the others make. Until then it has a group without collectives.
-Source: ours.
+The process reads the remaining ranks' addresses from the lost rank's file, and asks the lowest of them for the place.
+The answer has the rank and the number of finished steps. At its program's first data-parallel run the process reports
+that it is ready, and joins the group that the others make. Until then its group refuses collectives. Source: ours.
 """
 
 import json
@@ -16,7 +15,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from rdukit.errors import PeerLost
+from rdukit.errors import InvalidArgument, PeerLost
 from rdukit.settings import resolve
 from rdukit_runtime.collectives.meeting import (
     TRAINING_KEY,
@@ -28,7 +27,7 @@ from rdukit_runtime.collectives.meeting import (
 )
 from rdukit_runtime.collectives.membership import Address, RegroupDecision, read_decision
 from rdukit_runtime.engine.torch_private import HashStore, TCPStore
-from rdukit_runtime.settings import DISTRIBUTED_ON_LOSS, RENDEZVOUS_TIMEOUT_S, REPLACE
+from rdukit_runtime.settings import DISTRIBUTED_ON_LOSS, DISTRIBUTED_ROSTER, RENDEZVOUS_TIMEOUT_S, REPLACE
 
 #: Name under which torch knows the group of a process that has no place in the others' group yet.
 JOINING: Final = "rdu-joining"
@@ -43,7 +42,7 @@ _COLLECTIVES: Final = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankTensors:
-    """Tensors that all ranks have alike: the PEF's ``identity``, and parameters, buffers and optimizer states."""
+    """Parameters, buffers and optimizer states, which are equal on all ranks; ``identity``: the PEF's digest."""
 
     identity: str
     tensors: tuple[torch.Tensor, ...]
@@ -51,10 +50,13 @@ class RankTensors:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Facts that the remaining ranks tell a new process.
+    """Facts about a training that the remaining ranks send to a new process.
 
-    ``members``: all ranks, with the lost ones. ``steps``: finished ones. ``limit_s``: of a collective. ``generation``:
-    number of the group that they will make. ``addresses``: of the members' stores.
+    Args:
+        members: all ranks, including the lost ones. steps: number of finished steps.
+        generation: number of the group that the ranks will make. group_bytes: size of a group of gradients.
+        identity: digest of the PEF. backend, limit_s: name of the group's backend, and its time limit in seconds.
+        fewest: smallest number of ranks that may go on. addresses: stores of the members. training: its name.
     """
 
     members: tuple[int, ...]
@@ -70,23 +72,33 @@ class Offer:
 
     @property
     def text(self) -> str:
-        """Return the form in which it is sent."""
+        """Return the offer as JSON."""
         return json.dumps(asdict(self))
 
 
 def read_offer(text: str) -> Offer:
-    """Return the offer that ``Offer.text`` made a text of."""
+    """Return the offer of a text from ``Offer.text``."""
     held = json.loads(text)
     addresses = {int(rank): (str(host), int(port)) for rank, (host, port) in held["addresses"].items()}
     return Offer(**{**held, "members": tuple(held["members"]), "addresses": addresses})
 
 
 class JoiningRank:
-    """A new process for rank ``rank``, and the place that the others offer it."""
+    """A new process for rank ``rank``; ``roster`` is the lost rank's file."""
 
     def __init__(self, rank: int, roster: Roster) -> None:
         self.rank, self.roster = rank, roster
         self._end = time.monotonic() + resolve(RENDEZVOUS_TIMEOUT_S)
+
+    def has_running_predecessor(self) -> bool:
+        """Return whether the process that wrote the file still runs, so that its place is not free."""
+        address = self.roster.addresses.get(self.rank)
+        if address is None or has_ended(address):
+            return False
+        try:
+            return self._is_of_training(connect_store(address))
+        except RuntimeError:  # stopped, or the port is another program's now
+            return False
 
     def ask(self) -> tuple[TCPStore, str, Offer] | None:
         """Ask the lowest remaining rank for the place.
@@ -109,23 +121,24 @@ class JoiningRank:
                     nonce = uuid.uuid4().hex
                     store.set(f"join/{self.rank}", nonce)
                     return store, nonce, read_offer(self._wait_for(store, f"offer/{nonce}"))
-                except RuntimeError:  # torch's: it is lost, too
+                except RuntimeError:  # torch's: the member is lost, too
                     ended = False
             if ended:
                 return None
             time.sleep(_POLL_S)
         raise PeerLost(
-            f"the other ranks did not offer rank {self.rank} its place within {resolve(RENDEZVOUS_TIMEOUT_S):g} s; "
-            f"look at what they say, or raise ${RENDEZVOUS_TIMEOUT_S.variable}", rank=self.rank,
+            f"the ranks that {roster_file(self.rank)} names did not offer rank {self.rank} its place within "
+            f"{resolve(RENDEZVOUS_TIMEOUT_S):g} s; read their messages, and raise ${RENDEZVOUS_TIMEOUT_S.variable} if "
+            "they still wait; remove the file if their training has ended", rank=self.rank,
         )  # fmt: skip
 
     def become_member(self, own: Address) -> tuple[TCPStore, Offer, RegroupDecision] | None:
-        """Say that this process is ready; returns the others' decision, where they meet, and the offer it follows.
+        """Report that this process is ready; returns the store where the ranks meet, their offer and their decision.
 
         Args:
             own: address of this process's store.
         Returns:
-            None if a rank was lost meanwhile: call again.
+            None if a rank was lost meanwhile; then call this again.
         Raises:
             PeerLost: as ``ask``.
         """
@@ -141,7 +154,7 @@ class JoiningRank:
             return None
 
     def _is_of_training(self, store: TCPStore) -> bool:
-        """Return whether the store is a rank's, not one of another program that has its port now."""
+        """Return whether the store is one of this training; another program may have the port now."""
         return store.check([TRAINING_KEY]) and store.get(TRAINING_KEY).decode() == self.roster.training
 
     def _wait_for(self, store: TCPStore, key: str) -> str:
@@ -158,14 +171,14 @@ class JoiningRank:
 
 
 class JoiningProcessGroup(dist.ProcessGroup):
-    """torch's default group of a process that has its rank and no connection yet: collectives are refused."""
+    """torch's default group of a process that has not joined the others yet; refuses collectives."""
 
     def __init__(self, candidate: JoiningRank, offer: Offer) -> None:
         super().__init__(offer.members.index(candidate.rank), len(offer.members))  # type: ignore[call-arg]
         self.candidate, self.offer = candidate, offer
 
     def getBackendName(self) -> str:
-        """Return the name that it is registered under."""
+        """Return the name under which the backend is registered."""
         return JOINING
 
 
@@ -192,15 +205,21 @@ def find_joining() -> JoiningProcessGroup | None:
 
 
 def take_place(rank: int) -> bool:
-    """Become the new process of a rank that was lost, if its file says so; returns whether this process is one.
+    """Take the place of a lost rank if it has left a file; returns whether this process took one.
 
     Raises:
-        PeerLost: the others went on without this rank, or do not answer. InvalidArgument: the file is damaged.
+        PeerLost: the others went on without this rank, or do not answer.
+        InvalidArgument: the file is damaged, or a running process of another training wrote it.
     """
     roster = find_roster(rank) if resolve(DISTRIBUTED_ON_LOSS) == REPLACE else None
     if roster is None:
         return False
     candidate = JoiningRank(rank, roster)
+    if candidate.has_running_predecessor():
+        raise InvalidArgument(
+            f"{roster_file(rank)} is the file of a rank {rank} that still runs; kill that process to replace it, or "
+            f"set ${DISTRIBUTED_ROSTER.variable} to a folder that no other training uses"
+        )
     found = candidate.ask()
     if found is None:  # all were killed, and start again
         roster_file(rank).unlink(missing_ok=True)

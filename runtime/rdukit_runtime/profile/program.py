@@ -6,6 +6,7 @@ torch is imported by the program, and by this command only where a process has r
 import json
 import os
 import shlex
+import signal
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -80,7 +81,7 @@ def profile(
     from rdukit_runtime.profile.recording import summary_to_dict
     from rdukit_runtime.profile.timeline_files import speedscope_text, trace_text
 
-    limit = limit_mb * 1_000_000
+    limit, is_interrupted = limit_mb * 1_000_000, False
     found = profile_program(command, limit // BYTES_A_CALL, os.environ, 2 if as_json else None)
     summary = summary_to_dict(found.command, found.status, found.wall_ns, found.recordings, found.spans)
     files = {"summary.json": json.dumps(summary, indent=1).encode() + b"\n"}
@@ -90,7 +91,7 @@ def profile(
         from rdukit_runtime.report.advice import advice_to_dict
         from rdukit_runtime.report.make import build_page
         from rdukit_runtime.report.page import render_page
-        from rdukit_runtime.report.try_advice import Trials
+        from rdukit_runtime.report.try_advice import INTERRUPTED, Trials
 
         command_line = shlex.join(["rdukit", "profile", *(["--try"] if is_tried else []), "--", *command])
         page = build_page(found.command, found.recordings, found.spans, [command_line], os.environ)
@@ -103,6 +104,7 @@ def profile(
         files["summary.json"] = json.dumps(summary, indent=1).encode() + b"\n"
         files["report.html"] = render_page(page).encode()
         files["speedscope.json"] = speedscope_text(found.recordings, limit).encode()
+        is_interrupted = any(each.trial == INTERRUPTED for each in page.advice)
     try:
         write_reports(folder, files)
     except OSError as cause:
@@ -113,7 +115,7 @@ def profile(
         print_tables(summary_tables(summary))
     for name in files:
         click.echo(f"{folder / name} created", err=True)
-    status = found.status
+    status = 128 + signal.SIGINT if is_interrupted else found.status
     if not (found.recordings or found.spans):
         click.echo("the program neither compiled a model nor ran a session: there is nothing to draw", err=True)
         status = status or NotFound.exit_status

@@ -102,9 +102,9 @@ def trial_to_dict(trial: AdviceTrial) -> dict[str, Any]:
 
 
 def run_ns(recording: ProcessRecording) -> float:
-    """Return ns of a run with the host's work around it, without the first: the lower quartile of groups of ten runs.
+    """Return ns of a run, including the host's work up to the next one: the lower quartile of groups of ten runs.
 
-    With fewer than four groups it is the mean from the second run to the end of the last call.
+    The first run is left out. With fewer than four groups, return the mean from the second run to the last call's end.
 
     Raises:
         InvalidArgument: fewer than ``LEAST_RUNS`` runs were kept.
@@ -119,7 +119,7 @@ def run_ns(recording: ProcessRecording) -> float:
 
 
 def signature(recording: ProcessRecording) -> list[object]:
-    """Return what ran: equal ones mean that a change had no effect on the compile."""
+    """Return modes and kernels of the PEFs that ran; if they are equal, a change had no effect on the compile."""
     return [
         [pef["mode"], [(section["kernel"], section["form"]) for section in pef["sections"]]] for pef in recording.pefs
     ]

@@ -4,6 +4,7 @@ Source: ours.
 """
 
 import shlex
+import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,7 @@ from rdukit_runtime.report.trials import (
     run_ns,
     signature,
 )
+from rdukit_runtime.settings import PROFILE_OUTPUT_FOLDER
 from rdukit_runtime.tune.space import option_words
 
 if TYPE_CHECKING:
@@ -38,6 +40,10 @@ if TYPE_CHECKING:
 _EVENTS: Final = 60_000
 #: Pieces of advice that are tried until one is confirmed.
 _MOST_TRIES: Final = 3
+#: Statuses of a program that Ctrl-C or SIGTERM ended.
+_INTERRUPTS: Final = frozenset({128 + signal.SIGINT, 128 + signal.SIGTERM})
+#: Outcome of advice whose trial the user stopped.
+INTERRUPTED: Final = not_tried("interrupted")
 _NAME: Final = "tried"
 _MOST_WORDS: Final = 300
 _BY_HAND: Final = "it changes the program's text; give the changed command with --try-with"
@@ -58,7 +64,7 @@ class Trials:
     echo: Callable[[str], None]
 
     def try_all(self, advice: Sequence["Advice"]) -> list["Advice"]:
-        """Try the best advice that can be applied, and the next while it does not help; returns all, with outcomes."""
+        """Try the best advice that can be applied, and the next while none helps; returns all advice with outcomes."""
         return try_in_order(advice, self._try_change)
 
     def try_command(self, advice: Sequence["Advice"], command: Sequence[str]) -> list["Advice"]:
@@ -70,6 +76,8 @@ class Trials:
         self.echo(f"trying: {shlex.join(command)}")
         try:
             trial = self._measure(list(command), {}, None)
+        except KeyboardInterrupt:
+            trial = INTERRUPTED
         except RdukitError as error:
             trial = not_tried(error.message)
         return _withdrawn_last([replace(each, trial=trial) if n == chosen else each for n, each in enumerate(advice)])
@@ -77,17 +85,19 @@ class Trials:
     def _try_change(self, change: ProgramChange) -> AdviceTrial:
         self.echo(f"trying: {shlex.join([*option_words(change.options), *change.variables])}")
         with tempfile.TemporaryDirectory(prefix="rdukit-try-") as scratch:
+            variables = {**change.variables, PROFILE_OUTPUT_FOLDER.variable: scratch}  # the user's PEF stays as it is
             try:
                 if any(span.name == "compile" for span in self.found.spans):
                     command = changed_command(self.command, change)
                 else:
-                    command = changed_command(self.command, change, str(self._compile(change, Path(scratch))))
-                return self._measure(command, change.variables, change)
+                    pef = self._compile(change, variables, Path(scratch))
+                    command = changed_command(self.command, change, str(pef))
+                return self._measure(command, variables, change)
             except RdukitError as error:
                 return not_tried(error.message)
 
-    def _compile(self, change: ProgramChange, folder: Path) -> Path:
-        """Compile the program's PEF anew with a change; returns its path.
+    def _compile(self, change: ProgramChange, variables: Mapping[str, str], folder: Path) -> Path:
+        """Compile the program's PEF anew with a change and ``variables`` into ``folder``; returns its path.
 
         Raises:
             InvalidArgument: the command cannot be made a compile. RuntimeFault: the compile failed. PefError: the
@@ -100,7 +110,7 @@ class Trials:
         metadata = read_pef(Path(pefs[0]["path"])).pef.metadata
         options.write_text(yaml.safe_dump(_plain(compile_options(metadata, change))))
         command = compile_command(self.command, change, str(options), str(folder), _NAME)
-        environment = {**self.environment, **change.variables}
+        environment = {**self.environment, **variables}
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, errors="replace", check=False,
             stdin=subprocess.DEVNULL,
@@ -113,15 +123,16 @@ class Trials:
     def _measure(
         self, command: Sequence[str], variables: Mapping[str, str], change: ProgramChange | None
     ) -> AdviceTrial:
-        """Run the program as it is and ``command`` in turns.
+        """Run the unchanged program and ``command`` in turns.
 
         Raises:
-            RuntimeFault: a run failed. InvalidArgument: it made too few runs, or the change had no effect.
+            RuntimeFault: a run failed. InvalidArgument: a program made too few runs, or the change had no effect.
+            KeyboardInterrupt: a signal ended a run.
         """
         changed = {**self.environment, **variables}
         seconds: tuple[list[float], list[float]] = ([], [])
         for number in range(self.rounds):
-            for side in (0, 1) if (self.rounds - number) % 2 == 0 else (1, 0):  # ends with the program as it is
+            for side in (0, 1) if (self.rounds - number) % 2 == 0 else (1, 0):  # ends with the unchanged program
                 recording = self._run(*((self.command, self.environment), (command, changed))[side])
                 seconds[side].append(run_ns(recording) / 1e9 / _batch_of(recording))
                 if number == 0 and side and change is not None:
@@ -134,6 +145,8 @@ class Trials:
             found = profile_program(command, _EVENTS, environment, printed.fileno())
             printed.seek(0)
             words = _last_line(printed.read().decode(errors="replace"))
+        if found.status in _INTERRUPTS:  # the program got the signal, and this process goes on
+            raise KeyboardInterrupt
         if found.status or not found.recordings:
             raise RuntimeFault(f"{shlex.join(command)} ended with status {found.status}: {words}")
         return found.recordings[0]
@@ -145,15 +158,26 @@ class Trials:
 
 
 def try_in_order(advice: Sequence["Advice"], try_change: Callable[[ProgramChange], AdviceTrial]) -> list["Advice"]:
-    """Try changes until one helps; returns all advice with its outcome, and what was withdrawn last."""
+    """Try changes until one helps or the user interrupts; returns all advice with outcomes, withdrawn advice last.
+
+    Advice that has an outcome, as from ``--try-with``, keeps it.
+    """
     tried, helps, found = 0, False, []
+    is_stopped = any(each.trial == INTERRUPTED for each in advice)
     for each in advice:
-        if each.apply is None:
+        if each.trial is not None:
+            trial = each.trial
+        elif each.apply is None:
             trial = not_tried(_BY_HAND if each.scope == "runs" else "its gain is not one of the runs")
+        elif is_stopped:
+            trial = INTERRUPTED
         elif helps or tried == _MOST_TRIES:
             trial = not_tried("better advice was confirmed" if helps else f"only {_MOST_TRIES} are tried")
         else:
-            trial = try_change(each.apply)
+            try:
+                trial = try_change(each.apply)
+            except KeyboardInterrupt:
+                trial, is_stopped = INTERRUPTED, True
             tried += trial.rounds > 0
             helps = trial.state is TrialState.CONFIRMED
         found.append(replace(each, trial=trial))
@@ -161,18 +185,18 @@ def try_in_order(advice: Sequence["Advice"], try_change: Callable[[ProgramChange
 
 
 def _withdrawn_last(advice: Sequence["Advice"]) -> list["Advice"]:
-    """Return advice that may help, and then what did not."""
+    """Return advice that may help, then withdrawn advice."""
     return sorted(advice, key=lambda each: each.trial is not None and each.trial.state is TrialState.WITHDRAWN)
 
 
 def _batch_of(recording: "ProcessRecording") -> int:
-    """Return samples of a run; 1 if a PEF does not say it."""
+    """Return samples of a run; 1 if the PEF does not record them."""
     value = read_pef(Path(recording.pefs[0]["path"])).pef.metadata.get("batch_size") if recording.pefs else None
     return value if isinstance(value, int) and value > 0 else 1
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that YAML has."""
+    """Return the values that YAML can hold."""
     return {key: value for key, value in values.items() if isinstance(value, str | int | float | list | dict | None)}
 
 

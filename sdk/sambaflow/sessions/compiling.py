@@ -31,6 +31,7 @@ from rdukit_compiler import (
     TracedGraph,
     compile_graphs,
 )
+from rdukit_runtime.settings import PROFILE_OUTPUT_FOLDER
 from sambaflow.sessions.data_parallel import is_switched_on
 from sambaflow.sessions.options import (
     accumulation_steps,
@@ -103,7 +104,7 @@ def compile_traced(
     ``regions``: tensor → device memory region, if it is not the tensor's own.
     """
     pef_name = str(config.get("pef_name") or default_pef_name(name))
-    folder = Path(str(config.get("output_folder") or "out")) / pef_name
+    folder = Path(resolve(PROFILE_OUTPUT_FOLDER) or str(config.get("output_folder") or "out")) / pef_name
     chips, parallel = model_parallel(config)
     options = CompileOptions(
         name=name,

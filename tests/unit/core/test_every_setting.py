@@ -37,6 +37,7 @@ WITHOUT_TEST: Final = {
     "numerics.trap": _ARGUMENT + "the application's own switch",
     "profile.events": "tests run rdukit profile, which sets it",
     "profile.folder": "tests run snprof, which sets it",
+    "profile.output_folder": "tests run rdukit profile --try, which sets it",
     "sambatune.dump_root": _ARGUMENT + "--artifact-root of sambatune",
     "scheduler.half_life_s": _ARGUMENT + "half_life_s of a decision",
     "scheduler.poll_s": _DURATION,

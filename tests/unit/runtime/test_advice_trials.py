@@ -23,7 +23,7 @@ from rdukit_runtime.report.trials import (
     run_ns,
     signature,
 )
-from rdukit_runtime.report.try_advice import try_in_order
+from rdukit_runtime.report.try_advice import INTERRUPTED, try_in_order
 from support import shows
 
 pytestmark = shows("profile")
@@ -108,6 +108,26 @@ def test_the_next_best_advice_is_tried_after_one_that_does_not_help_and_that_one
     assert shown["trial"] == {
         "state": "confirmed", "words": "2", "gain": 2.0, "low": 1.8, "high": 2.2, "rounds": 7,
     }  # fmt: skip
+
+
+def test_advice_that_was_measured_by_a_command_keeps_its_outcome() -> None:
+    yes = AdviceTrial(TrialState.CONFIRMED, "2", 2.0, 1.8, 2.2, 7)
+    found = try_in_order([advice("by-hand", apply=None, trial=yes), advice("a")], lambda change: yes)
+    assert [each.trial for each in found] == [yes, yes]
+    stopped = try_in_order([advice("by-hand", apply=None, trial=INTERRUPTED), advice("a")], lambda change: yes)
+    assert [each.trial for each in stopped] == [INTERRUPTED, INTERRUPTED]
+
+
+def test_after_an_interrupt_no_further_advice_is_tried() -> None:
+    tried = []
+
+    def interrupted(change: ProgramChange) -> AdviceTrial:
+        tried.append(change)
+        raise KeyboardInterrupt
+
+    found = try_in_order([advice("a"), advice("b")], interrupted)
+    assert len(tried) == 1
+    assert [each.trial for each in found] == [INTERRUPTED, INTERRUPTED]
 
 
 def test_equal_kernels_show_that_a_program_ignores_a_change() -> None:

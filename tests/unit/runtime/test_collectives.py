@@ -12,6 +12,7 @@ from rdukit_runtime.collectives.membership import (
     RankProgress,
     choose_sender,
     decide,
+    is_at_step,
     must_average_again,
     read_decision,
     read_rank_progress,
@@ -172,3 +173,5 @@ def test_all_average_again_with_a_new_process_which_takes_the_foremost_members_p
     assert must_average_again([behind, NEW, done], done)
     assert not must_average_again([behind, NEW, done], behind)
     assert choose_sender([NEW, behind, done, done]) == 2
+    assert is_at_step([NEW, behind, done], done.steps)
+    assert not is_at_step([NEW, behind, done], behind.steps), "a member that came after the offer is further"

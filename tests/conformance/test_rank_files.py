@@ -1,0 +1,98 @@
+"""Files by which a new process finds the ranks of a training, and connections to stores of ranks."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from rdukit.errors import InvalidArgument
+from rdukit_runtime.collectives import meeting
+from rdukit_runtime.collectives.meeting import (
+    TRAINING_KEY,
+    Roster,
+    connect_store,
+    find_roster,
+    remove_roster,
+    serve_store,
+    write_roster,
+)
+from rdukit_runtime.collectives.replacement import take_place
+from support import shows
+
+pytestmark = shows("lost-ranks")
+
+
+def test_a_damaged_file_of_a_lost_rank_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RDUKIT_DISTRIBUTED_ROSTER", str(tmp_path))
+    (tmp_path / "rank-1.json").write_text('{"training": "mine", "addresses": [1]}')
+    assert not take_place(1), "with on_loss=fail no file is read"
+    monkeypatch.setenv("RDUKIT_DISTRIBUTED_ON_LOSS", "replace")
+    assert not take_place(0)
+    with pytest.raises(InvalidArgument, match=r"rank-1\.json does not name the ranks of a training"):
+        take_place(1)
+
+
+def test_a_lost_ranks_file_is_refused_if_it_is_no_regular_file_of_this_user(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RDUKIT_DISTRIBUTED_ROSTER", str(tmp_path))
+    file = tmp_path / "rank-1.json"
+    os.mkfifo(file)
+    with pytest.raises(InvalidArgument, match=r"rank-1\.json is no file of this user"):
+        find_roster(1)
+    file.unlink()
+    write_roster(2, Roster("mine", {}))
+    file.symlink_to("rank-2.json")
+    with pytest.raises(InvalidArgument, match=r"rank-1\.json cannot be read"):
+        find_roster(1)
+    file.unlink()
+    write_roster(1, Roster("mine", {}))
+    assert find_roster(1) == Roster("mine", {})
+    if os.geteuid() == 0:
+        os.chown(file, 65534, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 65533)
+    with pytest.raises(InvalidArgument, match="a folder that other users cannot write"):
+        find_roster(1)
+
+
+def test_a_rank_that_wakes_and_ends_leaves_the_file_of_the_process_in_its_place(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RDUKIT_DISTRIBUTED_ROSTER", str(tmp_path))
+    write_roster(1, Roster("mine", {0: ("host", 7), 1: ("host", 9)}))
+    remove_roster(1, ("host", 8))
+    assert find_roster(1) is not None
+    remove_roster(1, ("host", 9))
+    assert find_roster(1) is None
+
+
+def test_a_folder_that_cannot_be_written_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("RDUKIT_DISTRIBUTED_ROSTER", str(tmp_path / "file" / "roster"))
+    with pytest.raises(InvalidArgument, match=r"rank-1\.json cannot be written: .*RDUKIT_DISTRIBUTED_ROSTER"):
+        write_roster(1, Roster("mine", {}))
+
+
+def test_a_process_that_accepts_and_never_answers_costs_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meeting, "CONNECT_S", 0.05)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        pytest.raises(RuntimeError, match="accepted a connection, and does not answer"),
+    ):
+        connect_store(server.getsockname())
+
+
+def test_a_second_training_in_the_folder_of_one_that_runs_is_refused_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RDUKIT_DISTRIBUTED_ROSTER", str(tmp_path))
+    monkeypatch.setenv("RDUKIT_DISTRIBUTED_ON_LOSS", "replace")
+    store = serve_store()
+    store.set(TRAINING_KEY, "first")
+    write_roster(1, Roster("first", {1: ("127.0.0.1", store.port)}))
+    with pytest.raises(InvalidArgument, match=r"file of a rank 1 that still runs.*no other training uses"):
+        take_place(1)
+    store.set(TRAINING_KEY, "another training that has this port now")
+    assert not take_place(1)
