@@ -70,7 +70,7 @@ def quantize_groups(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def round_groups(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the numbers of ``quantize_groups`` in the weight's order, f32 [N, K / 32, 32], and scales bf16 [N, K / 32].
+    """Return the numbers of ``quantize_groups`` in rows, f32 [N, K / 32, 32], and scales bf16 [N, K / 32].
 
     Numbers are whole, from -8 to 7; a number times its group's scale is the rounded weight.
     """
