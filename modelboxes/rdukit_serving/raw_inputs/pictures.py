@@ -86,7 +86,11 @@ class PicturePreprocessing:
             raise BadPicture("not readable as an image", LEGAL_PICTURE) from cause
 
     def array_of_image(self, image: Image.Image) -> NDArray[np.float32]:
-        """Return the array [C, Y, X] of an upright picture: in the model's colours and size, and normalised."""
+        """Return the array [C, Y, X] of an upright picture: in the model's colours and size, and normalised.
+
+        Raises:
+            BadPicture: it is too large once its shorter side is resized.
+        """
         image = image.convert("L" if self.channels == 1 else "RGB")
         pixels = np.asarray(self._fitted(image), np.float32).reshape(self.height, self.width, self.channels) / 255
         scaled = (pixels - np.array(self.mean, np.float32)) / np.array(self.deviation, np.float32)
@@ -97,6 +101,11 @@ class PicturePreprocessing:
         if self.is_cropped and self.shorter_side:
             short = min(image.size)
             width, height = (int(self.shorter_side * side / short) for side in image.size)
+            if width * height > MAX_PIXELS:  # a long strip grows by its short side
+                raise BadPicture(
+                    f"{image.width} x {image.height} pixels, {width} x {height} once its shorter side is "
+                    f"{self.shorter_side}", f"at most {MAX_PIXELS} pixels then",
+                )  # fmt: skip
             left, top = (width - self.width) // 2, (height - self.height) // 2
             return image.resize((width, height), how).crop((left, top, left + self.width, top + self.height))
         if image.size == size:

@@ -132,6 +132,16 @@ def test_a_picture_is_upright_in_the_models_colours_and_its_middle_is_taken(tmp_
         assert grey.array_of(write(tmp_path, f"{mode}.png", colour="white", mode=mode)).shape == (1, 4, 6)
 
 
+def test_a_strip_that_would_grow_with_its_shorter_side_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rdukit_serving.raw_inputs.pictures.MAX_PIXELS", 1500)
+    made = PicturePreprocessing(4, 6, 3, True, (0.0,), (1.0,), ("a", "b"), "bilinear", 8)
+    assert made.array_of(write(tmp_path, "short.png", (2, 40))).shape == (3, 4, 6)  # 8 x 160
+    with pytest.raises(BadPicture, match="2 x 60 pixels, 8 x 240 once its shorter side is 8; expected at most 1500"):
+        made.array_of(write(tmp_path, "long.png", (2, 60)))
+
+
 @pytest.mark.parametrize("content", [b"", b"GIF89a", b"<svg/>", b"%PDF-1.4", b"\x89PNG\r\n\x1a\n" + b"\0" * 40])
 def test_what_is_no_picture_is_refused(content: bytes) -> None:
     with pytest.raises(BadPicture, match="expected PNG"):
