@@ -83,25 +83,25 @@ class StoredTensors(Mapping[str, torch.Tensor]):
 
     def __init__(self, stored: StoredParameters) -> None:
         """Take an open checkpoint, which stays open as long as tensors are asked for."""
-        self._stored = stored
+        self._stored, self._names = stored, dict.fromkeys(stored.names)
 
     def __getitem__(self, name: str) -> torch.Tensor:
         """Read a tensor."""
-        if name not in self._stored.names:
+        if name not in self._names:
             raise KeyError(name)
         return self._stored.read(name)
 
     def __contains__(self, name: object) -> bool:
         """Return whether the file has a tensor of this name, without reading it."""
-        return name in self._stored.names
+        return name in self._names
 
     def __iter__(self) -> Iterator[str]:
         """Return the names."""
-        return iter(self._stored.names)
+        return iter(self._names)
 
     def __len__(self) -> int:
         """Return the number of tensors."""
-        return len(self._stored.names)
+        return len(self._names)
 
 
 @contextmanager
