@@ -74,8 +74,9 @@ def finetune(
     from rdukit_modelbox.contract.box import load_box
     from rdukit_modelbox.finetune.run import FinetuneOptions, box_file_of
     from rdukit_modelbox.finetune.run import finetune as run
+    from rdukit_modelbox.preprocessing.columns import split_names
 
-    layers = tuple(name.strip() for name in lora_layers.split(",") if name.strip())
+    layers = split_names(lora_layers)
     if (layers or lora_alpha) and not lora:
         raise InvalidArgument("--lora-layers and --lora-alpha are for updates of low rank; add --lora RANK")
     options = FinetuneOptions(

@@ -13,6 +13,7 @@ from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.contract.box import Box, load_box
 from rdukit_modelbox.finetune.peft_folder import is_peft_folder
 from rdukit_modelbox.finetune.run import FinetuneOptions, box_file_of, finetune
+from rdukit_modelbox.preprocessing.columns import split_names
 from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
 
 #: Input and output with the Hugging Face folder.
@@ -26,7 +27,7 @@ BOX: Final = "finetune"
 
 def options_of(parameters: Mapping[str, ParameterValue]) -> FinetuneOptions:
     """Return the options that the box's parameters give (pure)."""
-    layers = tuple(name.strip() for name in str(parameters["lora_layers"]).split(",") if name.strip())
+    layers = split_names(parameters["lora_layers"])
     names = FinetuneOptions.__dataclass_fields__.keys() - {"lora_layers"}
     given: dict[str, object] = {name: parameters[name] for name in names}
     return FinetuneOptions(**given, lora_layers=layers)  # type: ignore[arg-type]

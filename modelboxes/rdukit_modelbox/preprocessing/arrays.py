@@ -23,7 +23,7 @@ from rdukit.pef.checkpoint_files import PICTURE_FILE
 from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.contract.models import chosen_sizes, entry_of
 from rdukit_modelbox.preprocessing.augmentation import AUGMENTATION, augmentation_from, read_augmentation
-from rdukit_modelbox.preprocessing.data_rules import ValueLimit, check_values, validation_rows
+from rdukit_modelbox.preprocessing.data_rules import ValueLimit, check_values, divide_rows
 from rdukit_modelbox.preprocessing.datasets import FORMAT, MANIFEST, SPLITS, read_manifest
 from rdukit_modelbox.preprocessing.picture_folders import chosen_splits
 from rdukit_modelbox.preprocessing.picture_rows import read_pictures_of
@@ -124,9 +124,8 @@ class ArrayDataset:
     def with_validation(self, share: float) -> "ArrayDataset":
         """See ``TaskData``."""
         made = copy(self)
-        count = self.count("train")
-        held_N = validation_rows(count, share)
-        made._rows = {"train": ("train", np.delete(np.arange(count), held_N)), "dev": ("train", held_N)}
+        train_N, held_N = divide_rows(self.count("train"), share)
+        made._rows = {"train": ("train", train_N), "dev": ("train", held_N)}
         return made
 
     def count(self, split: str) -> int:

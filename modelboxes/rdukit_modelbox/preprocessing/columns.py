@@ -65,12 +65,12 @@ class RowPreprocessRequest:
         """
         base = cls()
         request = cls(
-            columns=_names(parameters.get("columns", "")),
+            columns=split_names(parameters.get("columns", "")),
             label_column=str(parameters.get("label_column", base.label_column)),
             predict=str(parameters.get("predict", base.predict)),
-            categorical=_names(parameters.get("categorical", "")),
-            dates=_names(parameters.get("dates", "")),
-            exclude=_names(parameters.get("exclude", "")),
+            categorical=split_names(parameters.get("categorical", "")),
+            dates=split_names(parameters.get("dates", "")),
+            exclude=split_names(parameters.get("exclude", "")),
             split_column=str(parameters.get("split_column", "")).strip(),
             finds_kinds="categorical" in parameters,
             rare_below=int(parameters.get("rare_below", 0)),
@@ -111,7 +111,8 @@ _DISTINCT: Final = (
 )  # fmt: skip
 
 
-def _names(value: ParameterValue) -> tuple[str, ...]:
+def split_names(value: ParameterValue) -> tuple[str, ...]:
+    """Return the names in a text with commas between them."""
     return tuple(name.strip() for name in str(value).split(",") if name.strip())
 
 

@@ -74,3 +74,9 @@ def validation_rows(samples: int, share: float) -> NDArray[np.int64]:
     count = min(samples, max(1, round(samples * share)))
     chosen_N = np.random.default_rng([samples, _VALIDATION]).permutation(samples)[:count]
     return np.sort(chosen_N)
+
+
+def divide_rows(samples: int, share: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the numbers of the samples that are left to train on, and those of ``validation_rows``. Pure."""
+    held_N = validation_rows(samples, share)
+    return np.delete(np.arange(samples), held_N), held_N

@@ -11,12 +11,12 @@ from typing import Any, Final
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.preprocessing.picture_folders import NORMALISATIONS, preprocessing_of
-from rdukit_serving.raw_inputs.pictures import PicturePreprocessing
+from rdukit_serving.raw_inputs.pictures import RESAMPLES, PicturePreprocessing
 from rdukit_zoo.checkpoints.folder import HubFolder, identity_of
 
 PROCESSOR: Final = "preprocessor_config.json"
 #: Pillow's numbers of ``resample``.
-_RESAMPLES: Final = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
+_RESAMPLES: Final = tuple(sorted(RESAMPLES, key=lambda name: int(RESAMPLES[name])))
 #: Steps that must be on, as files have any size and values of a byte.
 _NEEDED: Final = ("do_resize", "do_rescale")
 

@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.contract.allowed_values import ParameterValue
+from rdukit_modelbox.preprocessing.datasets import DEV
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.verbs.context import VerbContext, VerbResult
 from rdukit_serving.shape import Shape
 from rdukit_zoo.registry import ModelEntry
 
-#: Splits of samples that a training does not take: to watch it, and to report it.
-DEV: Final = "dev"
+#: Split that a training is reported on; ``DEV`` is the one to watch it.
 TEST: Final = "test"
 #: An array for each input of the training program, the batch first.
 Batch = tuple[NDArray[Any], ...]

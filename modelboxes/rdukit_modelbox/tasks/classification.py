@@ -17,7 +17,7 @@ from rdukit.pef.checkpoint_files import TABLE_FILE
 from rdukit.strict_json import json_text
 from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.contract.models import entry_of
-from rdukit_modelbox.preprocessing.data_rules import ValueLimit, check_sizes, check_values, validation_rows
+from rdukit_modelbox.preprocessing.data_rules import ValueLimit, check_sizes, check_values, divide_rows
 from rdukit_modelbox.preprocessing.datasets import DEV, SPLITS, Dataset, Samples, load_dataset
 from rdukit_modelbox.tasks.base import Batch, Scores, TaskData, require_samples, with_names
 from rdukit_modelbox.tasks.class_report import class_report
@@ -108,9 +108,7 @@ class RowData:
     def with_validation(self, share: float) -> "RowData":
         """See ``TaskData``."""
         made = RowData(self.dataset, self._folder)
-        count = len(self.dataset.train)
-        held_N = validation_rows(count, share)
-        made._rows = np.delete(np.arange(count), held_N), held_N
+        made._rows = divide_rows(len(self.dataset.train), share)
         return made
 
     def count(self, split: str) -> int:

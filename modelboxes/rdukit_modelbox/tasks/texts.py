@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rdukit.errors import InvalidArgument
 from rdukit.files.atomic import write_atomic, write_json_atomic
 from rdukit.pef.identity import tokenizer_digest
-from rdukit_modelbox.preprocessing.data_rules import ValueLimit, check_values, validation_rows
+from rdukit_modelbox.preprocessing.data_rules import ValueLimit, check_values, divide_rows
 from rdukit_modelbox.preprocessing.token_dataset import IDS, TokenDataset, TokenRows, load_token_dataset
 from rdukit_modelbox.tasks.base import Batch
 from rdukit_serving.shape import IGNORED, Shape
@@ -37,9 +37,8 @@ class TextData:
     def with_validation(self, share: float) -> "TextData":
         """See ``TaskData``."""
         made = TextData(self.dataset, self._limit)
-        count = self.dataset.rows("train")
-        held_N = validation_rows(count, share)
-        made._rows = {"train": ("train", np.delete(np.arange(count), held_N)), "dev": ("train", held_N)}
+        train_N, held_N = divide_rows(self.dataset.rows("train"), share)
+        made._rows = {"train": ("train", train_N), "dev": ("train", held_N)}
         return made
 
     @cached_property

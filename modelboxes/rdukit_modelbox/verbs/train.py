@@ -15,8 +15,9 @@ from rdukit.units import plain
 from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.contract.box import FOLDER_BOXES, Verb
 from rdukit_modelbox.contract.models import entry_of, read_shape
+from rdukit_modelbox.preprocessing.datasets import DEV
 from rdukit_modelbox.tasks import task_of
-from rdukit_modelbox.tasks.base import DEV, Scores, Task, TaskData, reported_split, watched_split, with_names
+from rdukit_modelbox.tasks.base import Scores, Task, TaskData, reported_split, watched_split, with_names
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.training.checkpoints import (
     Checkpoint,

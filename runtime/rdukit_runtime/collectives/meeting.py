@@ -25,7 +25,7 @@ from rdukit.files.atomic import sha256_of, write_json_atomic
 from rdukit.settings import home_folder, resolve
 from rdukit.system.process import read_facts
 from rdukit_node.leases.launch import LOOPBACK, launch_name
-from rdukit_runtime.collectives.membership import Address
+from rdukit_runtime.collectives.membership import Address, read_addresses
 from rdukit_runtime.engine.torch_private import TCPStore
 from rdukit_runtime.settings import DISTRIBUTED_ROSTER
 
@@ -163,8 +163,7 @@ def find_roster(rank: int) -> Roster | None:
                     f"${DISTRIBUTED_ROSTER.variable} to a folder that other users cannot write"
                 )
             held = json.loads(file.read(_LARGEST))
-        addresses = {int(member): (str(host), int(port)) for member, (host, port) in held["addresses"].items()}
-        return Roster(str(held["training"]), addresses)
+        return Roster(str(held["training"]), read_addresses(held["addresses"]))
     except FileNotFoundError:
         return None
     except OSError as cause:

@@ -38,11 +38,17 @@ class RegroupDecision:
         return json.dumps(asdict(self))
 
 
+def read_addresses(held: Mapping[str, Sequence[object]]) -> dict[int, Address]:
+    """Return addresses by rank, as JSON holds them."""
+    return {int(rank): (str(host), int(str(port))) for rank, (host, port) in held.items()}
+
+
 def read_decision(text: str) -> RegroupDecision:
     """Return the decision of a text from ``RegroupDecision.text``."""
     held = json.loads(text)
-    addresses = {int(rank): (str(host), int(port)) for rank, (host, port) in held["addresses"].items()}
-    return RegroupDecision(held["name"], tuple(held["members"]), tuple(held["lost"]), held["refusal"], addresses)
+    return RegroupDecision(
+        held["name"], tuple(held["members"]), tuple(held["lost"]), held["refusal"], read_addresses(held["addresses"])
+    )
 
 
 def decide(

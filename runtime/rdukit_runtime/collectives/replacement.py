@@ -25,7 +25,7 @@ from rdukit_runtime.collectives.meeting import (
     has_ended,
     roster_file,
 )
-from rdukit_runtime.collectives.membership import Address, RegroupDecision, read_decision
+from rdukit_runtime.collectives.membership import Address, RegroupDecision, read_addresses, read_decision
 from rdukit_runtime.engine.torch_private import HashStore, TCPStore
 from rdukit_runtime.settings import DISTRIBUTED_ON_LOSS, DISTRIBUTED_ROSTER, RENDEZVOUS_TIMEOUT_S, REPLACE
 
@@ -79,8 +79,7 @@ class Offer:
 def read_offer(text: str) -> Offer:
     """Return the offer of a text from ``Offer.text``."""
     held = json.loads(text)
-    addresses = {int(rank): (str(host), int(port)) for rank, (host, port) in held["addresses"].items()}
-    return Offer(**{**held, "members": tuple(held["members"]), "addresses": addresses})
+    return Offer(**{**held, "members": tuple(held["members"]), "addresses": read_addresses(held["addresses"])})
 
 
 class JoiningRank:
