@@ -80,7 +80,7 @@ class TextSizes:
         if draft.vocabulary != self.vocabulary:
             raise InvalidArgument(
                 f"the draft has {draft.vocabulary} tokens; expected {self.vocabulary}, as it needs the "
-                f"model's tokenizer"
+                "model's tokenizer"
             )
         for name, has, needs in (
             ("context_length", draft.context, self.context), ("batch_size", draft.texts, self.texts)

@@ -228,7 +228,7 @@ def _foreign(field: str, value: bytes) -> PermissionDenied:
     shown = ascii(value[:80].decode("latin-1"))
     return PermissionDenied(
         f"{field.capitalize()} {shown} is not a name of this box, which asks for no token; expected "
-        f"loopback names, the "
+        "loopback names, the "
         "address that it listens at, and the names in box.hosts",
         field=field,
     )

@@ -103,7 +103,7 @@ def _load(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
     except (OSError, ssl.SSLError, ValueError) as cause:
         raise InvalidArgument(
             f"the certificate {certificate} with the key {key} cannot be used: {_words(cause)}; expected "
-            f"PEM files that "
+            "PEM files that "
             "belong together, the key without a password"
         ) from cause
 

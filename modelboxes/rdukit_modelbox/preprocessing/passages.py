@@ -83,7 +83,7 @@ def read_passages(
     if vocabulary.size > int(sizes["vocabulary"]):
         raise IllegalValue(
             f"the tokenizer has {vocabulary.size} tokens; expected up to {sizes['vocabulary']}, the "
-            f"model's vocabulary; "
+            "model's vocabulary; "
             f"set vocabulary={vocabulary.size}, or another variant",
             parameter="vocabulary",
         )

@@ -228,7 +228,7 @@ def _starting_point(
         if difference is not None:
             raise Conflict(
                 f"{folder} holds a checkpoint of another training ({difference}); {_same_share(identity, found)}use "
-                f"another output folder, or pass it as the input checkpoint with continue_as=weights"
+                "another output folder, or pass it as the input checkpoint with continue_as=weights"
             )
         if found.model is not None and shape.identity is not None:
             require_same(

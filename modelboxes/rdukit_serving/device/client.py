@@ -57,7 +57,7 @@ def draft_files(pef: Path | None, checkpoint: Path | None) -> tuple[Path, Path] 
     if pef is None or checkpoint is None:
         raise InvalidArgument(
             f"draft_pef is {pef or 'missing'}, draft_checkpoint {checkpoint or 'missing'}; expected both "
-            f"of them, or none"
+            "of them, or none"
         )
     return pef, checkpoint
 

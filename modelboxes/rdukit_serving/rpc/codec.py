@@ -71,7 +71,7 @@ def parse_infer(message: Any) -> tuple[InferRequest, bool]:
             if given and "binary_data_size" in given and parameter_values(given)["binary_data_size"] != len(data):
                 raise InvalidArgument(
                     f"input {tensor.name!r}: binary_data_size is not valid; expected {len(data)}, the "
-                    f"raw bytes, or none"
+                    "raw bytes, or none"
                 )
             tensors.append(RawTensor(tensor.name, tensor.datatype, tensor.shape, data))
         return InferRequest(tensors, outputs, message.id, classes, timeout_us), True

@@ -321,7 +321,7 @@ def chosen_part(node: str, named: str) -> tuple[str, str]:
     if node not in {"-", named}:
         raise InvalidArgument(
             f"{named!r} is a node's name, and --node names {node!r}; expected one of them, or a path "
-            f"such as /NODE/XRDU_0"
+            "such as /NODE/XRDU_0"
         )
     return named, "/NODE"
 

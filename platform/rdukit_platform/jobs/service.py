@@ -223,7 +223,7 @@ def check_deadline(request: DeadlineChoice, now: float) -> None:
     if by is not None and limit_s is not None and by - now < limit_s:
         raise IllegalValue(
             f"deadline is in {by - now:.0f} s, before run_limit_s of {limit_s:.0f} would end it; "
-            f"expected a run limit of "
+            "expected a run limit of "
             f"{by - now:.0f} s at most, or a later deadline"
         )
 

@@ -176,7 +176,7 @@ def _shown(path: Path) -> str:
     if not path.is_absolute() or not text.isprintable() or any(letter in " \t\"'\\$;#" for letter in text):
         raise InvalidArgument(
             f"{text!r} cannot stand in a unit; expected an absolute path without spaces, quotes, "
-            f"backslashes, $, ; and #"
+            "backslashes, $, ; and #"
         )
     return text.replace("%", "%%")
 
