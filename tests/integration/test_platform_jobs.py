@@ -201,9 +201,13 @@ def test_a_job_that_exceeds_its_run_limit_is_ended_and_its_tiles_freed(
     assert [attempt["outcome"] for attempt in done["attempts"]] == ["run-limit-exceeded"]
     assert 2.9 < done["attempts"][0]["ended_at"] - done["attempts"][0]["claimed_at"] < 30
     folder = platform.home / "work" / job["id"]
-    platform.wait_job(job["id"], lambda _: not folder.exists())
-    (node,) = platform.client.get("/v1/nodes")["nodes"]
-    assert not [lease for lease in node["leases"] if lease["job"] == job["id"]]
+
+    def leases() -> list[Any]:
+        (node,) = platform.client.get("/v1/nodes")["nodes"]
+        return [lease for lease in node["leases"] if lease["job"] == job["id"]]
+
+    platform.wait_job(job["id"], lambda _: not folder.exists() and not leases())  # the node is looked at now and then
+    assert not leases()
     assert [one["id"] for one in platform.client.get("/v1/jobs", label=["k=v"])["jobs"]] == [job["id"]]
 
 
