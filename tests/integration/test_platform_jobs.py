@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
