@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from rdukit.system.hang_guard import CHECK_S, CheckOutcome, GuardState, main, next_guard_state
+from rdukit.system.hang_guard import CHECK_S, CheckOutcome, GuardState, ProcessorTime, main, next_guard_state
 from support import shows
 
 pytestmark = shows("containers", "health")
@@ -35,6 +35,14 @@ def test_a_part_that_answers_in_between_is_left_alone() -> None:
 def test_a_part_that_is_not_ready_or_was_never_up_is_left_alone() -> None:
     assert not any(run(HEALTHY, *[UNHEALTHY] * 20))
     assert not any(run(*[HUNG] * 20))
+
+
+def test_patience_grows_with_the_machines_load() -> None:
+    slowdown = ProcessorTime(ran=100, waited=900).slowdown
+    assert slowdown == 10
+    assert not any(run(HEALTHY, *[HUNG] * 10, patience_s=10 * slowdown))
+    assert run(HEALTHY, *[HUNG] * 20, patience_s=10 * slowdown)[-1]
+    assert ProcessorTime().slowdown == 1, "where the system does not count"
 
 
 def test_the_command_line_needs_a_patience_and_a_check() -> None:
