@@ -94,7 +94,7 @@ def hostile_platform(
         # Of root's boxes the user is another one.
         settings = {**ENVIRONMENT, **settings, "RDUKIT_WORKER_BOX_IMAGE": image, "RDUKIT_SND_SOCKET_MODE": "666"}
         settings |= {"RDUKIT_WORKER_BOX_DISK": str(64 << 20)}
-        with short_folder() as home, platform_under_test(home, BOX, settings) as running:
+        with short_folder() as home, platform_under_test(home, BOX, settings, is_cold=True) as running:
             yield running
     finally:
         run("rmi", "--force", image)
