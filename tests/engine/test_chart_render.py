@@ -424,7 +424,7 @@ def test_more_nodes_have_homes_of_their_own_and_share_database_broker_and_artifa
         ({"broker": {"bundled": False}}, ["name the secret that holds the broker's URL"]),
         ({"gateway": {"ingress": {"enabled": True}}}, ["gateway.ingress.host"]),
         ({"jobs": {"boxes": "processes"}}, ["jobs", "boxes", "pods"]),
-        ({"nodes": {"enabled": True}}, ["nodes.enabled", "SQLite", "database.kind: bundled and external"]),
+        ({"nodes": {"enabled": True}}, ["nodes.enabled", "SQLite", "database.kind: bundled or external"]),
         (CASES["nodes and a bucket"] | {"artifacts": {}}, ["nodes.enabled", "s3://BUCKET/PREFIX"]),
         (CASES["nodes and a bucket"] | {"jobs": {}}, ["nodes.enabled", "jobs.boxes: worker"]),
         ({"artifacts": {"existingClaim": "all"}}, ["artifacts.existingClaim", "jobs.boxes: worker"]),

@@ -208,7 +208,7 @@ def test_a_job_runs_through_the_pods(podman: Podman, played: dict[str, Any], por
             state = gateway.get(f"/v1/pipelines/{made['id']}").json()["state"]
             return state in {"succeeded", "failed", "cancelled"}
 
-        wait_for("pipeline's end", is_over, 150)
+        wait_for("pipeline's end", is_over, 600)
         found = gateway.get(f"/v1/pipelines/{made['id']}").json()
         assert found["state"] == "succeeded", found
         (node,) = gateway.get("/v1/nodes").json()["nodes"]

@@ -70,7 +70,7 @@ def test_two_members_train_one_model_on_two_rdus_and_the_loss_of_one_ends_both_o
                 platform.client.submit("/v1/jobs", {"box": "logreg", "verb": "train", "members": 2, **asked})
         jobs = platform.client.submit("/v1/pipelines", {"name": "digits", "steps": steps, "cache": False})["jobs"]
         job = jobs[2]["id"]
-        platform.wait_job(job, lambda found: ((found["progress"] or {}).get("step") or 0) > 40, 120)
+        platform.wait_job(job, lambda found: ((found["progress"] or {}).get("step") or 0) > 40, 300)
         (node,) = platform.client.get("/v1/nodes")["nodes"]
         assert [lease["job"] for lease in node["leases"]] == [job, job]
         rdus = {tile["lease"]: tile["rdu"] for tile in node["tiles"] if tile["lease"]}
