@@ -215,7 +215,8 @@ def make_body(options: Mapping[str, Any]) -> dict[str, object]:
         "algorithm": algorithm,
         "space": {k: read_space(k, v) for k, v in parse_name_values(f"--{algorithm}", options[algorithm]).items()},
         "objective": {
-            "metric": options["maximize"] or options["minimize"] or "loss", "goal": goal,
+            "metric": options["maximize"] or options["minimize"] or "loss",
+            "goal": goal,
             **({"split": options["split"]} if options.get("split") else {}),
         },
     }
