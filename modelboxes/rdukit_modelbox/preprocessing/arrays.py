@@ -9,6 +9,7 @@ import json
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ from rdukit_modelbox.contract.models import chosen_sizes, entry_of
 from rdukit_modelbox.preprocessing.augmentation import AUGMENTATION, augmentation_from, read_augmentation
 from rdukit_modelbox.preprocessing.data_rules import ValueLimit, check_values, divide_rows
 from rdukit_modelbox.preprocessing.datasets import FORMAT, MANIFEST, SPLITS, read_manifest
+from rdukit_modelbox.preprocessing.file_bounds import check_npy_headers
 from rdukit_modelbox.preprocessing.picture_folders import chosen_splits
 from rdukit_modelbox.preprocessing.picture_rows import read_pictures_of
 from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
@@ -314,6 +316,10 @@ def _read_arrays(data: Path, forms: Sequence[ArrayForm]) -> dict[str, NDArray[An
         if data.is_dir():
             found = {form.name: np.load(data / f"{form.name}.npy", mmap_mode="r") for form in forms}
         else:
+            with zipfile.ZipFile(data) as file, ExitStack() as stack:
+                inside = [form.name for form in forms if f"{form.name}.npy" in file.namelist()]
+                opened = [(name, stack.enter_context(file.open(f"{name}.npy"))) for name in inside]
+                check_npy_headers(data.name, opened)
             with np.load(data) as archive:
                 found = {form.name: archive[form.name] for form in forms}
     except FileNotFoundError as cause:
@@ -370,7 +376,7 @@ def write_arrays(folder: Path, forms: Sequence[ArrayForm], splits: Mapping[str, 
         digest = hashlib.sha256()
         for form in forms:
             values = np.ascontiguousarray(arrays[form.name])
-            digest.update(values.tobytes())
+            digest.update(values.reshape(-1).view(np.uint8).data)  # without a copy
             with atomic_target(folder / split / f"{form.name}.npy") as temporary, temporary.open("wb") as stream:
                 np.save(stream, values, allow_pickle=False)
         about[split] = {"samples": len(arrays[forms[0].name]), "sha256": digest.hexdigest()}

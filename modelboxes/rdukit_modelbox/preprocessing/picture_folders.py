@@ -5,6 +5,7 @@ Axes: N pictures, C channels, Y, X pixels.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.contract.allowed_values import ParameterValue
+from rdukit_modelbox.preprocessing.file_bounds import MAX_VALUE_BYTES, require_memory
 from rdukit_modelbox.preprocessing.row_run import given_splits
 from rdukit_modelbox.preprocessing.sources import Format, SourceFile, find_sources
 from rdukit_modelbox.verbs.context import Progress, VerbContext
@@ -74,12 +76,15 @@ def read_picture_folder(
             f"preprocess and compile with num_classes={len(classes)}"
         )
     made = preprocessing_of(shape, classes, parameters)
+    require_memory(data.name, len(sources), 4 * prod(shape), "pictures")
     pictures_NCYX = np.empty((len(sources), *shape), np.float32)
     for index, source in enumerate(sources):
         if index % _STEP == 0:
             context.check_cancelled()
             context.progress(Progress("read", index, len(sources)))
         try:
+            if source.bytes > MAX_VALUE_BYTES:
+                raise BadPicture(f"{source.bytes} bytes", f"at most {MAX_VALUE_BYTES}")
             pictures_NCYX[index] = made.array_of(source.path.read_bytes())
         except BadPicture as fault:
             raise InvalidArgument(f"{source.name}: {fault}", file=source.name) from None
