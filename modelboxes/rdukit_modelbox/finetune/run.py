@@ -280,6 +280,10 @@ def _prepare(context: VerbContext, request: _Request, data: Path, work: Path) ->
         dataset = write_pairs(work / "pairs", splits, entry, hub, sizes)
         return _Data(examples.kind, dataset, len(splits["train"][MARGIN]), (Preferences(), entry), splits)
     made = _preprocess(context, hub, examples, sizes, options, work)
+    if not request.is_language and not made.figures["test_samples"]:
+        raise InvalidArgument(
+            f"--held-out {options.dev_ratio:g} of the records is none; expected a larger share, or more data"
+        )
     samples = int(str(made.figures["train_sequences" if request.is_language else "train_samples"]))
     return _Data(examples.kind, made.outputs["dataset"], samples)
 

@@ -40,7 +40,7 @@ from rdukit_modelbox.preprocessing.picture_folders import (
     preprocessing_of,
     read_picture_folder,
 )
-from rdukit_modelbox.preprocessing.row_run import given_splits
+from rdukit_modelbox.preprocessing.row_run import picture_splits
 from rdukit_modelbox.preprocessing.sources import Format, SourceFile, find_sources
 from rdukit_modelbox.preprocessing.table_rows import flat_rows
 from rdukit_modelbox.verbs.context import Progress, VerbContext
@@ -108,10 +108,9 @@ def read_pictures_of(
                 raise InvalidArgument(f"{place}: {fault}", file=file.source.name, row=row) from None
             labels.append(label if isinstance(label, int) else number[label])
             at += 1
-    splits = given_splits([file.source for file in files])
-    is_test = [splits[file.source.name] == 1 for file in files for _ in file.labels] if splits else None
-    is_test_N = None if is_test is None else np.array(is_test)
-    return PictureFolder(pictures_NCYX, np.array(labels, np.int64), made, is_test_N)
+    splits = picture_splits([file.source for file in files])
+    splits_N = np.array([splits[file.source.name] for file in files for _ in file.labels]) if splits else None
+    return PictureFolder(pictures_NCYX, np.array(labels, np.int64), made, splits_N)
 
 
 def classes_of_pictures(data: Path) -> tuple[str, ...]:
