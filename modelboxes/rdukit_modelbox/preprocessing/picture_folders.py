@@ -17,6 +17,7 @@ from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.preprocessing.file_bounds import MAX_VALUE_BYTES, require_memory
 from rdukit_modelbox.preprocessing.row_run import SPLITS, picture_splits
 from rdukit_modelbox.preprocessing.sources import Format, SourceFile, find_sources
+from rdukit_modelbox.preprocessing.table_rows import SPLIT_NAMES
 from rdukit_modelbox.verbs.context import Progress, VerbContext
 from rdukit_serving.raw_inputs.pictures import BadPicture, PicturePreprocessing
 
@@ -134,7 +135,7 @@ def preprocessing_of(
 
 def _class_of(source: SourceFile) -> str:
     parents = PurePosixPath(source.name).parts[:-1]
-    if not parents or (len(parents) == 1 and parents[0].lower() in {"train", "test", "dev", "valid", "validation", "val"}):
+    if not parents or (len(parents) == 1 and parents[0].lower() in SPLIT_NAMES):
         raise InvalidArgument(
             f"{source.name}: the picture is in no folder of a class; expected CLASS/{PurePosixPath(source.name).name}, "
             "or train/CLASS/… and test/CLASS/…",

@@ -320,6 +320,11 @@ class CsvFile:
                 f"{self._source.name}:{self._reader.line_num}: the header is not readable as CSV: {cause}; expected "
                 f"{LEGAL_FIELDS}"
             ) from cause
+        if len(names) == 1 and any(mark in names[0] for mark in ";\t|"):
+            raise InvalidArgument(
+                f"{self._source.name}:1: the header is one column, {names[0][:80]!r}; expected fields between commas "
+                "(or tabs, in a .tsv file), so export the table again"
+            )
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise InvalidArgument(
