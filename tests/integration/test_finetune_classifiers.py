@@ -4,15 +4,12 @@ Losses in f32 differ by sums in another order, 1e-3 over all steps.
 """
 
 import json
-import random
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.contract.box import load_box
@@ -23,6 +20,7 @@ from rdukit_modelbox.training.options import learning_rate
 from rdukit_serving.raw_inputs.pictures import find_picture_preprocessing
 from support import shows
 from support.boxes import RecordingContext
+from support.hub_classifiers import write_bert, write_colours, write_texts, write_vit
 
 pytestmark = shows("finetune", "huggingface", "bert-classifier", "vit", "image-folders")
 
@@ -30,7 +28,6 @@ transformers = pytest.importorskip("transformers", reason="the extra `models` is
 
 STEPS = 10
 OPTIONS = FinetuneOptions(context=16, batch_size=8, epochs=9, max_steps=STEPS, lr=0.01, dev_ratio=0.25)
-WORDS = [f"w{number}" for number in range(300)]
 
 
 @pytest.fixture
@@ -38,57 +35,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("RDUKIT_KERNELS", "portable")
     monkeypatch.setenv("RDUKIT_HOME", str(tmp_path / "home"))
     return tmp_path
-
-
-def write_bert(folder: Path, kind: str = "Bert", **named: Any) -> Any:
-    """Write a small random BERT, or one of its family, that classifies, with a tokenizer of whole words."""
-    vocabulary = {word: number for number, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
-    configuration = getattr(transformers, f"{kind}Config")(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, max_position_embeddings=32,
-        vocab_size=len(vocabulary), hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **named,
-    )  # fmt: skip
-    torch.manual_seed(3)
-    model = getattr(transformers, f"{kind}ForSequenceClassification")(configuration).eval()
-    model.save_pretrained(folder)
-    return model
-
-
-def write_vit(folder: Path) -> Any:
-    """Write a small random ViT with ten unnamed classes."""
-    configuration = transformers.ViTConfig(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, image_size=16, patch_size=8,
-        num_labels=10, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-    )  # fmt: skip
-    torch.manual_seed(3)
-    model = transformers.ViTForImageClassification(configuration).eval()
-    model.save_pretrained(folder)
-    return model
-
-
-def write_texts(path: Path, labels: tuple[str, ...], count: int = 64) -> Path:
-    draw = random.Random(0)
-    lines = []
-    for _ in range(count):
-        label = draw.randrange(len(labels))
-        words = " ".join(draw.choice(WORDS[100 * label : 100 * label + 5]) for _ in range(8))
-        lines.append(json.dumps({"text": words, "label": labels[label]}))
-    path.write_text("\n".join(lines) + "\n")
-    return path
-
-
-def write_pictures(folder: Path) -> Path:
-    for kind, colour in (("blue", (0, 0, 200)), ("green", (0, 200, 0)), ("red", (200, 0, 0))):
-        (folder / kind).mkdir(parents=True)
-        for number in range(16):
-            Image.new("RGB", (20 + number, 30 - number), colour).save(folder / kind / f"{number}.png")
-    return folder
 
 
 def losses_of_transformers(model: Any, output: Path, names: dict[str, str]) -> list[float]:
@@ -107,7 +53,7 @@ def losses_of_transformers(model: Any, output: Path, names: dict[str, str]) -> l
                 break
             chosen = torch.from_numpy(order[index * size : (index + 1) * size])
             for group in optimizer.param_groups:
-                group["lr"] = learning_rate(len(losses), STEPS, OPTIONS.lr, "linear", 0, 0.0)
+                group["lr"] = learning_rate(len(losses), STEPS, OPTIONS.lr, "linear", 0, 1 / STEPS)
             loss = model(**{names[name]: values[chosen] for name, values in arrays.items()}).loss
             optimizer.zero_grad()
             loss.backward()
@@ -162,7 +108,7 @@ def test_other_encoders_train_as_transformers_trains_them(kind: str, folder: Pat
 @pytest.mark.long
 def test_a_vit_gets_a_head_for_the_folders_of_pictures(folder: Path) -> None:
     model = write_vit(folder / "model")
-    data, output = write_pictures(folder / "colours"), folder / "out"
+    data, output = write_colours(folder / "colours"), folder / "out"
     made = run(folder / "model", data, output, OPTIONS, RecordingContext(load_box(box_file_of(folder / "model"))))
     base = json.loads((output / ".finetune" / "base" / "latest.json").read_text())["file"]
     from safetensors.torch import load_file
@@ -202,6 +148,9 @@ def test_data_of_other_classes_are_refused_with_updates_of_low_rank_and_wrong_ro
     write_texts(data, ("a", "b", "c"))
     with pytest.raises(InvalidArgument, match="--lora trains no head, and the data have other classes"):
         run(folder / "model", data, folder / "out", FinetuneOptions(lora=2, dev_ratio=0.1), RecordingContext(box))
+    write_texts(data, ("LABEL_0", "LABEL_1"), 12)
+    with pytest.raises(InvalidArgument, match=r"--held-out 0\.05 of the records is none; expected a larger share"):
+        run(folder / "model", data, folder / "few", FinetuneOptions(context=16), RecordingContext(box))
     for line, words in (
         ('{"text": "w1"}', r"reviews\.jsonl:1: no label; expected text and label"),
         ('{"text": " ", "label": 1}', r"reviews\.jsonl:1: no text; expected text and label"),

@@ -135,6 +135,9 @@ def test_a_finished_or_stopped_call_goes_on_and_another_one_is_refused(folder: P
     assert again == first
     with pytest.raises(Conflict, match="holds something else"):
         run(folder / "model", data, output, FinetuneOptions(context=CONTEXT, max_steps=3), RecordingContext(box))
+    write_data(folder, 50)
+    with pytest.raises(Conflict, match="holds something else"):
+        run(folder / "model", data, output, options, RecordingContext(box))
 
 
 def test_chats_are_prompts_and_completions_by_the_models_template(folder: Path) -> None:

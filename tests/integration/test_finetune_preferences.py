@@ -70,7 +70,7 @@ def dpo_losses(model: Any, output: Path, lr: float) -> list[float]:
         for start in range(min(per_epoch, total - len(losses))):
             rows = order[start * size : (start + 1) * size]
             for group in optimizer.param_groups:
-                group["lr"] = learning_rate(len(losses), total, lr, "linear", 0, 0.0)
+                group["lr"] = learning_rate(len(losses), total, lr, "linear", 0, 1 / total)
             loss = -F.logsigmoid(BETA * (margins(rows) - reference[rows])).mean()
             optimizer.zero_grad()
             loss.backward()

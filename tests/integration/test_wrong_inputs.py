@@ -91,6 +91,7 @@ TABLES: Final[list[tuple[str, Write, dict[str, Any], str]]] = [
     ("a field too many", csv(HEAD + GOOD + "5,Rome,a,b\n"), {}, r"t\.csv:4: 4 fields"),
     ("a quote that is not closed", csv(HEAD + GOOD + '5,"Rome,a\n'), {}, r"t\.csv:\d+"),
     ("two columns of one name", csv("age,age,label\n1,2,a\n"), {}, r"t\.csv:1: more than one column is named 'age'"),
+    ("fields between semicolons", csv("age;city;label\n3;Rome;a\n"), {}, r"t\.csv:1: the header is one column"),
     ("no label column", csv("age,city\n1,Rome\n"), {}, r"t\.csv has no column 'label'; there: age, city"),
     ("a header alone", csv(HEAD), {}, r"t\.csv has no row"),
     ("an empty file", csv(""), {}, r"t\.csv"),

@@ -53,7 +53,7 @@ def write_tokenizer(folder: Path, texts: list[str]) -> int:
     return int(tokenizer.get_vocab_size())
 
 
-def write_model(folder: Path, kind: str) -> Any:
+def write_model(folder: Path, kind: str, positions: int = 64) -> Any:
     """Write a small random model with its tokenizer; returns transformers' model."""
     transformers: Any = importlib.import_module("transformers")
     words = write_tokenizer(folder, [json.dumps(chat) for chat in chats(50)])
@@ -61,11 +61,26 @@ def write_model(folder: Path, kind: str) -> Any:
     small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
     if kind == "gpt2":
         configuration = transformers.GPT2Config(
-            n_embd=32, n_layer=2, n_head=4, n_positions=64, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, **ends
+            n_embd=32,
+            n_layer=2,
+            n_head=4,
+            n_positions=positions,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+            **ends,
+        )
+    elif kind == "mistral":
+        configuration = transformers.MistralConfig(
+            **small, num_key_value_heads=2, max_position_embeddings=positions, sliding_window=16, **ends
         )
     else:
         configuration = transformers.LlamaConfig(
-            **small, num_key_value_heads=2, max_position_embeddings=64, tie_word_embeddings=kind == "llama-tied", **ends
+            **small,
+            num_key_value_heads=2,
+            max_position_embeddings=positions,
+            tie_word_embeddings=kind == "llama-tied",
+            **ends,
         )
     torch.manual_seed(3)
     model = transformers.AutoModelForCausalLM.from_config(configuration, attn_implementation="eager").eval()
@@ -93,7 +108,7 @@ def losses_of_transformers(model: Any, output: Path, lr: float, parameters: Call
             if len(losses) == total:
                 break
             for group in optimizer.param_groups:
-                group["lr"] = learning_rate(len(losses), total, lr, "linear", 0, 0.0)
+                group["lr"] = learning_rate(len(losses), total, lr, "linear", 0, 1 / total)
             logits = model(torch.from_numpy(np.asarray(tokens))).logits
             loss: Any = torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.from_numpy(labels).flatten())
             optimizer.zero_grad()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from rdukit.cli.commands import JSON_OPTION
-from rdukit.errors import Cancelled, InvalidArgument
+from rdukit.errors import Cancelled
 from rdukit.units import format_bytes, plain
 
 if TYPE_CHECKING:
@@ -72,17 +72,16 @@ def finetune(
     """
     from rdukit_modelbox.cli.call import ProgressBars
     from rdukit_modelbox.contract.box import load_box
+    from rdukit_modelbox.finetune.job import as_the_box_takes
     from rdukit_modelbox.finetune.run import FinetuneOptions, box_file_of
     from rdukit_modelbox.finetune.run import finetune as run
     from rdukit_modelbox.preprocessing.columns import split_names
 
-    layers = split_names(lora_layers)
-    if (layers or lora_alpha) and not lora:
-        raise InvalidArgument("--lora-layers and --lora-alpha are for updates of low rank; add --lora RANK")
-    options = FinetuneOptions(
-        lora, lora_alpha, layers, base_precision, context, batch, epochs, max_steps, lr, warmup, held_out, seed, beta,
-        accumulate, ema, layer_decay, augment,
+    asked = FinetuneOptions(
+        lora, lora_alpha, split_names(lora_layers), base_precision, context, batch, epochs, max_steps, lr, warmup,
+        held_out, seed, beta, accumulate, ema, layer_decay, augment,
     )  # fmt: skip
+    options = as_the_box_takes(asked)
     with ProgressBars(is_quiet=as_json) as bars:
         if as_job:
             from rdukit_modelbox.cli.finetune_job import finetune_on_platform

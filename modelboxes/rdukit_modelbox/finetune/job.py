@@ -10,7 +10,8 @@ from typing import Final
 
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.contract.allowed_values import ParameterValue
-from rdukit_modelbox.contract.box import Box, load_box
+from rdukit_modelbox.contract.box import Box, Verb, find_box_file, load_box
+from rdukit_modelbox.contract.check_parameters import check_parameters
 from rdukit_modelbox.finetune.peft_folder import is_peft_folder
 from rdukit_modelbox.finetune.run import FinetuneOptions, box_file_of, finetune
 from rdukit_modelbox.preprocessing.columns import split_names
@@ -38,6 +39,15 @@ def parameters_of(options: FinetuneOptions) -> dict[str, ParameterValue]:
     values = {**asdict(options), "lora_layers": ",".join(options.lora_layers)}
     usual = {**asdict(FinetuneOptions()), "lora_layers": ""}
     return {name: value for name, value in values.items() if value != usual[name]}
+
+
+def as_the_box_takes(options: FinetuneOptions) -> FinetuneOptions:
+    """Return options as the box takes them: locally the values are valid that are valid for a job.
+
+    Raises:
+        IllegalValue: one is not; names the box's parameter.
+    """
+    return options_of(check_parameters(load_box(find_box_file(BOX)), Verb.TRAIN, parameters_of(options)))
 
 
 def run_finetune(

@@ -177,7 +177,7 @@ def finetune(
     )  # fmt: skip
     if work is None:
         stamps = [_stamp(hub.path), *([_stamp(folder)] if adapter else [])]
-        work = _begin(output, {"folder": stamps, "data": str(data.resolve()), **asdict(options)})
+        work = _begin(output, {"folder": stamps, "data": [str(data.resolve()), *_stamp(data)], **asdict(options)})
     output.mkdir(parents=True, exist_ok=True)
     tell = context.log
     tell(_in_words(hub, sizes))
@@ -202,7 +202,9 @@ def finetune(
     inputs = {"pef": pef, "dataset": dataset, "checkpoint": checkpoint}
     judged = ("held_out_loss", "preferred" if model else "perplexity" if request.is_language else "accuracy")
     before = _judge(context, inputs, work / "before", judged, model) if options.dev_ratio else {}
-    trained = _call(context, Verb.TRAIN, work / "train", inputs, _training(options, bool(model)), model)
+    steps = made.samples // (batch_size * options.accumulation_steps) * options.epochs
+    training = _training(options, bool(model), min(steps, options.max_steps or steps))
+    trained = _call(context, Verb.TRAIN, work / "train", inputs, training, model)
     after = {name: float(str(trained.figures[name])) for name in before if name in trained.figures}
     names = None if classes is None else classes.names
     replaced = adapter.replaced if adapter else ()
@@ -278,6 +280,10 @@ def _prepare(context: VerbContext, request: _Request, data: Path, work: Path) ->
         dataset = write_pairs(work / "pairs", splits, entry, hub, sizes)
         return _Data(examples.kind, dataset, len(splits["train"][MARGIN]), (Preferences(), entry), splits)
     made = _preprocess(context, hub, examples, sizes, options, work)
+    if not request.is_language and not made.figures["test_samples"]:
+        raise InvalidArgument(
+            f"--held-out {options.dev_ratio:g} of the records is none; expected a larger share, or more data"
+        )
     samples = int(str(made.figures["train_sequences" if request.is_language else "train_samples"]))
     return _Data(examples.kind, made.outputs["dataset"], samples)
 
@@ -289,6 +295,8 @@ def _with_adapter(options: FinetuneOptions, adapter: PeftAdapter | None) -> Fine
         InvalidArgument: others were asked for than the adapter has.
     """
     if adapter is None:
+        if not options.lora and (options.lora_layers or options.lora_alpha):
+            raise InvalidArgument("--lora-layers and --lora-alpha are for updates of low rank; add --lora RANK")
         return replace(options, lora_alpha=options.lora_alpha or LORA_ALPHA)
     if options.lora_layers or options.lora_alpha not in {0.0, adapter.alpha}:
         raise InvalidArgument(
@@ -348,9 +356,10 @@ def _begin(output: Path, asked: Mapping[str, object]) -> Path:
     return work
 
 
-def _stamp(folder: Path) -> list[list[object]]:
-    files = sorted(path for path in folder.iterdir() if path.is_file())
-    return [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in files]
+def _stamp(place: Path) -> list[list[object]]:
+    """Return name, size and time of a file, or of all files in a folder."""
+    files = [place] if place.is_file() else sorted(path for path in place.rglob("*") if path.is_file())
+    return [[str(path.relative_to(place)), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
 
 
 def _fresh(folder: Path) -> Path:
@@ -446,13 +455,14 @@ def _memory_of(pef: Path) -> tuple[int, int]:
     return sum(held), lease_bytes(known)
 
 
-def _training(options: FinetuneOptions, is_preference: bool) -> dict[str, object]:
+def _training(options: FinetuneOptions, is_preference: bool, steps: int) -> dict[str, object]:
+    """Return the parameters of train; the rate falls to 0 after the last step, as that of transformers' Trainer."""
     usual = (PREFERENCE_LORA_LR, PREFERENCE_LR) if is_preference else (LORA_LR, FULL_LR)
     return {
         "epochs": options.epochs, "max_steps": options.max_steps, "seed": options.seed, "continue_as": "weights",
         "lr": options.lr or usual[0 if options.lora else 1], "warmup_steps": options.warmup_steps,
-        "schedule": "linear", "final_lr_share": 0.0, "weight_decay": 0.0, "beta2": 0.999,
-        "ema_decay": options.ema_decay,
+        "schedule": "linear", "final_lr_share": 1 / max(1, steps - options.warmup_steps), "weight_decay": 0.0,
+        "beta2": 0.999, "ema_decay": options.ema_decay,
     }  # fmt: skip
 
 

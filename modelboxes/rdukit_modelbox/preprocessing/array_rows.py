@@ -6,6 +6,7 @@ Axes: N rows of a block, F features.
 import zipfile
 import zlib
 from collections.abc import Iterator
+from math import prod
 from pathlib import PurePosixPath
 from typing import IO, Any, Final
 
@@ -17,8 +18,17 @@ from PIL import Image, UnidentifiedImageError
 
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.preprocessing.columns import RowBlock, RowPreprocessRequest
+from rdukit_modelbox.preprocessing.file_bounds import (
+    CACHE_BYTES,
+    LABEL_BYTES,
+    MAX_ROW_VALUES,
+    dataset_inside,
+    labels_inside,
+    require_memory,
+)
 from rdukit_modelbox.preprocessing.sources import RowErrors, SourceFile
 from rdukit_serving.raw_inputs.legal_values import LEGAL_RANGE, NotLegal, as_float32, name_of
+from rdukit_serving.raw_inputs.pictures import FORMATS
 
 #: About the bytes of a block of features.
 BLOCK_BYTES: Final = 4 << 20
@@ -36,7 +46,9 @@ def read_npz(source: SourceFile, request: RowPreprocessRequest, bad: RowErrors) 
             names = [name.removesuffix(".npy") for name in file.namelist()]
             features, labels = _choose(source, names, request)
             with file.open(f"{labels}.npy") as stream:
-                labels_N = _labels(source, labels, NpyStream(source, labels, stream).read_all(), bad)
+                known = NpyStream(source, labels, stream)
+                require_memory(source.name, prod(known.shape), max(known.dtype.itemsize, LABEL_BYTES), "labels")
+                labels_N = _labels(source, labels, known.read_all(), bad)
             with file.open(f"{features}.npy") as stream:
                 array = NpyStream(source, features, stream)
                 yield from _blocks(source, features, array.shape, array.take, labels_N, request, bad)
@@ -53,11 +65,14 @@ def read_hdf5(source: SourceFile, request: RowPreprocessRequest, bad: RowErrors)
         InvalidArgument: no such data sets, or the file is damaged.
     """
     try:
-        with h5py.File(source.path, "r") as file:
-            names = [name for name in file if isinstance(file.get(name, getlink=False), h5py.Dataset)]
+        with h5py.File(source.path, "r", rdcc_nbytes=CACHE_BYTES) as file:
+            # No link to another file is followed.
+            inside = [name for name in file if isinstance(file.get(name, getlink=True), h5py.HardLink)]
+            names = [name for name in inside if isinstance(file[name], h5py.Dataset)]
             features, labels = _choose(source, names, request)
-            data, at = file[features], 0
-            labels_N = _labels(source, labels, file[labels][:], bad)
+            data, at = dataset_inside(source.name, file, features), 0
+            rows = data.shape[0] if data.shape else 0
+            labels_N = _labels(source, labels, labels_inside(source.name, file, labels, rows, "rows"), bad)
 
             def take(count: int) -> NDArray[Any]:
                 nonlocal at
@@ -155,7 +170,9 @@ def _blocks(
         raise InvalidArgument(
             f"{source.name}, {name!r}: shape {list(shape)}; expected [{len(labels)}, …], a row a label"
         )
-    width = int(np.prod(shape[1:]))
+    width = prod(shape[1:])
+    if not 0 < width <= MAX_ROW_VALUES:
+        raise InvalidArgument(f"{source.name}, {name!r}: a row has {width} values; expected 1 to {MAX_ROW_VALUES}")
     step = max(1, BLOCK_BYTES // (4 * width))
     for start in range(0, len(labels), step):
         stop = min(start + step, len(labels))
@@ -235,7 +252,7 @@ class _BadImage(Exception):
 def _read_image(source: SourceFile, request: RowPreprocessRequest) -> Image.Image:
     """Return the image as grey or colour, of the size that is asked for."""
     try:
-        with Image.open(source.path) as image:
+        with Image.open(source.path, formats=FORMATS) as image:
             if image.width * image.height > MAX_PIXELS:
                 raise _BadImage(f"{image.width} x {image.height} pixels", f"at most {MAX_PIXELS} pixels")
             plain = image.convert("L" if request.image_mode == "grey" else "RGB")

@@ -9,6 +9,7 @@ import json
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +25,8 @@ from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.contract.models import chosen_sizes, entry_of
 from rdukit_modelbox.preprocessing.augmentation import AUGMENTATION, augmentation_from, read_augmentation
 from rdukit_modelbox.preprocessing.data_rules import ValueLimit, check_values, divide_rows
-from rdukit_modelbox.preprocessing.datasets import FORMAT, MANIFEST, SPLITS, read_manifest
+from rdukit_modelbox.preprocessing.datasets import DEV, FORMAT, MANIFEST, SPLITS, read_manifest
+from rdukit_modelbox.preprocessing.file_bounds import check_npy_headers
 from rdukit_modelbox.preprocessing.picture_folders import chosen_splits
 from rdukit_modelbox.preprocessing.picture_rows import read_pictures_of
 from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
@@ -105,7 +107,9 @@ class ArrayDataset:
 
     def __init__(self, folder: Path, manifest: Mapping[str, Any]) -> None:
         self.names = [str(form["name"]) for form in manifest["arrays"]]
-        self.digest = sha256_of(" ".join(str(manifest[split]["sha256"]) for split in SPLITS).encode())
+        #: Stored splits; ``DEV`` only where files said one.
+        self.splits = (*SPLITS, *([DEV] if DEV in manifest else []))
+        self.digest = sha256_of(" ".join(str(manifest[split]["sha256"]) for split in self.splits).encode())
         self.classes: tuple[str, ...] = tuple(str(name) for name in manifest.get("classes", ()))
         self.columns: tuple[str, ...] = ()
         self.tokenizer = str(manifest.get("tokenizer", ""))
@@ -116,7 +120,7 @@ class ArrayDataset:
             self.digest = sha256_of(f"{self.digest} {json.dumps(self._augmentation.to_json())}".encode())
         self._arrays = {
             split: {name: np.load(folder / split / f"{name}.npy", mmap_mode="r") for name in self.names}
-            for split in SPLITS
+            for split in self.splits
         }
         #: Split → the one whose arrays hold its samples, and their rows there; of others the whole split.
         self._rows: dict[str, tuple[str, NDArray[np.int64]]] = {}
@@ -189,7 +193,7 @@ def open_arrays(folder: Path, forms: Sequence[ArrayForm]) -> ArrayDataset:
     try:
         dataset = ArrayDataset(folder, manifest)
         found = [ArrayForm(str(a["name"]), tuple(a["shape"]), str(a["dtype"])) for a in manifest["arrays"]]
-        for split in SPLITS:
+        for split in dataset.splits:
             if dataset.count(split) != int(manifest[split]["samples"]):
                 raise InvalidArgument(f"{folder}: {split} does not match {MANIFEST}; preprocess again")
     except (KeyError, TypeError, ValueError, OSError) as cause:
@@ -246,8 +250,9 @@ def preprocess_arrays(
     context.progress(Progress("write", 1, 2))
     folder = write_arrays(output / "dataset", forms, splits, {"source": source, "sizes": sizes, **said})
     context.progress(Progress("write", 2, 2))
-    counts = {f"{split}_samples": len(splits[split][forms[0].name]) for split in SPLITS}
-    context.log(f"{counts['train_samples']} samples to train, {counts['test_samples']} to test, {source}")
+    counts = {f"{split}_samples": len(arrays[forms[0].name]) for split, arrays in splits.items()}
+    watched = f"{counts['dev_samples']} to validate, " if "dev_samples" in counts else ""
+    context.log(f"{counts['train_samples']} samples to train, {watched}{counts['test_samples']} to test, {source}")
     return VerbResult({**counts, "source": source}, {"dataset": folder})
 
 
@@ -314,6 +319,10 @@ def _read_arrays(data: Path, forms: Sequence[ArrayForm]) -> dict[str, NDArray[An
         if data.is_dir():
             found = {form.name: np.load(data / f"{form.name}.npy", mmap_mode="r") for form in forms}
         else:
+            with zipfile.ZipFile(data) as file, ExitStack() as stack:
+                inside = [form.name for form in forms if f"{form.name}.npy" in file.namelist()]
+                opened = [(name, stack.enter_context(file.open(f"{name}.npy"))) for name in inside]
+                check_npy_headers(data.name, opened)
             with np.load(data) as archive:
                 found = {form.name: archive[form.name] for form in forms}
     except FileNotFoundError as cause:
@@ -370,7 +379,7 @@ def write_arrays(folder: Path, forms: Sequence[ArrayForm], splits: Mapping[str, 
         digest = hashlib.sha256()
         for form in forms:
             values = np.ascontiguousarray(arrays[form.name])
-            digest.update(values.tobytes())
+            digest.update(values.reshape(-1).view(np.uint8).data)  # without a copy
             with atomic_target(folder / split / f"{form.name}.npy") as temporary, temporary.open("wb") as stream:
                 np.save(stream, values, allow_pickle=False)
         about[split] = {"samples": len(arrays[forms[0].name]), "sha256": digest.hexdigest()}

@@ -5,6 +5,7 @@ Axes: N pictures, C channels, Y, X pixels.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -13,8 +14,10 @@ from numpy.typing import NDArray
 
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.contract.allowed_values import ParameterValue
-from rdukit_modelbox.preprocessing.row_run import given_splits
+from rdukit_modelbox.preprocessing.file_bounds import MAX_VALUE_BYTES, require_memory
+from rdukit_modelbox.preprocessing.row_run import SPLITS, picture_splits
 from rdukit_modelbox.preprocessing.sources import Format, SourceFile, find_sources
+from rdukit_modelbox.preprocessing.table_rows import SPLIT_NAMES
 from rdukit_modelbox.verbs.context import Progress, VerbContext
 from rdukit_serving.raw_inputs.pictures import BadPicture, PicturePreprocessing
 
@@ -32,12 +35,13 @@ _STEP: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class PictureFolder:
-    """Pictures [N, C, Y, X] and the class of each [N], how they were made, and which are to test with, if names say."""
+    """Pictures [N, C, Y, X] and the class of each [N], how they were made, and the split of each, if names say it."""
 
     pictures_NCYX: NDArray[np.float32]
     classes_N: NDArray[np.int64]
     preprocessing: PicturePreprocessing
-    is_test_N: NDArray[np.bool_] | None
+    #: Numbers of ``SPLITS``.
+    splits_N: NDArray[np.int64] | None
 
 
 def is_picture_folder(data: Path) -> bool:
@@ -74,19 +78,22 @@ def read_picture_folder(
             f"preprocess and compile with num_classes={len(classes)}"
         )
     made = preprocessing_of(shape, classes, parameters)
+    require_memory(data.name, len(sources), 4 * prod(shape), "pictures")
     pictures_NCYX = np.empty((len(sources), *shape), np.float32)
     for index, source in enumerate(sources):
         if index % _STEP == 0:
             context.check_cancelled()
             context.progress(Progress("read", index, len(sources)))
         try:
+            if source.bytes > MAX_VALUE_BYTES:
+                raise BadPicture(f"{source.bytes} bytes", f"at most {MAX_VALUE_BYTES}")
             pictures_NCYX[index] = made.array_of(source.path.read_bytes())
         except BadPicture as fault:
             raise InvalidArgument(f"{source.name}: {fault}", file=source.name) from None
     number = {name: index for index, name in enumerate(classes)}
-    splits = given_splits(sources)
-    is_test_N = None if splits is None else np.array([splits[source.name] == 1 for source in sources])
-    return PictureFolder(pictures_NCYX, np.array([number[name] for name in names], np.int64), made, is_test_N)
+    splits = picture_splits(sources)
+    splits_N = None if splits is None else np.array([splits[source.name] for source in sources])
+    return PictureFolder(pictures_NCYX, np.array([number[name] for name in names], np.int64), made, splits_N)
 
 
 def picture_classes(data: Path) -> tuple[str, ...]:
@@ -128,7 +135,7 @@ def preprocessing_of(
 
 def _class_of(source: SourceFile) -> str:
     parents = PurePosixPath(source.name).parts[:-1]
-    if not parents or (len(parents) == 1 and parents[0].lower() in {"train", "test"}):
+    if not parents or (len(parents) == 1 and parents[0].lower() in SPLIT_NAMES):
         raise InvalidArgument(
             f"{source.name}: the picture is in no folder of a class; expected CLASS/{PurePosixPath(source.name).name}, "
             "or train/CLASS/… and test/CLASS/…",
@@ -138,13 +145,14 @@ def _class_of(source: SourceFile) -> str:
 
 
 def chosen_splits(folder: PictureFolder, names: Sequence[str], seed: int, ratio: float) -> dict[str, dict[str, Any]]:
-    """Return both splits as arrays by name, the picture first: as the folders' names say, else drawn by the seed."""
+    """Return the splits as arrays by name, the picture first: as the folders' names say, else drawn by the seed."""
     order = np.random.default_rng(seed).permutation(len(folder.classes_N))
-    if folder.is_test_N is None:
+    if folder.splits_N is None:
         cut = len(order) - int(len(order) * ratio)
         rows = {"train": order[:cut], "test": order[cut:]}
     else:
-        rows = {"train": order[~folder.is_test_N[order]], "test": order[folder.is_test_N[order]]}
+        there = set(folder.splits_N.tolist())
+        rows = {name: order[folder.splits_N[order] == kind] for kind, name in enumerate(SPLITS) if kind in there}
     return {
         split: {names[0]: folder.pictures_NCYX[chosen], names[1]: folder.classes_N[chosen]}
         for split, chosen in rows.items()

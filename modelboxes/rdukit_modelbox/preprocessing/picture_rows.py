@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -24,6 +25,14 @@ from PIL import Image
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.preprocessing.array_rows import NpyStream
+from rdukit_modelbox.preprocessing.file_bounds import (
+    CACHE_BYTES,
+    LABEL_BYTES,
+    check_parquet,
+    dataset_inside,
+    labels_inside,
+    require_memory,
+)
 from rdukit_modelbox.preprocessing.picture_folders import (
     PictureFolder,
     is_picture_folder,
@@ -31,16 +40,15 @@ from rdukit_modelbox.preprocessing.picture_folders import (
     preprocessing_of,
     read_picture_folder,
 )
-from rdukit_modelbox.preprocessing.row_run import given_splits
+from rdukit_modelbox.preprocessing.row_run import picture_splits
 from rdukit_modelbox.preprocessing.sources import Format, SourceFile, find_sources
+from rdukit_modelbox.preprocessing.table_rows import flat_rows
 from rdukit_modelbox.verbs.context import Progress, VerbContext
 from rdukit_serving.raw_inputs.pictures import MAX_PIXELS, BadPicture
 
 #: Names of the column or array with the pictures, and of that with their classes.
 IMAGE_NAMES: Final = ("image", "images", "img", "picture", "x", "data")
 LABEL_NAMES: Final = ("label", "labels", "class", "target", "y")
-#: Pictures of a Parquet file that are read at once.
-_BATCH: Final = 16
 #: Pictures between two looks for a cancellation.
 _STEP: Final = 64
 _CHANNELS: Final = (1, 3, 4)
@@ -82,6 +90,7 @@ def read_pictures_of(
         )
     made = preprocessing_of(shape, classes, parameters)
     count, number = sum(len(file.labels) for file in files), {name: index for index, name in enumerate(classes)}
+    require_memory(data.name, count, 4 * prod(shape), "pictures")
     pictures_NCYX, labels = np.empty((count, *shape), np.float32), []
     at = 0
     for file in files:
@@ -99,10 +108,9 @@ def read_pictures_of(
                 raise InvalidArgument(f"{place}: {fault}", file=file.source.name, row=row) from None
             labels.append(label if isinstance(label, int) else number[label])
             at += 1
-    splits = given_splits([file.source for file in files])
-    is_test = [splits[file.source.name] == 1 for file in files for _ in file.labels] if splits else None
-    is_test_N = None if is_test is None else np.array(is_test)
-    return PictureFolder(pictures_NCYX, np.array(labels, np.int64), made, is_test_N)
+    splits = picture_splits([file.source for file in files])
+    splits_N = np.array([splits[file.source.name] for file in files for _ in file.labels]) if splits else None
+    return PictureFolder(pictures_NCYX, np.array(labels, np.int64), made, splits_N)
 
 
 def classes_of_pictures(data: Path) -> tuple[str, ...]:
@@ -184,6 +192,7 @@ def _classes(files: Sequence[PictureRows], num_classes: int) -> tuple[str, ...]:
 def _parquet_rows(source: SourceFile) -> PictureRows:
     with parquet.ParquetFile(source.path) as file:
         schema = file.schema_arrow
+        check_parquet(source.name, file.metadata)
         image, label = _named(source, schema.names)
         kind = schema.field(image).type
         is_struct = arrow.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
@@ -192,13 +201,14 @@ def _parquet_rows(source: SourceFile) -> PictureRows:
                 f"{source.name}, column {image!r}: its type is {kind}; expected bytes of PNG, JPEG and the like, or a "
                 "struct with bytes, as Hugging Face datasets write images"
             )
-        labels = [_label(source, n, value) for n, value in enumerate(file.read([label])[label].to_pylist())]
-        names = _names_of_hub(schema.metadata, label)
+        count, names = file.metadata.num_rows, _names_of_hub(schema.metadata, label)
+        require_memory(source.name, count, LABEL_BYTES, "labels")
+    labels = [_label(source, n, value) for n, (value,) in enumerate(flat_rows(source.path, [label]))]
 
     def pictures() -> Iterator[bytes]:
         with parquet.ParquetFile(source.path) as file:
             row = 0
-            for batch in file.iter_batches(_BATCH, columns=[image]):
+            for batch in file.iter_batches(1, columns=[image]):  # so that one picture is in memory at a time
                 for value in batch.column(0).to_pylist():
                     content = value.get("bytes") if isinstance(value, dict) else value
                     if not isinstance(content, bytes) or not content:
@@ -231,15 +241,13 @@ def _hdf5_rows(source: SourceFile) -> PictureRows:
             if isinstance(file.get(n, getlink=True), h5py.HardLink) and isinstance(file[n], h5py.Dataset)
         ]
         image, label = _named(source, known)
-        shape, dtype = file[image].shape, file[image].dtype
-        if file[image].is_virtual or file[image].external:
-            raise InvalidArgument(f"{source.name}, {image!r}: its values lie in other files; expected them inside")
-        layout = _layout(source, image, shape, dtype)
-        labels = [_label(source, n, value) for n, value in enumerate(file[label][:].reshape(-1).tolist())]
-    _require_as_many(source, shape[0], labels)
+        layout = _layout(source, image, file[image].shape, file[image].dtype)
+        shape = dataset_inside(source.name, file, image).shape
+        values = labels_inside(source.name, file, label, shape[0])
+        labels = [_label(source, n, value) for n, value in enumerate(values.reshape(-1).tolist())]
 
     def pictures() -> Iterator[NDArray[np.uint8]]:
-        with h5py.File(source.path, "r") as file:
+        with h5py.File(source.path, "r", rdcc_nbytes=CACHE_BYTES) as file:
             for row in range(shape[0]):
                 yield layout(file[image][row])
 
@@ -260,9 +268,14 @@ def _rows_of_arrays(
     _, label = _named(source, list(arrays))
     layout = _layout(source, image, head.shape, head.dtype)
     with open_array(label) as stream:
-        values = NpyStream(source, label, stream).read_all().reshape(-1).tolist()
+        found = NpyStream(source, label, stream)
+        if prod(found.shape) != head.shape[0]:
+            raise InvalidArgument(
+                f"{source.name} has {head.shape[0]} pictures and {prod(found.shape)} labels; expected as many of each"
+            )
+        require_memory(source.name, head.shape[0], max(found.dtype.itemsize, LABEL_BYTES), "labels")
+        values = found.read_all().reshape(-1).tolist()
     labels = [_label(source, row, value) for row, value in enumerate(values)]
-    _require_as_many(source, head.shape[0], labels)
 
     def pictures() -> Iterator[NDArray[np.uint8]]:
         with open_array(image) as stream:
@@ -318,13 +331,6 @@ def _label(source: SourceFile, row: int, value: object) -> int | str:
         f"{source.name}, row {row}: the label is {str(value)[:40]!r}; expected a class: a name, or a number from 0",
         file=source.name, row=row,
     )  # fmt: skip
-
-
-def _require_as_many(source: SourceFile, pictures: int, labels: Sequence[object]) -> None:
-    if pictures != len(labels):
-        raise InvalidArgument(
-            f"{source.name} has {pictures} pictures and {len(labels)} labels; expected as many of each"
-        )
 
 
 def _npy_source(data: Path) -> SourceFile:

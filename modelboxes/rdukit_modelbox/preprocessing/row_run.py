@@ -108,16 +108,34 @@ def given_splits(sources: Sequence[SourceFile]) -> dict[str, int] | None:
     """Return the split of each file from its first folder or its name; None unless all say one, one says train, and
     one says test.
     """
-    found = {}
+    found: dict[str, int] = {}
     for source in sources:
-        path = PurePosixPath(source.name)
-        first = path.parts[0].lower() if len(path.parts) > 1 else path.name.lower()
-        first = "dev" if first.startswith("valid") or first.split(".")[0] == "val" else first
-        kind = next((split for split, name in enumerate(SPLITS) if first.startswith(name)), None)
+        kind = _split_of(source)
         if kind is None:
             return None
         found[source.name] = kind
     return found if set(found.values()) >= {0, 1} else None
+
+
+def picture_splits(sources: Sequence[SourceFile]) -> dict[str, int] | None:
+    """Return the split of each file of pictures, as ``given_splits``.
+
+    A folder of a class is no split, whatever its name. Where names say train and dev alone, dev is the test split.
+    """
+    if any(source.format is Format.IMAGES and len(PurePosixPath(source.name).parts) < 3 for source in sources):
+        return None
+    found = {source.name: _split_of(source) for source in sources}
+    if set(found.values()) == {0, 2}:
+        return {name: 1 if kind else 0 for name, kind in found.items()}
+    return given_splits(sources)
+
+
+def _split_of(source: SourceFile) -> int | None:
+    """Return the split that a file's first folder or name says; None: it says none."""
+    path = PurePosixPath(source.name)
+    first = path.parts[0].lower() if len(path.parts) > 1 else path.name.lower()
+    first = "dev" if first.startswith("valid") or first.split(".")[0] == "val" else first
+    return next((split for split, name in enumerate(SPLITS) if first.startswith(name)), None)
 
 
 #: Classes, or numbers where the label is one.

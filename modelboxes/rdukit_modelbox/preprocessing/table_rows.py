@@ -7,16 +7,19 @@ import csv
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 import pyarrow as arrow  # type: ignore[import-untyped]
+import pyarrow.compute as arrow_compute  # type: ignore[import-untyped]
 import pyarrow.parquet as parquet  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.preprocessing.columns import NUMBER_LABEL, RowBlock, RowPreprocessRequest
+from rdukit_modelbox.preprocessing.file_bounds import MAX_VALUE_BYTES, check_parquet
 from rdukit_modelbox.preprocessing.sources import LONGEST_LINE, Format, RowErrors, SourceFile, read_line_blocks
 from rdukit_serving.raw_inputs.layout import (
     CATEGORY,
@@ -32,6 +35,8 @@ from rdukit_serving.raw_inputs.layout import (
 from rdukit_serving.raw_inputs.legal_values import plain_numbers
 
 BLOCK_ROWS: Final = 2048
+#: Bytes of the texts of a Parquet file that are in memory at once, about.
+_BATCH_BYTES: Final = 1 << 26
 #: Value of a column of splits → the split's number.
 SPLIT_NAMES: Final = {"train": 0, "test": 1, "dev": 2, "validation": 2, "valid": 2, "val": 2}
 ROWS_EXPECTED: Final = "rows of numbers and texts by column: a header with lines below it, or an object in each line"
@@ -152,18 +157,63 @@ def _parquet_rows(source: SourceFile, consumed: list[int]) -> Iterator[NumberedR
     with _open_parquet(source) as file:
         number, total = 0, max(file.metadata.num_rows, 1)
         try:
-            for batch in file.iter_batches(BLOCK_ROWS):
-                for values in batch.to_pylist():
-                    number += 1
-                    yield number, values
+            for row in _rows_of_parquet(source, file):
+                number += 1
                 consumed[0] = source.bytes * number // total
+                yield number, row
         except (arrow.ArrowException, OSError) as cause:
             raise _no_parquet(source) from cause
 
 
+def flat_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[object, ...]]:
+    """Yield the values of some columns of a Parquet file, row by row; a text that repeats is read once.
+
+    Raises:
+        InvalidArgument: a text has over ``MAX_VALUE_BYTES``. arrow.ArrowException, OSError: the file is damaged.
+    """
+    with parquet.ParquetFile(path) as file:
+        texts = [field.name for field in file.schema_arrow if field.name in columns and _is_text(field.type)]
+    with parquet.ParquetFile(path, read_dictionary=texts) as file:
+        for batch in file.iter_batches(BLOCK_ROWS, columns=list(columns)):
+            longest = max((_longest(path, name, batch.column(name)) for name in texts), default=0)
+            step = max(1, min(BLOCK_ROWS, _BATCH_BYTES // max(longest * max(len(texts), 1), 1)))
+            for start in range(0, len(batch), step):
+                for row in _decoded(batch.slice(start, step)).to_pylist():
+                    yield tuple(row[name] for name in columns)
+
+
+def _rows_of_parquet(source: SourceFile, file: Any) -> Iterator[TableRow]:
+    names = file.schema_arrow.names
+    return (dict(zip(names, values, strict=True)) for values in flat_rows(source.path, names))
+
+
+def _decoded(batch: Any) -> Any:
+    """Return a batch with the values of dictionaries in their columns."""
+    columns = [c.dictionary_decode() if arrow.types.is_dictionary(c.type) else c for c in batch.columns]
+    return arrow.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _is_text(kind: Any) -> bool:
+    types = arrow.types
+    return any(is_kind(kind) for is_kind in (types.is_string, types.is_large_string, types.is_binary))
+
+
+def _longest(path: Path, name: str, column: Any) -> int:
+    """Return the bytes of the longest text in a column of a dictionary."""
+    known = column.dictionary if arrow.types.is_dictionary(column.type) else column
+    longest = arrow_compute.max(arrow_compute.binary_length(known)).as_py() or 0
+    if longest > MAX_VALUE_BYTES:
+        raise InvalidArgument(
+            f"{path.name}, column {name!r}: a text of {longest} bytes; expected at most {MAX_VALUE_BYTES}"
+        )
+    return int(longest)
+
+
 def _open_parquet(source: SourceFile) -> Any:
     try:
-        return parquet.ParquetFile(source.path)
+        file = parquet.ParquetFile(source.path)
+        check_parquet(source.name, file.metadata)
+        return file
     except (arrow.ArrowException, OSError) as cause:
         raise _no_parquet(source) from cause
 
@@ -270,6 +320,11 @@ class CsvFile:
                 f"{self._source.name}:{self._reader.line_num}: the header is not readable as CSV: {cause}; expected "
                 f"{LEGAL_FIELDS}"
             ) from cause
+        if len(names) == 1 and any(mark in names[0] for mark in ";\t|"):
+            raise InvalidArgument(
+                f"{self._source.name}:1: the header is one column, {names[0][:80]!r}; expected fields between commas "
+                "(or tabs, in a .tsv file), so export the table again"
+            )
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise InvalidArgument(

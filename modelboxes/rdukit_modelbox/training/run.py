@@ -12,6 +12,7 @@ import torch
 from rdukit.errors import Cancelled, RuntimeFault
 from rdukit.pef.identity import ModelIdentity
 from rdukit.units import plain
+from rdukit_modelbox.preprocessing.datasets import DEV
 from rdukit_modelbox.tasks.base import Batch, Scores, Task, TaskData, reported_split, watched_split
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.training.averages import WeightAverage
@@ -96,7 +97,7 @@ class TrainingRun:
 
     def validate(self, journal: TrainingJournal) -> Scores | None:
         """Return scores on the split ``dev`` after the steps so far; None if the data set has none."""
-        return None if self._watched in {None, self._reported} else self._evaluate(self._watched, journal)
+        return self._evaluate(DEV, journal) if self._watched == DEV else None
 
     def evaluate(self, journal: TrainingJournal) -> Scores | None:
         """Return scores on the split that is reported, also in the journal; None if the data set has none."""

@@ -16,6 +16,11 @@ from rdukit_platform.cli.job_files import NOT_SUCCEEDED, read_request, watched
 
 #: Seconds between polls of a waiting command.
 LOOK_S: Final = 1.0
+#: Split that trials are compared on → words after the objective.
+_SPLITS: Final[Mapping[str | None, str]] = {
+    "dev": ", on the dev split",
+    "test": ", on the test split, which trainings also report: the best figures are too good",
+}
 
 
 @click.group(cls=ExtensibleGroup)
@@ -41,6 +46,10 @@ def sweep() -> None:
 )
 @click.option("--minimize", default=None, metavar="METRIC", help="Metric to minimize (default: loss).")
 @click.option("--maximize", default=None, metavar="METRIC", help="Metric to maximize.")
+@click.option(
+    "--split", type=click.Choice(["dev", "test"]), default=None,
+    help="Split to compare on (default: dev, if the box reports the metric on it).",
+)  # fmt: skip
 @click.option("--max-trials", type=click.IntRange(1), default=None, help="Trials (default: the whole grid, or 20).")
 @click.option("--max-parallel", type=click.IntRange(1), default=None, help="Concurrent trials (default: 2).")
 @click.option("--seed", type=click.IntRange(0), default=None, help="Seed of drawn values (default: 0).")
@@ -205,7 +214,11 @@ def make_body(options: Mapping[str, Any]) -> dict[str, object]:
         },
         "algorithm": algorithm,
         "space": {k: read_space(k, v) for k, v in parse_name_values(f"--{algorithm}", options[algorithm]).items()},
-        "objective": {"metric": options["maximize"] or options["minimize"] or "loss", "goal": goal},
+        "objective": {
+            "metric": options["maximize"] or options["minimize"] or "loss",
+            "goal": goal,
+            **({"split": options["split"]} if options.get("split") else {}),
+        },
     }
     if options["stop_early"]:
         metric, _, goal = options["stop_early"].partition(":")
@@ -262,7 +275,7 @@ def _print_sweep(found: Mapping[str, Any]) -> None:
         ("name", found["name"]),
         ("what", f"{found['job']['verb']} of box {found['job']['box']}, {found['job']['tiles']} tiles"),
         ("state", f"{found['state']}{' (' + found['reason'] + ')' if found['reason'] else ''}"),
-        ("objective", f"{objective['goal']} {objective['metric']}"),
+        ("objective", f"{objective['goal']} {objective['metric']}{_SPLITS.get(objective.get('split'), '')}"),
         ("algorithm", f"{found['algorithm']}, {found['max_parallel']} at once, seed {found['seed']}"),
         ("stops early", f"by the median of {rule['metric']}, from step {rule['min_steps']} on" if rule else ""),
         ("best", _best(found)),

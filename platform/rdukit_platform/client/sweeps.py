@@ -128,6 +128,7 @@ class Sweeps:
         max_trials: int | None = None,
         max_parallel: int | None = None,
         seed: int | None = None,
+        split: str | None = None,
         name: str | None = None,
         job: Mapping[str, object] | None = None,
         idempotency_key: str | None = None,
@@ -137,6 +138,7 @@ class Sweeps:
         Args:
             space: a list of values for each parameter, or ``low``, ``high`` and optionally ``log`` and ``integer``.
             minimize, maximize: the metric to optimise; one of them. Default: minimize ``loss``.
+            split: dev or test, to compare on. Default: dev, if the box reports the metric on it.
             algorithm: grid, random or optuna.
             early_stopping: ``metric``, ``goal``, ``min_trials`` and ``min_steps``, as REST has them.
             job: more keys of the job that all trials have in common, such as ``tiles`` and ``priority``.
@@ -146,9 +148,10 @@ class Sweeps:
         """
         spaces = {key: each if isinstance(each, Mapping) else {"values": each} for key, each in space.items()}
         common = {"box": box, "verb": verb, "parameters": dict(parameters or {}), "inputs": ids_of(inputs)}
+        objective = {"metric": maximize or minimize or "loss", "goal": "maximize" if maximize else "minimize"}
         body: dict[str, object] = {
             "job": {**common, **(job or {})}, "space": spaces, "algorithm": algorithm,
-            "objective": {"metric": maximize or minimize or "loss", "goal": "maximize" if maximize else "minimize"},
+            "objective": objective if split is None else {**objective, "split": split},
         }  # fmt: skip
         more = {
             "early_stopping": None if early_stopping is None else dict(early_stopping), "max_trials": max_trials,

@@ -42,6 +42,13 @@ class Goal(StrEnum):
     MAXIMIZE = "maximize"
 
 
+class Split(StrEnum):
+    """Splits that trials are compared on; a training reports ``TEST`` once, at its end."""
+
+    DEV = "dev"
+    TEST = "test"
+
+
 class Values(RequestBody):
     """List of values, of which a trial gets one."""
 
@@ -69,12 +76,18 @@ class Range(RequestBody):
 
 GOAL: Final = "By default what the box says is better of the metric; minimize where it says nothing."
 
+SPLIT: Final = (
+    "By default dev, if the box reports the metric on it: accuracy becomes validation_accuracy. test compares by the "
+    "figure that is also reported."
+)
+
 
 class Objective(RequestBody):
     """Figure by which a trial is judged: from its result, or else the last value in its progress."""
 
     metric: MetricName
     goal: Goal | None = Field(default=None, strict=False, description=GOAL)
+    split: Split | None = Field(default=None, strict=False, description=SPLIT)
 
     @property
     def direction(self) -> Goal:

@@ -65,6 +65,8 @@ def show_sweep(row: SweepRow, rows: Iterable[tuple[TrialRow, JobRow]], *, with_t
     trials = [show_trial(trial, job, asked.objective.metric) for trial, job in rows]
     best = find_best(asked.objective.direction, [_as_value(trial) for trial in trials])
     request = asked.model_dump(mode="json")
+    if asked.objective.split is None:
+        del request["objective"]["split"]
     return Sweep.model_validate(
         {
             **{name: request[name] for name in ("algorithm", "objective", "early_stopping", "space", "job", "seed")},

@@ -16,6 +16,7 @@ from rdukit_platform.jobs.service import artifact_kind, cancel_job, check_reques
 from rdukit_platform.jobs.states import FINAL, JobState
 from rdukit_platform.sweeps.decide import check_space, probes
 from rdukit_platform.sweeps.model import Algorithm, Goal, SweepRequest, SweepState, Trial
+from rdukit_platform.sweeps.splits import with_split
 from rdukit_platform.sweeps.suggest import check_optuna
 
 
@@ -41,6 +42,8 @@ def check_sweep(session: Session, boxes: Boxes, tenant_id: str, request: SweepRe
     box = check_request(boxes, job.model_copy(update={"parameters": first}), kinds)
     verb = box.verb(job.verb)
     check_metric(box, verb, request.objective.metric, "objective")
+    request = with_split(request, box, verb)
+    job = request.job
     if request.early_stopping is not None:
         check_metric(box, verb, request.early_stopping.metric, "early_stopping", in_progress=True)
     known = {parameter.name: parameter for parameter in verb.parameters}

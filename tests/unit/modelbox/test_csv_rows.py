@@ -43,3 +43,14 @@ def test_a_header_that_is_no_csv_is_refused_even_where_bad_rows_are_skipped(tmp_
         open_csv(source, RowErrors(skips=skips)),
     ):
         pass
+
+
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+def test_fields_between_other_marks_are_named_and_one_column_is_one(tmp_path: Path, mark: str) -> None:
+    with (
+        pytest.raises(InvalidArgument, match=r"rows\.csv:1: the header is one column, .*; expected fields betw"),
+        open_csv(source_of(tmp_path, f"a{mark}b\n1{mark}2\n"), RowErrors(skips=True)),
+    ):
+        pass
+    with open_csv(source_of(tmp_path, f"text\na{mark}b\n"), RowErrors(skips=False)) as file:
+        assert list(file.rows()) == [(2, [f"a{mark}b"])]

@@ -13,7 +13,7 @@ from rdukit.errors import InvalidArgument, PefMismatch
 from rdukit_modelbox.contract.box import find_box_file, load_box
 from rdukit_modelbox.contract.check_parameters import check_parameters
 from rdukit_modelbox.contract.parts import Verb
-from rdukit_modelbox.preprocessing.arrays import preprocess_arrays
+from rdukit_modelbox.preprocessing.arrays import ArrayDataset, preprocess_arrays
 from rdukit_modelbox.verbs.context import VerbResult
 from rdukit_serving.raw_inputs.pictures import (
     BadPicture,
@@ -176,3 +176,29 @@ def test_a_file_of_another_model_or_version_is_refused(tmp_path: Path) -> None:
         path.write_text(json.dumps(changed))
         with pytest.raises(InvalidArgument, match=words):
             find_picture_preprocessing(tmp_path)
+
+
+def counts_of(folder: Path, *names: str) -> dict[str, object]:
+    for name in names:
+        for kind, colour in (("cat", "red"), ("dog", "blue")):
+            write(folder / "in", f"{name}/{kind}/{len(name)}.png", colour=colour)
+    return {name: value for name, value in preprocess(folder).figures.items() if name.endswith("_samples")}
+
+
+def test_a_folder_to_validate_is_never_trained_on(tmp_path: Path) -> None:
+    three = counts_of(tmp_path / "three", "train", "valid", "test")
+    assert three == {"train_samples": 2, "dev_samples": 2, "test_samples": 2}
+    manifest = json.loads((tmp_path / "three/out/dataset/manifest.json").read_text())
+    data = ArrayDataset(tmp_path / "three/out/dataset", manifest)
+    assert (data.count("train"), data.count("dev"), data.count("test")) == (2, 2, 2)
+    assert counts_of(tmp_path / "two", "train", "val") == {"train_samples": 2, "test_samples": 2}
+
+
+def test_a_class_that_is_called_like_a_split_is_a_class(tmp_path: Path) -> None:
+    for kind in ("trains", "testtubes"):
+        for number in range(4):
+            write(tmp_path / "in", f"{kind}/{number}.png")
+    assert preprocess(tmp_path).figures["train_samples"] == 6
+    labels = np.concatenate([np.load(tmp_path / f"out/dataset/{split}/label.npy") for split in ("train", "test")])
+    assert sorted(labels.tolist()) == [0] * 4 + [1] * 4
+    assert len(np.load(tmp_path / "out/dataset/test/label.npy")) == 2

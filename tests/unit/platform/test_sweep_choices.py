@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from rdukit.errors import IllegalValue, InvalidArgument, Unavailable
+from rdukit_platform.catalog.model import BoxDescription, BoxVerb, VerbMetric, VerbParameter
 from rdukit_platform.cli.sweep import make_body, read_space
 from rdukit_platform.jobs.states import JobState
 from rdukit_platform.sweeps import suggest
@@ -22,6 +23,7 @@ from rdukit_platform.sweeps.decide import (
     random_point,
 )
 from rdukit_platform.sweeps.model import EarlyStopping, Goal, Range, SweepRequest, SweepState, Trial
+from rdukit_platform.sweeps.splits import with_split
 from support import shows
 
 pytestmark = shows("sweeps")
@@ -229,3 +231,50 @@ def test_the_commands_options_make_a_body() -> None:
             make_body(given | wrong)
     with pytest.raises(InvalidArgument, match="'sqrt'"):
         read_space("lr", "1:2:sqrt")
+
+
+def trained_box(*metrics: str, **parameters: object) -> tuple[BoxDescription, BoxVerb]:
+    known = tuple(
+        VerbParameter(name, "int", default, "", "", {"maximum": 5000}) for name, default in parameters.items()
+    )
+    verb = BoxVerb("train", known, (), (), tuple(VerbMetric(name, better="lower") for name in metrics))
+    return BoxDescription("mlp", "", (verb,), {}), verb
+
+
+FIGURES = ("loss", "held_out_loss", "accuracy", "mae", "validation_loss", "validation_accuracy")
+
+
+@pytest.mark.parametrize(
+    ("metric", "given", "found"),
+    [
+        ("held_out_loss", {}, ("validation_loss", "dev", 5000)),
+        ("accuracy", {}, ("validation_accuracy", "dev", 5000)),
+        ("validation_accuracy", {}, ("validation_accuracy", "dev", 5000)),
+        ("accuracy", {"evaluate_every": 50}, ("validation_accuracy", "dev", 50)),
+        ("accuracy", {"validation_share": 0}, ("accuracy", "test", None)),
+        ("loss", {}, ("loss", None, None)),
+        ("mae", {}, ("mae", None, None)),
+    ],
+)
+def test_a_sweep_asks_for_the_dev_split_that_it_compares_on(
+    metric: str, given: dict[str, object], found: tuple[object, ...]
+) -> None:
+    asked = sweep(objective={"metric": metric}, job={"box": "mlp", "verb": "train", "parameters": given})
+    made = with_split(asked, *trained_box(*FIGURES, evaluate_every=0, validation_share=0.1))
+    assert (made.objective.metric, made.objective.split, made.job.parameters.get("evaluate_every")) == found
+
+
+def test_a_sweep_compares_on_the_test_split_only_on_request() -> None:
+    box = trained_box(*FIGURES, evaluate_every=0)
+    made = with_split(sweep(objective={"metric": "accuracy", "split": "test"}), *box)
+    assert (made.objective.metric, made.objective.split, made.job.parameters) == ("accuracy", "test", {})
+    for objective, parameters, words in (
+        ({"metric": "validation_loss", "split": "test"}, {}, "is a figure of the dev split; expected split dev"),
+        ({"metric": "mae", "split": "dev"}, {}, "reports 'mae' on one split only; leave split out"),
+        ({"metric": "accuracy"}, {"evaluate_every": 0}, "'validation_accuracy' needs evaluations, and evaluate_every"),
+    ):
+        job = {"box": "mlp", "verb": "train", "parameters": parameters}
+        with pytest.raises(IllegalValue, match=words):
+            with_split(sweep(objective=objective, job=job), *box)
+    with pytest.raises(IllegalValue, match="evaluate_every is 0"):
+        with_split(sweep(objective={"metric": "accuracy"}, space={"evaluate_every": {"values": [0, 5]}}), *box)
