@@ -36,14 +36,17 @@ _BART_ABSENT: Final[Mapping[str, Any]] = {
 _GENERATION: Final = "generation_config.json"
 #: Keys of it that are obeyed in addition to those of sampling.
 _GENERATED: Final = (
-    "forced_bos_token_id", "forced_eos_token_id", "min_length", "min_new_tokens", "no_repeat_ngram_size"
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "min_length",
+    "min_new_tokens",
+    "no_repeat_ngram_size",
 )
 _FORCED: Final = ("forced_bos_token_id", "forced_eos_token_id")
 #: Keys of it that would change texts and are not computed, with the values that change nothing.
 _REFUSED: Final[Mapping[str, tuple[Any, ...]]] = {
-    "bad_words_ids": (None, []), "suppress_tokens": (None, []), "begin_suppress_tokens": (None, []),
-    "sequence_bias": (None, {}, []), "forced_decoder_ids": (None, []), "encoder_no_repeat_ngram_size": (None, 0),
-    "encoder_repetition_penalty": (None, 1.0),
+    "bad_words_ids": ([],), "suppress_tokens": ([],), "begin_suppress_tokens": ([],), "sequence_bias": ({}, []),
+    "forced_decoder_ids": ([],), "encoder_no_repeat_ngram_size": (0,), "encoder_repetition_penalty": (1.0,),
 }  # fmt: skip
 
 
@@ -151,7 +154,7 @@ def seq2seq_generation(known: Mapping[str, Any], vocabulary: int, *, has_file: b
     """
     forced = {} if has_file or known.get("model_type") in {"t5", "mt5"} else {"forced_eos_token_id": 2}
     found = {**forced, **{key: value for key, value in known.items() if value is not None}}
-    refused = [f"{key} is {found[key]!r}" for key, usual in _REFUSED.items() if key in found and found[key] not in usual]
+    refused = [f"{key} is {found[key]!r}" for key, usual in _REFUSED.items() if found.get(key) not in (None, *usual)]
     if refused:
         raise InvalidArgument(f"{_GENERATION}: {', '.join(refused)}, which is not computed; expected none")
     values = {key: found[key] for key in _GENERATED if key in found}
