@@ -45,7 +45,10 @@ _BART: Final[dict[str, Any]] = {
     "forced_eos_token_id": 1,
 }  # fmt: skip
 #: Ends of the names of T5's linear layers.
-_T5_LAYERS: Final = ("k", "o", "q", "v", "wi", "wo")
+_T5_LAYERS: Final = (
+    "DenseReluDense.wi", "DenseReluDense.wo", *(f"EncDecAttention.{each}" for each in "koqv"),
+    *(f"SelfAttention.{each}" for each in "koqv"),
+)  # fmt: skip
 #: Family → its configuration class and values.
 CONFIGS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "t5": ("T5", {**_T5, "feed_forward_proj": "relu"}),
@@ -196,7 +199,7 @@ def test_sources_and_targets_are_cut_before_their_end_and_targets_of_mbart_have_
         + json.dumps({"prompt": "w1", "completion": "w5"}) + "\n"
     )  # fmt: skip
     expected = {
-        "t5": ([6, 7, 1], [10, 11, 1], [10, 1, -100]), "mbart": ([6, 7, 3], [10, 1, 4], [10, 1, 4]),
+        "t5": ([6, 7, 1], [10, 11, 1], [10, 1, -100]), "mbart": ([6, 1, 3], [10, 1, 4], [10, 1, 4]),
     }  # fmt: skip
     for name, (source, target, other) in expected.items():
         write_folder(folder / name, name)
@@ -218,7 +221,10 @@ def test_sources_and_targets_are_cut_before_their_end_and_targets_of_mbart_have_
         ('{"prompt": "w1", "completion": " "}', r"in.jsonl:1: expected \{.prompt"),
         ('{"completion": "w1"}', r"in.jsonl:1: expected \{.prompt"),
         ('"w1"', r"in.jsonl:1: expected \{.prompt"),
-        ('{"prompt": "w1 <pad> w2", "completion": "w1"}', "in.jsonl:1: the prompt has 4 tokens, some of which"),
+        (
+            '{"prompt": "w1 <pad> w2", "completion": "w1"}',
+            "in.jsonl:1: the prompt has a token that the model cannot read",
+        ),
         ("", "in.jsonl has no line"),
     ],
 )
@@ -228,3 +234,22 @@ def test_other_data_are_refused_with_their_place(folder: Path, text: str, words:
     hub, context = open_model(folder / "model"), RecordingContext(box_for(folder / "model"))
     with pytest.raises(InvalidArgument, match=words):
         tokenize_sources(folder / "in.jsonl", hub, hub.sizes, 0.0, 0, context)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"eos_token_id": 2}, "the tokenizer ends a text with token 1, and eos_token_id is 2; expected the same"),
+        ({"forced_bos_token_id": 3}, "forced_bos_token_id is 3 and decoder_start_token_id 4; expected the end"),
+        ({"forced_bos_token_id": 99}, "forced_bos_token_id is 99; expected a token, 0 <= x < 40"),
+    ],
+)
+def test_folders_that_would_be_trained_otherwise_than_they_generate_are_refused(
+    folder: Path, said: dict[str, int], words: str
+) -> None:
+    write_folder(folder / "model", "mbart")
+    file = folder / "model" / "generation_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **said}))
+    hub, context = open_model(folder / "model"), RecordingContext(box_for(folder / "model"))
+    with pytest.raises(InvalidArgument, match=words):
+        tokenize_sources(write_data(folder), hub, hub.sizes, 0.0, 0, context)

@@ -32,10 +32,13 @@ from rdukit_modelbox.verbs.context import VerbContext
 from rdukit_serving.shape import IGNORED
 from rdukit_serving.text.chat_template import GENERATION_FILE
 from rdukit_zoo.checkpoints.folder import HubFolder
+from rdukit_zoo.language.seq2seq_configs import seq2seq_generation
 from rdukit_zoo.language.seq2seq_sizes import SEQ2SEQ
 from rdukit_zoo.registry import ModelEntry, SizeValue
 
 TOKENS, LABELS = "tokens", "labels"
+#: Key of ``generation_config.json`` with a completion's first token, which is the language of an mBART.
+LANGUAGE: Final = "forced_bos_token_id"
 #: Box whose parameters a training of an encoder-decoder has: that of a decoder.
 _LIKE: Final = "decoder"
 _EXPECTED: Final = '{"prompt": …, "completion": …}, two texts that are not empty'
@@ -88,20 +91,26 @@ def _target_form(hub: HubFolder, end_id: int) -> _TargetForm:
     beginning, or else the start token at its end, from where training takes it to the beginning.
 
     Raises:
-        InvalidArgument: an mBART generates from another token than its training would.
+        InvalidArgument: tokenizer and folder end a text with different tokens, or an mBART generates from another token
+            than its training would.
     """
+    start, file = int(hub.sizes["start"]), hub.path / GENERATION_FILE
+    said: Mapping[str, Any] = json.loads(file.read_text()) if file.is_file() else hub.config
+    ends = said.get("eos_token_id", hub.config.get("eos_token_id"))
+    if ends is not None and end_id not in (ends if isinstance(ends, list) else [ends]):
+        raise InvalidArgument(
+            f"{hub.path}: the tokenizer ends a text with token {end_id}, and eos_token_id is {ends}; expected the same "
+            "token in tokenizer_config.json (eos_token) and generation_config.json"
+        )
     if not SEQ2SEQ[str(hub.sizes["family"])].wraps_target:
         return _TargetForm((), (end_id,), has_own=True)
-    start = int(hub.sizes["start"])
-    file = hub.path / GENERATION_FILE
-    known: Mapping[str, Any] = json.loads(file.read_text()) if file.is_file() else hub.config
-    language = known.get("forced_bos_token_id")
+    language = seq2seq_generation(said, int(hub.sizes["vocabulary"]), has_file=file.is_file()).get(LANGUAGE)
     if language is None:
         return _TargetForm((), (end_id,) if start == end_id else (end_id, start), has_own=False)
     if start != end_id:
         raise InvalidArgument(
-            f"{hub.path}: forced_bos_token_id is {language} and decoder_start_token_id {start}; expected the end of a "
-            f"text, {end_id}, as start, or no forced_bos_token_id"
+            f"{hub.path}: {LANGUAGE} is {language} and decoder_start_token_id {start}; expected the end of a "
+            f"text, {end_id}, as start, or no {LANGUAGE}"
         )
     return _TargetForm((int(language),), (end_id,), has_own=False)
 
@@ -121,33 +130,29 @@ def tokenize_sources(
     """
     known = load_tokenizer(hub.path)
     padding, longest, most = (int(sizes[name]) for name in ("padding", "prompt_length", "context_length"))
-    form, plain = _target_form(hub, known.end_id), known.tokenizer
-    own_end = plain.encode("").ids[-1:] if plain.num_special_tokens_to_add(False) else []
+    form, reader = _target_form(hub, known.end_id), Tokenizer.from_str(known.tokenizer.to_str())
+    if reader.num_special_tokens_to_add(False) >= min(longest, most):
+        raise InvalidArgument(f"the context is {min(longest, most)}; expected more than a text's special tokens")
+    reader.enable_truncation(longest)
     tokens, labels, cut = [], [], [0, 0]
     for place, record in _records(data):
-        source = plain.encode(record["prompt"]).ids
-        target, ends = form.tokens_of(plain, record["completion"])
-        for name, ids, room in (("prompt", source, longest), ("completion", target, most)):
+        read = reader.encode(record["prompt"])
+        target, ends = form.tokens_of(known.tokenizer, record["completion"])
+        for name, ids in (("prompt", read.ids), ("completion", target)):
             if not ids or padding in ids or max(ids) >= int(sizes["vocabulary"]):
                 raise InvalidArgument(
-                    f"{place}: the {name} has {len(ids)} tokens, some of which the model cannot read; expected 1 to "
-                    f"{room} tokens, 0 to {int(sizes['vocabulary']) - 1} but not {padding}, which is padding"
+                    f"{place}: the {name} has a token that the model cannot read, or none; expected tokens from 0 to "
+                    f"{int(sizes['vocabulary']) - 1}, without {padding}, which is padding"
                 )
-        cut[0] += len(source) > longest
+        cut[0] += bool(read.overflowing)
         cut[1] += len(target) > most
-        source = _cut(source, longest, 1 if own_end and source[-1:] == own_end else 0)
-        target = _cut(target, most, ends)
-        tokens.append(np.array([*source, *[padding] * (longest - len(source))], np.int64))
+        target = target if len(target) <= most else [*target[: most - ends], *target[len(target) - ends :]]
+        tokens.append(np.array([*read.ids, *[padding] * (longest - len(read.ids))], np.int64))
         labels.append(np.array([*target, *[IGNORED] * (most - len(target))], np.int64))
     for count, name, room in zip(cut, ("prompts", "completions"), (longest, most), strict=True):
         if count:
             context.log(f"{count} of {len(tokens)} {name} were cut to {room} tokens (--context)")
     return divide_records({TOKENS: np.stack(tokens), LABELS: np.stack(labels)}, held_out, seed)
-
-
-def _cut(ids: list[int], room: int, ends: int) -> list[int]:
-    """Return at most ``room`` tokens, with the last ``ends`` of them."""
-    return ids if len(ids) <= room else [*ids[: max(room - ends, 0)], *ids[len(ids) - ends :]][-room:]
 
 
 def _records(data: Path) -> Iterator[tuple[str, dict[str, str]]]:
