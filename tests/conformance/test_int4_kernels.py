@@ -114,3 +114,23 @@ def test_the_largest_numbers_do_not_overflow(kind: str, libraries: dict[str, cty
         arrays = (x.numpy(), data.numpy(), scales.view(torch.int16).numpy(), y)
         run(*[t.ctypes.data_as(ctypes.c_void_p) for t in arrays], *map(ctypes.c_long, (1, 16, 64)), 0)
         assert np.allclose(y, sign * 7 * 64, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", others_long(_KINDS, {"x86-64-v3"}))
+def test_what_the_first_rounding_leaves_never_overflows(
+    kind: str, libraries: dict[str, ctypes.CDLL], tmp_path: Path
+) -> None:
+    """Elements next to the middle of two steps leave the most; the step itself is rounded, too."""
+    torch.manual_seed(0)
+    run = _library(kind, libraries, tmp_path).run
+    data, scales = quantize_groups(1 + torch.rand(1, 256))
+    weights = dequantize_groups(data, scales)
+    for largest in (1.0195766687393188, 1.129815936088562, 1.424737811088562):  # their steps are rounded the most
+        steps = torch.arange(256, dtype=torch.float64) - 32600  # negative ones, whose rest is positive
+        x = ((steps - torch.linspace(0.494, 0.506, 256, dtype=torch.float64)) / 32639 * largest).float()[None]
+        x[0, 0] = largest
+        y = np.zeros((1, 1), np.float32)
+        arrays = (x.numpy(), data.numpy(), scales.view(torch.int16).numpy(), y)
+        run(*[t.ctypes.data_as(ctypes.c_void_p) for t in arrays], *map(ctypes.c_long, (1, 1, 256)), 1)
+        exact = F.linear(x.double(), weights.double()).item()
+        assert y.item() == pytest.approx(exact, rel=1e-6), largest

@@ -14,8 +14,7 @@ from safetensors.torch import load_file, save_file
 from rdukit.errors import InvalidArgument
 from rdukit.pef import read_pef
 from rdukit.pef.model import SymbolKind
-from rdukit_modelbox.contract.box import load_box
-from rdukit_modelbox.finetune.run import FinetuneOptions, box_file_of
+from rdukit_modelbox.finetune.run import FinetuneOptions, box_for
 from rdukit_modelbox.finetune.run import finetune as run
 from rdukit_runtime.engine.quantized_weights import dequantize_groups, dequantize_rows, quantize_groups, quantize_rows
 from support import shows
@@ -83,7 +82,7 @@ def test_losses_are_those_of_transformers_beside_the_rounded_base(folder: Path, 
     rounded = {name: value.clone() for name, value in model.state_dict().items()}
     trained = write_adapter(folder / "adapter", model, folder / "model")
     options = FinetuneOptions(base_precision=precision, context=CONTEXT, epochs=9, max_steps=STEPS, lr=LR)
-    box, output = load_box(box_file_of(folder / "adapter")), folder / "out"
+    box, output = box_for(folder / "adapter"), folder / "out"
     made = run(folder / "adapter", data, output, options, RecordingContext(box))
     theirs = losses_of_transformers(model, output, LR, lambda _: trained)
     assert our_losses(output) == pytest.approx(theirs, abs=1e-3)
@@ -108,7 +107,7 @@ def test_losses_are_those_of_transformers_beside_the_rounded_base(folder: Path, 
 
 def test_a_base_of_fewer_bits_needs_updates_of_low_rank(folder: Path) -> None:
     write_model(folder / "model", "llama")
-    box = load_box(box_file_of(folder / "model"))
+    box = box_for(folder / "model")
     for options, words in (
         (FinetuneOptions(base_precision="int8"), "--base-precision int8 is for a frozen base; add --lora RANK"),
         (FinetuneOptions(augment="flip=0.5"), "--augment changes pictures; leave it out for a model of texts"),

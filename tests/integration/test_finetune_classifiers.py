@@ -12,9 +12,8 @@ import pytest
 import torch
 
 from rdukit.errors import InvalidArgument
-from rdukit_modelbox.contract.box import load_box
 from rdukit_modelbox.finetune.classes import choose_classes
-from rdukit_modelbox.finetune.run import FinetuneOptions, box_file_of, open_model
+from rdukit_modelbox.finetune.run import FinetuneOptions, box_for, open_model
 from rdukit_modelbox.finetune.run import finetune as run
 from rdukit_modelbox.training.options import learning_rate
 from rdukit_serving.raw_inputs.pictures import find_picture_preprocessing
@@ -73,7 +72,7 @@ def test_a_bert_keeps_its_head_for_its_classes_and_the_folder_names_them(folder:
     labels = ("bad", "good")
     model = write_bert(folder / "model", id2label=dict(enumerate(labels)), label2id={"bad": 0, "good": 1})
     data, output = write_texts(folder / "reviews.jsonl", labels), folder / "out"
-    made = run(folder / "model", data, output, OPTIONS, RecordingContext(load_box(box_file_of(folder / "model"))))
+    made = run(folder / "model", data, output, OPTIONS, RecordingContext(box_for(folder / "model")))
     names = {"tokens": "input_ids", "types": "token_type_ids", "mask": "attention_mask", "label": "labels"}
     assert our_losses(output) == pytest.approx(losses_of_transformers(model, output, names), abs=1e-3)
     assert made.before.keys() == made.after.keys() == {"held_out_loss", "accuracy"}
@@ -96,7 +95,7 @@ def test_other_encoders_train_as_transformers_trains_them(kind: str, folder: Pat
         folder / "model", kind, id2label={0: "bad", 1: "good"}, label2id={"bad": 0, "good": 1}, **special
     )
     data, output = write_texts(folder / "reviews.jsonl", ("bad", "good")), folder / "out"
-    run(folder / "model", data, output, OPTIONS, RecordingContext(load_box(box_file_of(folder / "model"))))
+    run(folder / "model", data, output, OPTIONS, RecordingContext(box_for(folder / "model")))
     names = {"tokens": "input_ids", "mask": "attention_mask", "label": "labels"}
     assert our_losses(output) == pytest.approx(losses_of_transformers(model, output, names), abs=1e-3)
     read = transformers.AutoModelForSequenceClassification.from_pretrained(output).eval()
@@ -109,7 +108,7 @@ def test_other_encoders_train_as_transformers_trains_them(kind: str, folder: Pat
 def test_a_vit_gets_a_head_for_the_folders_of_pictures(folder: Path) -> None:
     model = write_vit(folder / "model")
     data, output = write_colours(folder / "colours"), folder / "out"
-    made = run(folder / "model", data, output, OPTIONS, RecordingContext(load_box(box_file_of(folder / "model"))))
+    made = run(folder / "model", data, output, OPTIONS, RecordingContext(box_for(folder / "model")))
     base = json.loads((output / ".finetune" / "base" / "latest.json").read_text())["file"]
     from safetensors.torch import load_file
 
@@ -144,7 +143,7 @@ def test_a_model_of_several_classes_a_sample_is_refused(folder: Path) -> None:
 
 def test_data_of_other_classes_are_refused_with_updates_of_low_rank_and_wrong_rows_by_their_place(folder: Path) -> None:
     write_bert(folder / "model", num_labels=2)
-    box, data = load_box(box_file_of(folder / "model")), folder / "reviews.jsonl"
+    box, data = box_for(folder / "model"), folder / "reviews.jsonl"
     write_texts(data, ("a", "b", "c"))
     with pytest.raises(InvalidArgument, match="--lora trains no head, and the data have other classes"):
         run(folder / "model", data, folder / "out", FinetuneOptions(lora=2, dev_ratio=0.1), RecordingContext(box))

@@ -16,9 +16,8 @@ from safetensors.torch import load_file
 from rdukit.errors import Conflict, InvalidArgument, NotFound
 from rdukit_modelbox.artifacts.hub_folder import prepare_hub_folder
 from rdukit_modelbox.cli.finetune import finetune
-from rdukit_modelbox.contract.box import load_box
 from rdukit_modelbox.finetune.examples import CHATS, PAIRS, TEXT, prepare_examples
-from rdukit_modelbox.finetune.run import FinetuneOptions, box_file_of, open_model
+from rdukit_modelbox.finetune.run import FinetuneOptions, box_for, open_model
 from rdukit_modelbox.finetune.run import finetune as run
 from rdukit_serving.text.program import TextProgram, generate_all
 from rdukit_serving.text.sampling import Sampler, SamplingOptions
@@ -87,7 +86,7 @@ def test_a_folder_becomes_a_folder_with_the_losses_and_logits_of_transformers(fo
 def test_the_written_folder_is_served_with_the_tokens_of_transformers(folder: Path) -> None:
     write_model(folder / "model", "llama")
     data, output = write_data(folder), folder / "out"
-    box = load_box(box_file_of(folder / "model"))
+    box = box_for(folder / "model")
     run(folder / "model", data, output, FinetuneOptions(context=CONTEXT, max_steps=8, lr=0.01), RecordingContext(box))
     theirs = transformers.AutoModelForCausalLM.from_pretrained(output).eval()
     prompt = transformers.AutoTokenizer.from_pretrained(output)("What is 7?", return_tensors="pt").input_ids
@@ -106,7 +105,7 @@ def test_the_written_folder_is_served_with_the_tokens_of_transformers(folder: Pa
 def test_updates_of_low_rank_become_an_adapter_as_peft_writes_it_and_a_merged_folder(folder: Path) -> None:
     model, data, output = write_model(folder / "model", "llama"), write_data(folder), folder / "out"
     options = FinetuneOptions(lora=4, lora_alpha=8.0, context=CONTEXT, epochs=9, max_steps=STEPS, lr=0.02)
-    made = run(folder / "model", data, output, options, RecordingContext(load_box(box_file_of(folder / "model"))))
+    made = run(folder / "model", data, output, options, RecordingContext(box_for(folder / "model")))
     assert made.adapter == output / "adapter"
     assert made.after["held_out_loss"] < made.before["held_out_loss"]
     config = json.loads((output / "adapter" / "adapter_config.json").read_text())
@@ -128,7 +127,7 @@ def test_updates_of_low_rank_become_an_adapter_as_peft_writes_it_and_a_merged_fo
 def test_a_finished_or_stopped_call_goes_on_and_another_one_is_refused(folder: Path) -> None:
     write_model(folder / "model", "llama")
     data, output = write_data(folder), folder / "out"
-    box = load_box(box_file_of(folder / "model"))
+    box = box_for(folder / "model")
     options = FinetuneOptions(context=CONTEXT, max_steps=2)
     first = run(folder / "model", data, output, options, RecordingContext(box))
     again = run(folder / "model", data, output, options, RecordingContext(box))
@@ -183,7 +182,7 @@ def test_a_folder_that_needs_code_or_lacks_a_tokenizer_or_template_is_refused(fo
     model = folder / "model"
     write_model(model, "llama")
     with pytest.raises(NotFound, match=r"there are no data at .*none; name a file"):
-        run(model, folder / "none", folder / "out", FinetuneOptions(), RecordingContext(load_box(box_file_of(model))))
+        run(model, folder / "none", folder / "out", FinetuneOptions(), RecordingContext(box_for(model)))
     with pytest.raises(NotFound, match=r"there is no .*none/config\.json"):
         open_model(folder / "none")
     config = json.loads((model / "config.json").read_text())

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from rdukit.errors import IllegalValue, InvalidArgument
 from rdukit_modelbox.cli.finetune import finetune
 from rdukit_modelbox.contract.box import Verb, find_box_file, load_box
-from rdukit_modelbox.finetune.run import FinetuneOptions, box_file_of
+from rdukit_modelbox.finetune.run import FinetuneOptions, box_for
 from rdukit_modelbox.finetune.run import finetune as run
 from rdukit_modelbox.training.checkpoints import load_checkpoint
 from support import shows
@@ -90,7 +90,7 @@ def test_what_a_job_refuses_is_refused_here_before_anything_is_read(
 
 def test_layers_without_a_rank_are_refused_in_a_job_too(tmp_path: Path) -> None:
     write_model(tmp_path / "model", "llama")
-    box = load_box(box_file_of(tmp_path / "model"))
+    box = box_for(tmp_path / "model")
     for options in (FinetuneOptions(lora_layers=("q_proj",)), FinetuneOptions(lora_alpha=8.0)):
         with pytest.raises(InvalidArgument, match="are for updates of low rank; add --lora RANK"):
             run(tmp_path / "model", write_data(tmp_path), tmp_path / "out", options, RecordingContext(box))

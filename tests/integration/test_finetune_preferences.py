@@ -11,10 +11,9 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer, processors
 
 from rdukit.errors import InvalidArgument
-from rdukit_modelbox.contract.box import load_box
 from rdukit_modelbox.finetune.examples import PREFERENCES, prepare_examples
 from rdukit_modelbox.finetune.preferences import tokenize_pairs
-from rdukit_modelbox.finetune.run import FinetuneOptions, box_file_of, open_model
+from rdukit_modelbox.finetune.run import FinetuneOptions, box_for, open_model
 from rdukit_modelbox.finetune.run import finetune as run
 from rdukit_modelbox.preprocessing.articles import ArticlePolicy, cut_pieces, join_tokens
 from rdukit_modelbox.training.options import learning_rate
@@ -86,7 +85,7 @@ def test_pairs_are_learnt_with_the_losses_of_the_paper(folder: Path, kind: str) 
     options = FinetuneOptions(
         context=CONTEXT, batch_size=4, epochs=9, max_steps=STEPS, lr=0.002, dev_ratio=0.2, beta=BETA
     )
-    box = load_box(box_file_of(folder / "model"))
+    box = box_for(folder / "model")
     made = run(folder / "model", write_pairs(folder), folder / "out", options, RecordingContext(box))
     assert made.before["held_out_loss"] == pytest.approx(np.log(2), abs=1e-4), "the model is its own reference"
     assert made.before["preferred"] <= 1
@@ -103,7 +102,7 @@ def test_pairs_are_learnt_with_the_losses_of_the_paper(folder: Path, kind: str) 
 def test_updates_of_low_rank_learn_pairs_beside_the_frozen_reference(folder: Path) -> None:
     write_model(folder / "model", "llama")
     options = FinetuneOptions(lora=4, context=CONTEXT, batch_size=4, max_steps=6, lr=0.01, dev_ratio=0.2)
-    box = load_box(box_file_of(folder / "model"))
+    box = box_for(folder / "model")
     made = run(folder / "model", write_pairs(folder), folder / "out", options, RecordingContext(box))
     assert made.adapter is not None
     assert made.after["held_out_loss"] < made.before["held_out_loss"] == pytest.approx(np.log(2), abs=1e-4)
@@ -176,7 +175,7 @@ def test_a_prompt_without_room_for_a_completion_is_refused_by_its_line(folder: P
     write_model(folder / "model", "llama")
     long = {"prompt": "word " * 60, "chosen": "b", "rejected": "c"}
     (folder / "in.jsonl").write_text(json.dumps(long) + "\n")
-    box = load_box(box_file_of(folder / "model"))
+    box = box_for(folder / "model")
     with pytest.raises(InvalidArgument, match=r"in.jsonl:1: the prompt has \d+ tokens; expected 1 to 47"):
         run(
             folder / "model",

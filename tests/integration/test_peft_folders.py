@@ -14,10 +14,9 @@ from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
 from rdukit.errors import Conflict, InvalidArgument, NotFound
-from rdukit_modelbox.contract.box import load_box
 from rdukit_modelbox.finetune.export import merge_folder
 from rdukit_modelbox.finetune.peft_folder import read_peft_folder
-from rdukit_modelbox.finetune.run import FinetuneOptions, box_file_of, open_model
+from rdukit_modelbox.finetune.run import FinetuneOptions, box_for, open_model
 from rdukit_modelbox.finetune.run import finetune as run
 from rdukit_zoo.checkpoints.cli import checkpoint
 from support import shows
@@ -81,7 +80,7 @@ def test_an_adapter_is_merged_into_its_base_in_the_bases_dtype(folder: Path) -> 
 def test_a_training_goes_on_from_an_adapter_beside_its_frozen_base(folder: Path) -> None:
     write_model(folder / "model", "llama")
     adapter, data = write_adapter(folder / "adapter", folder / "model"), write_data(folder)
-    box = load_box(box_file_of(adapter))
+    box = box_for(adapter)
     context = RecordingContext(box)
     first = run(adapter, data, folder / "one", FinetuneOptions(context=CONTEXT, max_steps=4, lr=0.01), context)
     assert first.trained_parameters == len(LAYERS) * RANK * 64
@@ -104,7 +103,7 @@ def test_a_training_goes_on_from_an_adapter_beside_its_frozen_base(folder: Path)
 def test_layers_are_chosen_and_a_box_checkpoint_with_updates_is_merged(folder: Path) -> None:
     write_model(folder / "model", "llama")
     options = FinetuneOptions(lora=2, lora_layers=("v_proj",), context=CONTEXT, max_steps=2, lr=0.01)
-    box = load_box(box_file_of(folder / "model"))
+    box = box_for(folder / "model")
     made = run(folder / "model", write_data(folder), folder / "out", options, RecordingContext(box))
     assert made.trained_parameters == 2 * 2 * (32 + 16)
     trained = folder / "out" / ".finetune" / "train" / "checkpoint"
@@ -175,7 +174,7 @@ def test_an_adapter_of_one_of_two_equal_tensors_is_refused(folder: Path, part: s
 def test_what_an_adapter_fixes_is_not_asked_for_otherwise(folder: Path) -> None:
     write_model(folder / "model", "llama")
     adapter, data = write_adapter(folder / "adapter", folder / "model"), write_data(folder)
-    context = RecordingContext(load_box(box_file_of(adapter)))
+    context = RecordingContext(box_for(adapter))
     with pytest.raises(InvalidArgument, match=r"--lora is 8, and the adapter .* has the rank 4"):
         run(adapter, data, folder / "out", FinetuneOptions(lora=8), context)
     with pytest.raises(InvalidArgument, match="says its layers and its alpha, 6"):
@@ -198,7 +197,7 @@ def test_peft_reads_the_adapter_and_trains_with_the_same_losses(folder: Path, ki
     model = peft.get_peft_model(base, config)
     model.save_pretrained(folder / "adapter")
     options = FinetuneOptions(context=CONTEXT, epochs=9, max_steps=12, lr=0.01)
-    box = load_box(box_file_of(folder / "adapter"))
+    box = box_for(folder / "adapter")
     run(folder / "adapter", write_data(folder), folder / "out", options, RecordingContext(box))
     updates = [value for name, value in model.named_parameters() if "lora_" in name]
     theirs = losses_of_transformers(model.train(), folder / "out", 0.01, lambda _: updates)

@@ -9,8 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rdukit.errors import InvalidArgument
-from rdukit_modelbox.artifacts.hub_folder import box_of, prepare_hub_folder, write_checkpoint
-from rdukit_modelbox.finetune.run import open_model
+from rdukit_modelbox.artifacts.hub_folder import box_of, limited_sizes, prepare_hub_folder, write_checkpoint
 from rdukit_serving.text.generation_config import forced_tokens, sampling_defaults
 from rdukit_serving.text.program import TextProgram, generate_all
 from rdukit_serving.text.sampling import Sampler, SamplingOptions
@@ -162,7 +161,7 @@ def test_what_a_folder_says_of_generating_lies_beside_its_checkpoint(tmp_path: P
     write_folder(tmp_path / "folder", "bart")
     said = {
         "decoder_start_token_id": 7, "forced_bos_token_id": 8, "forced_eos_token_id": 2, "min_length": 5,
-        "no_repeat_ngram_size": 3, "num_beams": 4, "eos_token_id": 2,
+        "min_new_tokens": 2, "no_repeat_ngram_size": 3, "num_beams": 4, "eos_token_id": 2,
     }  # fmt: skip
     (tmp_path / "folder" / "generation_config.json").write_text(json.dumps(said))
     folder = open_hub_folder(tmp_path / "folder")
@@ -181,6 +180,11 @@ def test_what_a_folder_says_of_generating_lies_beside_its_checkpoint(tmp_path: P
         ("bart", {"decoder_start_token_id": 97}, "start is 97; expected a token, 0 <= x < 97"),
         ("bart", {"architectures": ["BartForQuestionAnswering"]}, "nearest that one has is BartForConditional"),
         ("t5", {"architectures": ["LongT5ForConditionalGeneration"]}, "nearest that one has is T5ForConditional"),
+        ("t5", {"n_positions": 10**9}, "context_length is 1000000000; expected 1 to 32768"),
+        ("t5", {"num_layers": 10**7}, "layers is 10000000; expected 1 to 512"),
+        ("bart", {"encoder_attention_heads": 0}, "heads is 0; expected 1 to"),
+        ("bart", {"d_model": -32}, "width is -32; expected 1 to"),
+        ("t5", {"layer_norm_epsilon": float("nan")}, "epsilon is nan; expected a number between 0 and 1"),
     ],
 )
 def test_what_is_not_computed_is_refused_by_name(
@@ -193,12 +197,32 @@ def test_what_is_not_computed_is_refused_by_name(
         open_hub_folder(tmp_path)
 
 
-def test_a_fine_tuning_and_a_box_are_refused_with_what_is_possible(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"decoder_start_token_id": True}, "decoder_start_token_id is True; expected the number of one token"),
+        ({"decoder_start_token_id": WORDS}, f"start is {WORDS}; expected a token"),
+        ({"forced_bos_token_id": WORDS}, f"forced_bos_token_id is {WORDS}; expected a token, 0 <= x < {WORDS}"),
+        ({"bad_words_ids": [[7]]}, r"bad_words_ids is \[\[7\]\], which is not computed; expected none"),
+        ({"temperature": "hot"}, "an option of sampling that is no number"),
+    ],
+)
+def test_what_a_folder_says_of_generating_is_obeyed_or_refused(
+    said: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    write_folder(tmp_path / "folder", "bart")
+    (tmp_path / "folder" / "generation_config.json").write_text(json.dumps(said))
+
+    def convert() -> None:
+        folder = open_hub_folder(tmp_path / "folder")
+        write_checkpoint(folder, limited_sizes(folder.entry, folder.sizes), tmp_path / "checkpoint")
+
+    with pytest.raises(InvalidArgument, match=words):
+        convert()
+
+
+def test_the_model_has_no_box(tmp_path: Path) -> None:
     write_folder(tmp_path, "bart")
-    with pytest.raises(
-        InvalidArgument, match="is of seq2seq, which is served but not trained here; expected a decoder"
-    ):
-        open_model(tmp_path)
     assert box_of(open_hub_folder(tmp_path).entry) == ""
 
 

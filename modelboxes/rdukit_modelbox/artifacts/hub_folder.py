@@ -26,7 +26,7 @@ from tokenizers import Tokenizer
 
 import rdukit
 from rdukit.cli import exit_on_error
-from rdukit.errors import NotFound
+from rdukit.errors import InvalidArgument, NotFound
 from rdukit.files.atomic import sha256_of_file, write_json_atomic
 from rdukit.pef.checkpoint_files import LATEST, PICTURE_FILE
 from rdukit.pef.identity import metadata_of
@@ -248,11 +248,14 @@ def write_checkpoint(
     vocabulary = int(sizes["vocabulary"])
     if (target / TOKENIZER_FILE).is_file():
         vocabulary = min(vocabulary, Tokenizer.from_file(str(target / TOKENIZER_FILE)).get_vocab_size())
-    written = {
-        "vocab_size": vocabulary, **({"eos_token_id": ends} if ends is not None else {}), **sampling_of(known)
-    }  # fmt: skip
+    try:
+        sampling = sampling_of(known)
+    except (ValueError, TypeError) as cause:
+        raise InvalidArgument(f"{generation} has an option of sampling that is no number: {cause}") from cause
+    written = {"vocab_size": vocabulary, **({"eos_token_id": ends} if ends is not None else {}), **sampling}
     if hub.entry.task == TEXT_TO_TEXT:
-        written |= seq2seq_generation(known if generation.is_file() else hub.config, has_file=generation.is_file())
+        said = known if generation.is_file() else hub.config
+        written |= seq2seq_generation(said, int(sizes["vocabulary"]), has_file=generation.is_file())
     write_json_atomic(target / GENERATION_FILE, written)
 
 

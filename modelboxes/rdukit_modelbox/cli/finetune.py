@@ -71,9 +71,8 @@ def finetune(
     Example: rdukit finetune ~/models/my-bert reviews.csv --epochs 2 --output ~/models/reviews
     """
     from rdukit_modelbox.cli.call import ProgressBars
-    from rdukit_modelbox.contract.box import load_box
     from rdukit_modelbox.finetune.job import as_the_box_takes
-    from rdukit_modelbox.finetune.run import FinetuneOptions, box_file_of
+    from rdukit_modelbox.finetune.run import FinetuneOptions, box_for
     from rdukit_modelbox.finetune.run import finetune as run
     from rdukit_modelbox.preprocessing.columns import split_names
 
@@ -88,7 +87,7 @@ def finetune(
 
             made = finetune_on_platform(folder, data, output, options, bars, base)
         else:
-            made = run(folder, data, output, options, TerminalContext(load_box(box_file_of(folder, base)), bars), base)
+            made = run(folder, data, output, options, TerminalContext(box_for(folder, base), bars), base)
     if as_json:
         click.echo(json.dumps({**asdict(made), "folder": str(made.folder)}, default=str, indent=2))
         return
@@ -96,7 +95,7 @@ def finetune(
     rows += [(name, f"{plain(value)} before, {plain(made.after[name])} after") for name, value in made.before.items()]
     rows += [("memory", f"{format_bytes(made.step_bytes)} in a step, {format_bytes(made.weight_bytes)} of it weights")]
     rows += [("folder", str(made.folder)), *([("adapter", str(made.adapter))] if made.adapter else [])]
-    rows += [("curve", str(made.curve)), ("serve it", f"rdukit box run --checkpoint {made.folder}")]
+    rows += [("curve", str(made.curve)), ("serve it", f"rdukit serve {made.folder}")]
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         click.echo(f"{name:<{width}}  {value}")

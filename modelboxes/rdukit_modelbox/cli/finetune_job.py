@@ -21,9 +21,8 @@ import click
 from rdukit.errors import Cancelled, Conflict, RdukitError, error_from_body
 from rdukit.files.atomic import sha256_of, write_json_atomic
 from rdukit.settings import home_folder
-from rdukit_modelbox.contract.box import load_box
 from rdukit_modelbox.finetune.job import BASE, BOX, DATA, FOLDER, parameters_of
-from rdukit_modelbox.finetune.run import Finetuned, FinetuneOptions, box_file_of, check_finetune, read_finetuned
+from rdukit_modelbox.finetune.run import Finetuned, FinetuneOptions, box_for, check_finetune, read_finetuned
 
 if TYPE_CHECKING:
     from rdukit_modelbox.cli.call import ProgressBars
@@ -53,7 +52,7 @@ def finetune_on_platform(
     job = _known_job(note)
     if job is None:
         bars.log("checking folder and data before they are sent")
-        context = _CheckContext(load_box(box_file_of(folder, base)), bars)
+        context = _CheckContext(box_for(folder, base), bars)
         base = check_finetune(folder, data, options, context, base)
         job = _submit({FOLDER: folder, DATA: data, **({BASE: base} if base else {})}, options, bars)
         write_json_atomic(note, {"job": job})

@@ -53,15 +53,15 @@ def prepare_examples(data: Path, model: Path, end_of_text: str, target: Path) ->
     sources = find_sources(data, "**/*", "auto", TEXT_FORMATS)
     if sources[0].format is not Format.JSONL:
         return PreparedData(data, PAIRS if sources[0].format in {Format.CSV, Format.PARQUET} else TEXT)
-    kind = _kind_of(next(_lines(sources)))
+    kind = _kind_of(next(json_lines(sources)))
     if kind == PAIRS:
         return PreparedData(data, kind)
     if kind == TEXT:
-        records: Iterator[Any] = (_text_of(line) for line in _lines(sources))
+        records: Iterator[Any] = (_text_of(line) for line in json_lines(sources))
     elif kind == PREFERENCES:
-        records = iter(asyncio.run(_preference_records(list(_lines(sources)), model, end_of_text)))
+        records = iter(asyncio.run(_preference_records(list(json_lines(sources)), model, end_of_text)))
     else:
-        records = iter(asyncio.run(_chat_records(list(_lines(sources)), _template_of(model), end_of_text)))
+        records = iter(asyncio.run(_chat_records(list(json_lines(sources)), _template_of(model), end_of_text)))
     write_atomic(target, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode())
     return PreparedData(target, kind)
 
@@ -84,7 +84,12 @@ class _Line:
     value: Any
 
 
-def _lines(sources: Sequence[SourceFile]) -> Iterator[_Line]:
+def json_lines(sources: Sequence[SourceFile]) -> Iterator[_Line]:
+    """Yield the lines of JSON files.
+
+    Raises:
+        InvalidArgument: one is not JSON, or there is none.
+    """
     found = False
     for source in sources:
         for block in read_line_blocks(source):
@@ -105,10 +110,15 @@ def _kind_of(line: _Line) -> str:
     value = line.value[0] if isinstance(line.value, list) and line.value else line.value
     if isinstance(value, str):
         return TEXT
-    kind = next((kind for key, kind in _KINDS.items() if isinstance(value, dict) and key in value), None)
+    kind = kind_of_record(value)
     if kind is None:
         raise InvalidArgument(f"{line.place}: expected {_EXPECTED}")
     return kind
+
+
+def kind_of_record(value: object) -> str | None:
+    """Return what a record's keys say that it is; None: nothing known."""
+    return next((kind for key, kind in _KINDS.items() if isinstance(value, Mapping) and key in value), None)
 
 
 def _text_of(line: _Line) -> str:

@@ -29,13 +29,13 @@ from rdukit_zoo.checkpoints.folder import (
     save_hub_folder,
     tie_again,
 )
-from rdukit_zoo.registry import SizeValue
+from rdukit_zoo.registry import TEXT_TO_TEXT, SizeValue
 
 #: Files of the original folder that hold for the trained model, too: tokenizer, templates, generation, licence.
 KEPT: Final = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model",
-    "preprocessor_config.json",
-    "vocab.json", "merges.txt", "vocab.txt", "spiece.model", "chat_template.jinja", "generation_config.json",
+    "preprocessor_config.json", "spiece.model", "sentencepiece.bpe.model",
+    "vocab.json", "merges.txt", "vocab.txt", "chat_template.jinja", "generation_config.json",
     "LICENSE*", "LICENCE*", "NOTICE*", "USE_POLICY*", "additional_chat_templates/*.jinja",
 )  # fmt: skip
 #: Keys of ``config.json`` that the export writes anew, or that hold for the original weights alone.
@@ -58,7 +58,8 @@ def export_folder(
     tensors = thawed(load_parameters(checkpoint)[1])
     write_folder(hub, sizes, merge_adapters(tensors), output, classes)
     if classes is None:
-        _name_ends(hub, output)
+        if hub.entry.task != TEXT_TO_TEXT:  # of those, config.json says all without the file
+            _name_ends(hub, output)
     elif picture_file(checkpoint).is_file():
         shutil.copyfile(picture_file(checkpoint), output / PICTURE_FILE)
         _write_processor(hub, checkpoint, output)

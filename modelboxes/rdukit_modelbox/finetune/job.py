@@ -13,7 +13,7 @@ from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.contract.box import Box, Verb, find_box_file, load_box
 from rdukit_modelbox.contract.check_parameters import check_parameters
 from rdukit_modelbox.finetune.peft_folder import is_peft_folder
-from rdukit_modelbox.finetune.run import FinetuneOptions, box_file_of, finetune
+from rdukit_modelbox.finetune.run import FinetuneOptions, box_for, finetune
 from rdukit_modelbox.preprocessing.columns import split_names
 from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
 
@@ -61,7 +61,7 @@ def run_finetune(
     folder, base = inputs[FOLDER], inputs.get(BASE)
     if is_peft_folder(folder) and base is None:  # the folder that it names would be one of this machine
         raise InvalidArgument(f"the input {FOLDER} is an adapter; expected its base as the input {BASE}")
-    model = ModelContext(context, load_box(box_file_of(folder, base)))
+    model = ModelContext(context, box_for(folder, base))
     work = output / "work"
     work.mkdir(exist_ok=True)
     made = finetune(folder, inputs[DATA], output / FOLDER, options_of(parameters), model, base, work)

@@ -20,7 +20,9 @@ from rdukit_serving.device.parameters import Tensors, load_parameters
 from rdukit_zoo.checkpoints.folder import CONFIG, HubFolder, shared_names
 
 #: PEFT's names of tasks; it has none for pictures.
-_PEFT_TASKS: Final = {"language-modelling": "CAUSAL_LM", "sequence-classification": "SEQ_CLS"}
+_PEFT_TASKS: Final = {
+    "language-modelling": "CAUSAL_LM", "sequence-classification": "SEQ_CLS", "text-to-text": "SEQ_2_SEQ_LM",
+}  # fmt: skip
 _PREFIX: Final = "base_model.model."
 #: Parts of names on disk → in transformers' module, where they differ. Source: transformers 5, ViT.
 _IN_MEMORY: Final = (

@@ -129,8 +129,14 @@ def tokenize_pairs(records: Path, hub: HubFolder, context: int, held_out: float,
         counted.append(np.stack([counts for _, counts in made]))
     margins = np.zeros(len(tokens), np.float32)
     arrays: Arrays = {TOKENS: np.stack(tokens), COUNTED: np.stack(counted), MARGIN: margins}
-    order = np.random.default_rng(seed).permutation(len(tokens))
-    held = max(1, int(len(order) * held_out)) if held_out and len(order) > 1 else 0
+    return divide_records(arrays, held_out, seed)
+
+
+def divide_records(arrays: Arrays, held_out: float, seed: int) -> dict[str, Arrays]:
+    """Return records [N, …] as the splits ``train`` and ``test``, of which the latter has a share of the records."""
+    count = len(next(iter(arrays.values())))
+    order = np.random.default_rng(seed).permutation(count)
+    held = max(1, int(count * held_out)) if held_out and count > 1 else 0
     chosen = {"train": order[held:], "test": order[:held]}
     return {split: {name: values[rows] for name, values in arrays.items()} for split, rows in chosen.items()}
 
@@ -154,11 +160,11 @@ def _sequence(
     return tokens, counted
 
 
-def write_pairs(
+def write_records(
     folder: Path, splits: Mapping[str, Arrays], entry: ModelEntry, hub: HubFolder, sizes: Mapping[str, SizeValue]
 ) -> Path:  # fmt: skip
-    """Write pairs as a data set of arrays; returns its folder."""
-    about = {"source": "preference pairs", "sizes": dict(sizes), "tokenizer": identity_of(hub).tokenizer}
+    """Write records as a data set of arrays; returns its folder."""
+    about = {"source": "a fine-tuning's records", "sizes": dict(sizes), "tokenizer": identity_of(hub).tokenizer}
     return write_arrays(folder, array_forms(entry, sizes), splits, about)
 
 

@@ -17,7 +17,7 @@ from rdukit.pef import read_pef
 from rdukit.pef.memory import lease_bytes
 from rdukit.pef.model import SymbolKind
 from rdukit_modelbox.artifacts.hub_folder import box_of, limited_sizes, write_checkpoint
-from rdukit_modelbox.contract.box import Verb, find_box_file
+from rdukit_modelbox.contract.box import Box, Verb, find_box_file, load_box
 from rdukit_modelbox.contract.check_parameters import check_parameters
 from rdukit_modelbox.contract.models import model_name_of
 from rdukit_modelbox.finetune.classes import (
@@ -39,8 +39,9 @@ from rdukit_modelbox.finetune.preferences import (
     preference_entry,
     reference_margins,
     tokenize_pairs,
-    write_pairs,
+    write_records,
 )
+from rdukit_modelbox.finetune.seq2seq import SourcesWithTargets, seq2seq_box, tokenize_sources
 from rdukit_modelbox.preprocessing.arrays import Arrays
 from rdukit_modelbox.preprocessing.augmentation import augmentation_parameters
 from rdukit_modelbox.preprocessing.picture_processor import picture_parameters
@@ -49,14 +50,13 @@ from rdukit_modelbox.tasks.frozen_weights import BASE_PRECISIONS, F32
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.training.journal import write_csv, write_events
 from rdukit_modelbox.verbs import load_verb
-from rdukit_modelbox.verbs.compile import LANGUAGE_MODELLING
 from rdukit_modelbox.verbs.context import VerbContext, VerbResult
 from rdukit_modelbox.verbs.evaluate import run_evaluate
 from rdukit_modelbox.verbs.train import run_train
 from rdukit_serving.shape import TRAIN, Shape
 from rdukit_serving.text.chat_template import TOKENIZER_FILE
 from rdukit_zoo.checkpoints.folder import HubFolder, identity_of, open_hub_folder
-from rdukit_zoo.registry import ModelEntry, SizeValue
+from rdukit_zoo.registry import GENERATES_TEXT, TEXT_TO_TEXT, ModelEntry, SizeValue
 
 #: Name of the folder in the output that a later run goes on from.
 WORK: Final = ".finetune"
@@ -65,7 +65,7 @@ REPORT: Final = "finetune.json"
 #: File of the output with the losses as a picture.
 CURVE: Final = "curve.svg"
 #: Tasks whose models are trained here.
-TASKS: Final = (LANGUAGE_MODELLING, TEXTS, PICTURES)
+TASKS: Final = (*GENERATES_TEXT, TEXTS, PICTURES)
 #: Learning rates where none is given. Source: ours; the usual ones of open recipes.
 FULL_LR: Final = 5e-5
 LORA_LR: Final = 2e-4
@@ -144,7 +144,10 @@ class _Request:
 
 @dataclass(frozen=True, slots=True)
 class _Data:
-    """Prepared data: the data set, its samples to train on, and for preference pairs the model and the splits."""
+    """Prepared data: the data set, its samples to train on, and for preference pairs the splits.
+
+    ``model``: task and model in place of the box's.
+    """
 
     kind: str
     dataset: Path
@@ -195,15 +198,16 @@ def finetune(
     if batch_size < options.batch_size:
         tell(f"batches of {batch_size}, as there are {made.samples} samples to train on")
     pef = _compile(context, hub, model[1] if model else hub.entry, sizes, batch_size, options, work)
-    if model:
+    is_preference = made.kind == PREFERENCES
+    if model and is_preference:
         margins = reference_margins(context, model[1], pef, checkpoint, dataset, options.beta)
         splits = {split: {**arrays, MARGIN: margins[split]} for split, arrays in made.splits.items()}
-        dataset = write_pairs(work / "data", splits, model[1], hub, sizes)
+        dataset = write_records(work / "data", splits, model[1], hub, sizes)
     inputs = {"pef": pef, "dataset": dataset, "checkpoint": checkpoint}
-    judged = ("held_out_loss", "preferred" if model else "perplexity" if request.is_language else "accuracy")
+    judged = ("held_out_loss", "preferred" if is_preference else "perplexity" if request.is_language else "accuracy")
     before = _judge(context, inputs, work / "before", judged, model) if options.dev_ratio else {}
     steps = made.samples // (batch_size * options.accumulation_steps) * options.epochs
-    training = _training(options, bool(model), min(steps, options.max_steps or steps))
+    training = _training(options, is_preference, min(steps, options.max_steps or steps))
     trained = _call(context, Verb.TRAIN, work / "train", inputs, training, model)
     after = {name: float(str(trained.figures[name])) for name in before if name in trained.figures}
     names = None if classes is None else classes.names
@@ -255,7 +259,7 @@ def _check_request(folder: Path, data: Path, options: FinetuneOptions, base: Pat
     options = _with_adapter(options, adapter)
     if not data.exists():
         raise NotFound(f"there are no data at {data}; name a file, or a folder with files")
-    classes = None if hub.entry.task == LANGUAGE_MODELLING else choose_classes(hub, data)
+    classes = None if hub.entry.task in GENERATES_TEXT else choose_classes(hub, data)
     _check_options(options, classes)
     if options.augment and hub.entry.task != PICTURES:
         raise InvalidArgument("--augment changes pictures; leave it out for a model of texts")
@@ -268,6 +272,10 @@ def _check_request(folder: Path, data: Path, options: FinetuneOptions, base: Pat
 def _prepare(context: VerbContext, request: _Request, data: Path, work: Path) -> _Data:
     """Write the data set below ``work``; that of preference pairs still lacks the margins of the reference."""
     hub, options, sizes = request.hub, request.options, request.sizes
+    if hub.entry.task == TEXT_TO_TEXT:
+        texts = tokenize_sources(data, hub, sizes, options.dev_ratio, options.seed, context)
+        dataset = write_records(work / "data", texts, hub.entry, hub, sizes)
+        return _Data(PAIRS, dataset, len(texts["train"]["tokens"]), (SourcesWithTargets(), hub.entry))
     if request.is_language:
         examples = prepare_examples(data, hub.path, _end_of_text(hub.path), work / "examples.jsonl")
     else:
@@ -277,7 +285,7 @@ def _prepare(context: VerbContext, request: _Request, data: Path, work: Path) ->
         splits = tokenize_pairs(
             examples.path, hub, int(sizes["context_length"]), options.dev_ratio, options.seed
         )  # fmt: skip
-        dataset = write_pairs(work / "pairs", splits, entry, hub, sizes)
+        dataset = write_records(work / "pairs", splits, entry, hub, sizes)
         return _Data(examples.kind, dataset, len(splits["train"][MARGIN]), (Preferences(), entry), splits)
     made = _preprocess(context, hub, examples, sizes, options, work)
     if not request.is_language and not made.figures["test_samples"]:
@@ -324,11 +332,6 @@ def open_model(folder: Path, base: Path | None = None) -> HubFolder:
         raise InvalidArgument(f"--base is for an adapter, and {folder} has no adapter_config.json; leave --base out")
     hub = open_hub_folder(folder)
     refuse_code(hub)
-    if not box_of(hub.entry):
-        raise InvalidArgument(
-            f"{folder} is of {hub.entry.name}, which is served but not trained here; expected a decoder, or train the "
-            "module that load_hub_folder returns in a program of your own"
-        )
     if hub.entry.task not in TASKS:
         raise InvalidArgument(
             f"{folder} is of {hub.entry.name}, which neither generates texts nor classifies; expected a model that "
@@ -486,10 +489,11 @@ def _call(
     return run(context, checked, inputs, output, model)
 
 
-def box_file_of(folder: Path, base: Path | None = None) -> Path:
-    """Return the file of the box whose verbs train the model of a folder.
+def box_for(folder: Path, base: Path | None = None) -> Box:
+    """Return the box whose verbs train the model of a folder.
 
     Raises:
         NotFound, InvalidArgument: as ``open_model``.
     """
-    return find_box_file(box_of(open_model(folder, base).entry))
+    entry = open_model(folder, base).entry
+    return seq2seq_box(entry) if entry.task == TEXT_TO_TEXT else load_box(find_box_file(box_of(entry)))

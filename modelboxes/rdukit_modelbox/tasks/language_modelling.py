@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +15,7 @@ from rdukit.errors import InvalidArgument
 from rdukit.files.atomic import write_atomic, write_json_atomic
 from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.contract.models import entry_of
-from rdukit_modelbox.tasks.base import Scores, TaskData, measured, with_names
+from rdukit_modelbox.tasks.base import Batch, Scores, TaskData, measured, with_names
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.tasks.texts import TextData, open_texts
 from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
@@ -88,9 +88,16 @@ def judge_program(program: ModelProgram, data: TextData, split: str, context: Ve
         InvalidArgument: padding of the last batch changes its loss, because sequences depend on each other.
         Cancelled: between two batches.
     """
-    size, count = program.shape.batch_size, data.count(split)
+    return judge_batches(program, data.held_out(split, program.shape.batch_size), data.count(split), context, stage)
+
+
+def judge_batches(
+    program: ModelProgram, batches: Iterable[Batch], count: int, context: VerbContext, stage: str
+) -> Scores:  # fmt: skip
+    """Compute the mean loss of the labels in batches of ``count`` sequences; see ``judge_program``."""
+    size = program.shape.batch_size
     total, sums, tokens = -(-count // size), 0.0, 0
-    for step, batch in enumerate(data.held_out(split, size), 1):
+    for step, batch in enumerate(batches, 1):
         context.check_cancelled()
         counted = int((batch[1] != IGNORED).sum())
         if counted:

@@ -21,7 +21,7 @@ from rdukit_modelbox.tasks.frozen_weights import fit_frozen, freeze_weights
 from rdukit_modelbox.tasks.layer_rates import levels_of, rate_shares
 from rdukit_serving.device.parameters import check_tied
 from rdukit_serving.shape import IGNORED, SERVE, TRAIN, Shape, TensorNames
-from rdukit_zoo.registry import WITHOUT_TARGET, ModelEntry, get_model
+from rdukit_zoo.registry import GENERATES_TEXT, WITHOUT_TARGET, ModelEntry, get_model
 from sambaflow import samba
 from sambaflow.samba import utils
 from sambaflow.samba.graph import FwdGraph
@@ -40,6 +40,8 @@ _OF_OTHER_OPTIMIZERS: Final = {"adamw": frozenset({"momentum"}), "sgd": frozense
 ONE_ROW: Final = "one_row"
 #: By how much answers may differ that are equal: additions may come in another order, and bf16 rounds to 2**-8.
 TOLERANCES: Final = {"f32": 1e-4, "bf16": 2.0**-6}
+#: Tasks whose second input is labels, of which rows that only fill a batch up have none that count.
+_LABELLED: Final = frozenset({"classification", *GENERATES_TEXT})
 #: What a model of each task returns with its target, and without; others a loss and an output.
 OUTPUTS: Final = {
     ("classification", TRAIN): ("loss", "logits"),
@@ -177,14 +179,14 @@ class ModelProgram:
         with evaluating(self.model):
             samba.session.check_mode(str(self.model.name))
         count = samples % self.shape.batch_size
-        if self.shape.task not in {"classification", "language-modelling"}:
+        if self.shape.task not in _LABELLED:
             if count:
                 self.forward_filled(list(batch), count)
                 if self.shape.outputs[0] == "loss":
                     self.loss_of_rows([values[:count] for values in batch])
             return
         values, labels = batch[0], batch[1].copy()
-        if self.shape.task == "language-modelling":
+        if self.shape.task in GENERATES_TEXT:
             labels[count:] = IGNORED
         if count and (labels[:count] != IGNORED).any():
             self.forward_filled([values, labels], count)
@@ -265,7 +267,7 @@ class ModelProgram:
         outputs = self.forward(batch)
         if count == self.shape.batch_size or self._rows_are_alone:
             return outputs
-        given = 1 if self.shape.task in {"classification", "language-modelling"} else len(batch)
+        given = 1 if self.shape.task in _LABELLED else len(batch)
         anew = [_filled_anew(values, count) for values in batch[:given]]
         found, other = (made[-1] for made in (outputs, self.forward([*anew, *batch[given:]])))
         found, other = (made[:count] if made.dim() else made for made in (found, other))

@@ -78,10 +78,12 @@ def round_groups(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     extreme = groups.gather(2, groups.abs().argmax(2, keepdim=True))
     scale, best = torch.full_like(extreme, torch.nan), torch.full_like(extreme, torch.inf)
     numbers = torch.zeros_like(groups)
+    unit = torch.where(extreme == 0, 1.0, extreme)
     for factor in _TRIED:
         tried = _of_five_digits(extreme * (factor / -8))
         made = torch.round(groups / torch.where(tried == 0, 1.0, tried)).clamp_(-8, 7)
-        error = (made * tried - groups).square_().sum(2, keepdim=True)
+        # Relative to the extreme: squares of very large and very small weights leave the range of f32.
+        error = ((made * tried - groups) / unit).square_().sum(2, keepdim=True)
         is_better = error < best
         scale, best = torch.where(is_better, tried, scale), torch.where(is_better, error, best)
         numbers = torch.where(is_better, made, numbers)

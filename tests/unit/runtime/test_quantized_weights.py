@@ -52,6 +52,14 @@ def test_rows_of_nothing_stay_so_and_a_layer_is_one_of_what_its_weights_stand_fo
     torch.testing.assert_close(int4_linear(x, data, scales, bias), torch.nn.functional.linear(x, made, bias))
 
 
+@pytest.mark.parametrize("power", [1e35, 1e-25])
+def test_groups_of_very_large_and_very_small_weights_are_as_exact_as_others(power: float) -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(20, 64)
+    made = dequantize_groups(*quantize_groups(weight * power)) / power
+    assert abs(_error(weight, made) - _error(weight, dequantize_groups(*quantize_groups(weight)))) < 0.005
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_a_weight_that_is_no_number_is_not_taken_for_one(value: float) -> None:
     weight = torch.ones(3, 64)

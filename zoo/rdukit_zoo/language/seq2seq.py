@@ -279,7 +279,8 @@ class Seq2Seq(nn.Module):
         """Return what a decoder reads [B, T] to predict labels [B, T]."""
         known = labels.masked_fill(labels == IGNORED, self.sizes.padding)
         if self.sizes.of.wraps_target:
-            first = known.gather(1, (known != self.sizes.padding).sum(1, keepdim=True) - 1)
+            # A row without labels fills a batch up: it begins with padding.
+            first = known.gather(1, ((known != self.sizes.padding).sum(1, keepdim=True) - 1).clamp(min=0))
         else:
             first = torch.full_like(known[:, :1], self.sizes.start)
         return torch.cat([first, known[:, :-1]], 1)

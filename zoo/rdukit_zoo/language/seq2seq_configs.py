@@ -35,7 +35,19 @@ _BART_ABSENT: Final[Mapping[str, Any]] = {
 }  # fmt: skip
 _GENERATION: Final = "generation_config.json"
 #: Keys of it that are obeyed in addition to those of sampling.
-_GENERATED: Final = ("forced_bos_token_id", "forced_eos_token_id", "min_length", "no_repeat_ngram_size")
+_GENERATED: Final = (
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "min_length",
+    "min_new_tokens",
+    "no_repeat_ngram_size",
+)
+_FORCED: Final = ("forced_bos_token_id", "forced_eos_token_id")
+#: Keys of it that would change texts and are not computed, with the values that change nothing.
+_REFUSED: Final[Mapping[str, tuple[Any, ...]]] = {
+    "bad_words_ids": ([],), "suppress_tokens": ([],), "begin_suppress_tokens": ([],), "sequence_bias": ({}, []),
+    "forced_decoder_ids": ([],), "encoder_no_repeat_ngram_size": (0,), "encoder_repetition_penalty": (1.0,),
+}  # fmt: skip
 
 
 def family_of(config: Mapping[str, Any]) -> str:
@@ -68,7 +80,7 @@ def sizes_of_config(config: Mapping[str, Any]) -> dict[str, SizeValue]:
         found |= _t5_sizes(known, found, SEQ2SEQ[name].may_scale_head)
     else:
         found |= {
-            "head_width": int(found["width"]) // int(found["heads"]), "epsilon": 1e-5, "scales_head": False,
+            "head_width": int(found["width"]) // max(int(found["heads"]), 1), "epsilon": 1e-5, "scales_head": False,
             "context_length": found["positions"], "is_tied": known.get("tie_word_embeddings") is not False,
         }  # fmt: skip
     found["prompt_length"] = found["context_length"]
@@ -126,27 +138,35 @@ def start_of_folder(path: Path) -> dict[str, SizeValue]:
         start = dict(json.loads(file.read_text())).get("decoder_start_token_id")
     except (ValueError, TypeError) as cause:
         raise InvalidArgument(f"{file} is damaged: {cause!r}") from cause
-    if start is not None and (not isinstance(start, int) or start < 0):
+    if start is not None and (type(start) is not int or start < 0):
         raise InvalidArgument(f"{file}: decoder_start_token_id is {start!r}; expected the number of one token")
     return {} if start is None else {"start": start}
 
 
-def seq2seq_generation(known: Mapping[str, Any], *, has_file: bool) -> dict[str, Any]:
+def seq2seq_generation(known: Mapping[str, Any], vocabulary: int, *, has_file: bool) -> dict[str, Any]:
     """Return what a folder says of generating: forced tokens, the fewest tokens, and how many may not be repeated.
 
     ``known`` is its ``generation_config.json``; without one, ``has_file`` false, its ``config.json``.
 
     Raises:
-        InvalidArgument: a value is no number.
+        InvalidArgument: a value is no number, a forced token is not in the vocabulary, or a key that would change texts
+            is not computed.
     """
     forced = {} if has_file or known.get("model_type") in {"t5", "mt5"} else {"forced_eos_token_id": 2}
     found = {**forced, **{key: value for key, value in known.items() if value is not None}}
+    refused = [f"{key} is {found[key]!r}" for key, usual in _REFUSED.items() if found.get(key) not in (None, *usual)]
+    if refused:
+        raise InvalidArgument(f"{_GENERATION}: {', '.join(refused)}, which is not computed; expected none")
     values = {key: found[key] for key in _GENERATED if key in found}
     wrong = [f"{key} is {value!r}" for key, value in values.items() if type(value) is not int or value < 0]
     if wrong:
         raise InvalidArgument(f"{_GENERATION}: {', '.join(wrong)}; expected numbers of 0 or more")
-    fewest = values.pop("min_length", 0)  # it counts the token that the decoder begins with
-    return values | ({"min_tokens": fewest - 1} if fewest > 1 else {})
+    for key in _FORCED:
+        if values.get(key, 0) >= vocabulary:
+            raise InvalidArgument(f"{_GENERATION}: {key} is {values[key]}; expected a token, 0 <= x < {vocabulary}")
+    # ``min_length`` counts the token that the decoder begins with.
+    fewest = max(values.pop("min_length", 0) - 1, values.pop("min_new_tokens", 0))
+    return values | ({"min_tokens": fewest} if fewest > 0 else {})
 
 
 @cache

@@ -72,6 +72,14 @@ SEQ2SEQ: Final[Mapping[str, Seq2SeqFamily]] = {
 }  # fmt: skip
 
 
+#: Largest values, far above those of published models: a folder that asks for more is refused before it takes memory.
+_MOST: Final[Mapping[str, int]] = {
+    "width": 1 << 16, "layers": 512, "decoder_layers": 512, "heads": 1 << 12, "decoder_heads": 1 << 12,
+    "head_width": 1 << 12, "feed_forward": 1 << 20, "decoder_feed_forward": 1 << 20, "vocabulary": 1 << 24,
+    "context_length": 1 << 15, "prompt_length": 1 << 15, "buckets": 1 << 12,
+}  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Seq2SeqSizes:
     """Sizes of an encoder-decoder; the defaults are small.
@@ -118,6 +126,11 @@ class Seq2SeqSizes:
         for name, legal in (("family", tuple(SEQ2SEQ)), ("activation", tuple(ACTIVATIONS))):
             if getattr(self, name) not in legal:
                 raise InvalidArgument(f"{name} is {getattr(self, name)!r}; expected one of {', '.join(legal)}")
+        for name, most in _MOST.items():
+            if not 1 <= getattr(self, name) <= most:
+                raise InvalidArgument(f"{name} is {getattr(self, name)}; expected 1 to {most}")
+        if not 0 < self.epsilon < 1:
+            raise InvalidArgument(f"epsilon is {self.epsilon}; expected a number between 0 and 1")
         if not self.of.has_distances:
             for heads in ("heads", "decoder_heads"):
                 check_divides(self.width, getattr(self, heads), heads_name=heads)

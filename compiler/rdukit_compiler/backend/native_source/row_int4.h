@@ -81,7 +81,8 @@ static inline int32_t nearest(float v) { return (int32_t)(v + (v < 0 ? -0.5f : 0
 // a row has no such form: it holds infinities, no numbers, or nothing above the smallest steps but zeros.
 template <bool IS_TWICE>
 static std::unique_ptr<Bytes> bytes_of(const float* x, int64_t x_stride, int64_t m, int64_t k) {
-  constexpr float LEAST = 1e-30f, MOST = 3e38f, STEPS = 127 * 256 + 127, FINER = 65000;  // FINER: half a step is left
+  // FINER: a rounding leaves half a step, and up to 0.506 of one as steps and products are rounded, too.
+  constexpr float LEAST = 1e-30f, MOST = 3e38f, STEPS = 127 * 256 + 127, FINER = 64000;
   auto made = std::make_unique<Bytes>(IS_TWICE ? 2 * m : m, k);
   std::unique_ptr<int32_t[]> numbers(new int32_t[2 * k]);
   int32_t* fine = numbers.get() + k;
