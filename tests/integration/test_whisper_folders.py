@@ -53,7 +53,8 @@ def test_a_folder_computes_and_trains_as_transformers_and_is_written_again(
     require_near(found, wanted.loss, 1e-5)
     wanted.loss.backward()
     found.backward()
-    gradients = {key: value.grad for key, value in theirs.named_parameters() if value.grad is not None}
+    gradients = {key: value.grad for key, value in theirs.named_parameters()}
+    del gradients["model.encoder.embed_positions.weight"]  # transformers freezes it, and forgets that when it reads one
     assert {folder.hub.stored_name(key) for key, _ in ours.named_parameters()} == set(gradients)
     for key, parameter in ours.named_parameters():
         grad = gradients[folder.hub.stored_name(key)]

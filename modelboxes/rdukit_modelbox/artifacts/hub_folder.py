@@ -189,7 +189,8 @@ def _shapes(model: torch.nn.Module) -> dict[str, tuple[int, ...]]:
 
 def _digest(folder: Path, sizes: dict[str, SizeValue], precision: str) -> str:
     """Return a digest of the folder's files (name, size and time), the sizes, the precision and this version."""
-    files = [*weight_files(folder), *(folder / name for name in ("config.json", GENERATION_FILE, PROCESSOR, *COMPANIONS))]
+    others = ("config.json", GENERATION_FILE, PROCESSOR, *COMPANIONS)
+    files = [*weight_files(folder), *(folder / name for name in others)]
     known = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files if path.is_file()]
     about = json.dumps([str(folder.resolve()), known, sizes, precision, rdukit.__version__, TEXTS], sort_keys=True)
     return hashlib.sha256(about.encode()).hexdigest()[:24]

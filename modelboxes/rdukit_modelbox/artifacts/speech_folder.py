@@ -1,7 +1,7 @@
 """Facts of a Hugging Face folder of Whisper: how audio becomes spectrograms, and what its tokens mean.
 
-``preprocessor_config.json`` and ``generation_config.json`` say it; what an old folder leaves out of the second is looked
-up in the tokenizer.
+``preprocessor_config.json`` and ``generation_config.json`` say it; what an old folder leaves out of the second is
+looked up in the tokenizer.
 """
 
 import json

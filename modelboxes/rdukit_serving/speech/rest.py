@@ -32,6 +32,11 @@ _MAX_FIELD_BYTES: Final = 64 << 10
 #: Fields whose values are lists; official clients write brackets behind their names.
 _LISTS: Final = frozenset({"timestamp_granularities", "include"})
 
+#: Fields of the API that are refused by name.
+_NOT_SERVED: Final = (
+    "chunking_strategy", "include", "keywords", "languages", "known_speaker_names", "known_speaker_references",
+)  # fmt: skip
+
 Form = Literal["json", "text", "srt", "verbose_json", "vtt"]
 
 
@@ -50,18 +55,14 @@ class TranslationBody(ServedFields):
     @classmethod
     def _is_file(cls, value: object) -> object:
         if not isinstance(value, UploadFile):
-            raise ValueError("expected a file with a name, as multipart/form-data has it")
+            raise ValueError("expected a file with a name, as multipart/form-data has it")  # noqa: TRY004 pydantic's
         return value
 
 
 class TranscriptionBody(TranslationBody):
     """Form of ``/v1/audio/transcriptions``."""
 
-    NOT_USED: ClassVar[Mapping[str, tuple[object, ...]]] = {
-        name: ()
-        for name in ("chunking_strategy", "include", "keywords", "languages", "known_speaker_names",
-                     "known_speaker_references")
-    }  # fmt: skip
+    NOT_USED: ClassVar[Mapping[str, tuple[object, ...]]] = dict.fromkeys(_NOT_SERVED, ())
 
     language: str | None = None
     timestamp_granularities: list[Literal["segment", "word"]] = ["segment"]
@@ -112,6 +113,7 @@ class SpeechAnswers:
         wanted = Wanted(task == "translate", language, body.prompt, body.temperature, has_times)
         check_wanted(wanted, description, version.files.name)
         content = await body.file.read()
+        await body.file.close()
         audio = await unless_gone(request, self._reader.read(content, description.audio))
         transcript = Transcript()
         if is_stream:
@@ -120,7 +122,9 @@ class SpeechAnswers:
         await unless_gone(request, _write(version, description, audio, wanted, transcript))
         headers = server_timing(version, transcript.queue_us, transcript.compute_us)
         shown = answer_of(transcript, body.response_format, task, audio.seconds)
-        return PlainTextResponse(shown, headers=headers) if isinstance(shown, str) else JSONResponse(shown, 200, headers)
+        if isinstance(shown, str):
+            return PlainTextResponse(shown, headers=headers)
+        return JSONResponse(shown, headers=headers)
 
 
 async def _write(

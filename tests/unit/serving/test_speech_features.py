@@ -33,8 +33,8 @@ def test_spectrograms_are_those_of_transformers(mels: int, seconds: float) -> No
 @pytest.mark.parametrize(
     ("form", "subtype", "most"),
     [
-        ("WAV", "PCM_U8", 1 / 128), ("WAV", "PCM_16", 1e-6), ("WAV", "PCM_24", 1e-6), ("WAV", "PCM_32", 1e-6),
-        ("WAV", "FLOAT", 0), ("WAV", "DOUBLE", 0), ("WAVEX", "PCM_16", 1e-6), ("FLAC", "PCM_16", 1e-6),
+        ("WAV", "PCM_U8", 1 / 128), ("WAV", "PCM_16", 2**-15), ("WAV", "PCM_24", 1e-6), ("WAV", "PCM_32", 1e-6),
+        ("WAV", "FLOAT", 0), ("WAV", "DOUBLE", 0), ("WAVEX", "PCM_16", 2**-15), ("FLAC", "PCM_16", 2**-15),
         ("OGG", "VORBIS", 0.2), ("MP3", None, 0.2),
     ],
 )  # fmt: skip
@@ -81,8 +81,9 @@ def test_a_header_that_promises_more_than_there_is_is_not_believed() -> None:
     whole = bytearray(file_of(spoken(0.5)))
     whole[40:44] = (1 << 31).to_bytes(4, "little")  # bytes of the data chunk
     assert len(read_samples(bytes(whole), RATE, 1.0)) == RATE // 2
-    cut = file_of(spoken(0.5), form="FLAC")[:3000]
-    try:
-        assert len(read_samples(cut, RATE, 1.0)) <= RATE // 2
-    except BadAudio as error:
-        assert "damaged" in str(error)
+
+
+def test_a_file_that_is_cut_off_is_refused() -> None:
+    content = file_of(spoken(3), form="FLAC")
+    with pytest.raises(BadAudio, match="damaged"):
+        read_samples(content[: len(content) // 2], RATE, 5.0)

@@ -47,7 +47,9 @@ def test_a_sampler_records_tokens_and_probabilities() -> None:
     logits[[4, 5]] = 9, 8
     assert [sampler.choose(logits) for _ in range(2)] == [5, 4]
     assert sampler.record.tokens == [5, 4]
-    np.testing.assert_allclose(sampler.record.logprobs, [-0.00989, -0.3204], atol=1e-4)
+    first, both = np.exp(8) + 29, np.exp(9) + np.exp(8) + 30  # suppressed tokens have no share
+    shares = [np.exp(8) / first, np.exp(9) / both]
+    np.testing.assert_allclose(sampler.record.logprobs, np.log(shares), atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,6 @@ class WhisperDecoder(nn.Module):
     def __init__(self, sizes: WhisperSizes, texts: int) -> None:
         super().__init__()
         self.longest = sizes.context_length
-        self.scale = sizes.width**0.5 if sizes.scales_embedding else 1.0
         self.embed_tokens = nn.Embedding(sizes.vocabulary, sizes.width)
         self.embed_positions = nn.Embedding(sizes.positions, sizes.width)
         self.layers = nn.ModuleList(WhisperLayer(sizes, True, texts) for _ in range(sizes.decoder_layers))
@@ -146,8 +145,7 @@ class WhisperDecoder(nn.Module):
         """Return the states of tokens that attend to ``states_BSC``, or to what the caches have of their rows."""
         count = tokens.shape[1]
         positions = torch.arange(count).view(1, -1) if places is None else places.positions
-        embedded_BTC = self.embed_tokens(tokens)
-        x_BTC = (embedded_BTC if self.scale == 1 else embedded_BTC * self.scale) + self.embed_positions(positions)
+        x_BTC = self.embed_tokens(tokens) + self.embed_positions(positions)
         mask = attention_mask(count, places, self.longest)
         for layer in self.layers:
             x_BTC = layer(x_BTC, mask, everything, states_BSC, places)
@@ -266,7 +264,10 @@ model(
     sizes=asdict(WhisperSizes()),
     make_inputs=make_inputs,
     text_serving=TextServing(
-        build_serving, context="context_length", prompt="prompt_length", vocabulary="vocabulary",
+        build_serving,
+        context="context_length",
+        prompt="prompt_length",
+        vocabulary="vocabulary",
         audio=AudioSizes(mels="mels", states="states"),
     ),
     variants=VARIANTS,

@@ -41,8 +41,6 @@ class WhisperSizes:
     positions: int = 64
     #: Tokens that a run reads at most.
     prompt_length: int = _PROMPT
-    #: Whether embeddings of tokens are multiplied by √width.
-    scales_embedding: bool = False
     #: Token that each text begins after, and token that fills a batch's shorter texts.
     start: int = 0
     padding: int = 0
@@ -76,7 +74,7 @@ _KEYS: Final[Mapping[str, tuple[str, Any]]] = {
     "heads": ("encoder_attention_heads", 6), "decoder_heads": ("decoder_attention_heads", 6),
     "feed_forward": ("encoder_ffn_dim", 1536), "decoder_feed_forward": ("decoder_ffn_dim", 1536),
     "vocabulary": ("vocab_size", 51865), "mels": ("num_mel_bins", 80), "states": ("max_source_positions", 1500),
-    "positions": ("max_target_positions", 448), "scales_embedding": ("scale_embedding", False),
+    "positions": ("max_target_positions", 448),
     "start": ("decoder_start_token_id", 50257), "padding": ("pad_token_id", 50256),
 }  # fmt: skip
 
