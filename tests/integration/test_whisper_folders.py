@@ -213,7 +213,7 @@ def test_a_folder_is_served_with_the_tokens_of_transformers(tmp_path: Path, monk
                 force_unique_generate_call=True, return_segments=True,
             )["segments"][0][0]["result"].tolist()  # fmt: skip
             # The complete window, with what comes behind its last segment.
-            assert found["tokens"] == made_by_theirs[-64:] and len(set(found["tokens"])) > 4
+            assert found["tokens"] == made_by_theirs[-64:]
             if language is None:
                 assert found["language"] == int(theirs.detect_language(one)[0])
             logits = theirs(
