@@ -31,6 +31,9 @@ READY_TIMEOUT_S: Final = Setting(
 )
 MAX_INFER_BYTES: Final = Setting("box.max_infer_bytes", 64 << 20, "Largest body of an inference request.", int)
 TEMPLATE_S: Final = Setting("box.template_s", 2.0, "Seconds that a model's chat template may take for one chat.", float)
+MAX_AUDIO_S: Final = Setting(
+    "box.max_audio_s", 1500.0, "Longest audio in seconds that a speech model takes; longer files get 400.", float
+)
 DRAFT_PEF: Final = Setting(
     "box.draft_pef",
     "",

@@ -28,7 +28,8 @@ class TextSizes:
 
     A run has ``texts`` sequences, and ``guesses`` speculative tokens per sequence. Each sequence may use one of
     ``adapters`` adapters of the rank ``adapter_rank``. With an encoder a prompt is its source, of ``source`` tokens at
-    most, and the sequence is the decoder's, which begins with the token ``start``; 0: there is no encoder.
+    most, and the sequence is the decoder's, which begins with the token ``start``; 0: there is no encoder. An encoder
+    that hears takes spectrograms of ``mels`` bands and ``frames`` frames, and prompts are the decoder's; 0: none hears.
     """
 
     context: int
@@ -40,6 +41,8 @@ class TextSizes:
     adapter_rank: int = 0
     source: int = 0
     start: int = 0
+    mels: int = 0
+    frames: int = 0
 
     @property
     def most_prompt(self) -> int:
@@ -53,6 +56,8 @@ class TextSizes:
     def figures(self) -> dict[str, int]:
         """Return the sizes that a server reports."""
         found = {"context": self.context, "prompt": self.prompt, "vocabulary": self.vocabulary, "texts": self.texts}
+        if self.frames:
+            found |= {"mels": self.mels, "frames": self.frames}
         return {**found, "source": self.source} if self.source else found
 
     @property
@@ -75,7 +80,7 @@ class TextSizes:
         Raises:
             InvalidArgument: names what differs.
         """
-        if self.source or draft.source:
+        if self.source or draft.source or self.frames or draft.frames:
             raise InvalidArgument("a model with an encoder has no draft and is none; expected two decoders")
         if draft.vocabulary != self.vocabulary:
             raise InvalidArgument(
@@ -175,9 +180,11 @@ class Shape:
         if self.text is not None:
             sizes = self.text
             value["text"] = [sizes.context, sizes.prompt, sizes.vocabulary, sizes.texts]
-            value["text"] += [sizes.guesses] if sizes.guesses or sizes.adapters or sizes.source else []
-            value["text"] += [sizes.adapters, sizes.adapter_rank] if sizes.adapters or sizes.source else []
-            value["text"] += [sizes.source, sizes.start] if sizes.source else []
+            has_encoder = sizes.source or sizes.frames
+            value["text"] += [sizes.guesses] if sizes.guesses or sizes.adapters or has_encoder else []
+            value["text"] += [sizes.adapters, sizes.adapter_rank] if sizes.adapters or has_encoder else []
+            value["text"] += [sizes.source, sizes.start] if has_encoder else []
+            value["text"] += [sizes.mels, sizes.frames] if sizes.frames else []
         if self.lora_rank:
             value["lora"] = [self.lora_rank, self.lora_alpha, *([list(self.lora_layers)] if self.lora_layers else [])]
         if self.accumulation_steps > 1:

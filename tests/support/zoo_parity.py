@@ -83,6 +83,17 @@ SMALL_SIZES: Final[Mapping[str, tuple[dict[str, SizeValue], dict[str, SizeValue]
     "unet3d": ({"size": 8, "levels": 2, "features": 4}, {"size": 8, "levels": 3, "features": 2}),
     "uno": ({}, {"cell": 20, "descriptors": 24, "fingerprints": 16, "width": 24, "has_two_drugs": False}),
     "vit": ({"width": 32, "layers": 2}, {"width": 16, "layers": 1, "heads": 2, "patch_size": 14}),
+    "whisper": (
+        {
+            "width": 32, "feed_forward": 48, "decoder_feed_forward": 48, "vocabulary": 96, "mels": 8, "states": 12,
+            "context_length": 16, "positions": 16, "prompt_length": 8,
+        },
+        {
+            "width": 32, "layers": 1, "decoder_layers": 2, "heads": 2, "decoder_heads": 4, "feed_forward": 40,
+            "decoder_feed_forward": 32, "vocabulary": 96, "mels": 5, "states": 7, "context_length": 12, "positions": 16,
+            "prompt_length": 8, "start": 3, "padding": 2,
+        },
+    ),
 }  # fmt: skip
 
 BATCH: Final = 4

@@ -17,7 +17,7 @@ LAYERS: Final = 8
 #: feed-forward layers, and what biases by distance are made of.
 LANGUAGE: Final = tuple(
     name for name in model_names()
-    if "vocabulary" in get_model(name).sizes and get_model(name).task != "text-to-text"
+    if "vocabulary" in get_model(name).sizes and get_model(name).task not in {"text-to-text", "speech-to-text"}
 )  # fmt: skip
 
 

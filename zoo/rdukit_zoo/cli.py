@@ -11,7 +11,7 @@ from rdukit.cli.tables import Table, print_table, print_tables
 from rdukit.errors import InvalidArgument
 from rdukit_zoo.pictures import load_pictures
 from rdukit_zoo.planning.cli import plan_model
-from rdukit_zoo.registry import MODULES, TEXT_TO_TEXT, ModelEntry, get_model, model_names
+from rdukit_zoo.registry import MODULES, SPEECH_TO_TEXT, TEXT_TO_TEXT, ModelEntry, get_model, model_names
 from rdukit_zoo.skeleton.new_model import FAMILIES, write_new_model
 
 
@@ -111,7 +111,7 @@ def _command_of(entry: ModelEntry) -> str:
 
     Encoder-decoders have no box.
     """
-    if entry.task == TEXT_TO_TEXT:
+    if entry.task in {TEXT_TO_TEXT, SPEECH_TO_TEXT}:
         return "rdukit serve FOLDER"
     module = import_module(f"rdukit_zoo.{MODULES[entry.name]}")
     return f"python -m {module.__name__}" if hasattr(module, "main") else f"rdukit box run {entry.name}"

@@ -45,12 +45,14 @@ MODULES: Final = {
     "unet3d": "vision.unet3d",
     "uno": "science.uno",
     "vit": "vision.vit",
+    "whisper": "language.whisper",
 }
 #: Tasks of models. A task defines a model's inputs, outputs and metrics.
 TASKS: Final = (
     "classification",
     "language-modelling",
     "text-to-text",
+    "speech-to-text",
     "masked-language-modelling",
     "sequence-classification",
     "embedding",
@@ -66,6 +68,7 @@ MODALITIES: Final[Mapping[str, str]] = {
     "classification": "tables",
     "language-modelling": "text",
     "text-to-text": "text",
+    "speech-to-text": "audio",
     "masked-language-modelling": "text",
     "sequence-classification": "text",
     "embedding": "text",
@@ -73,9 +76,10 @@ MODALITIES: Final[Mapping[str, str]] = {
     "image-classification": "images",
     "generative": "images",
 }
-#: Task of encoder-decoders, and tasks whose models generate texts.
+#: Tasks of encoder-decoders, and tasks whose models generate texts.
 TEXT_TO_TEXT: Final = "text-to-text"
-GENERATES_TEXT: Final = frozenset({"language-modelling", TEXT_TO_TEXT})
+SPEECH_TO_TEXT: Final = "speech-to-text"
+GENERATES_TEXT: Final = frozenset({"language-modelling", TEXT_TO_TEXT, SPEECH_TO_TEXT})
 #: Tasks whose models take no target.
 WITHOUT_TARGET: Final = frozenset({"self-supervised", "embedding"})
 
@@ -100,6 +104,14 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True)
+class AudioSizes:
+    """Names of the sizes of what an encoder hears: bands of a spectrogram, and states, each of two frames."""
+
+    mels: str
+    states: str
+
+
+@dataclass(frozen=True, slots=True)
 class TextServing:
     """Module for texts: it continues several at the same time, or computes a vector of one.
 
@@ -115,6 +127,8 @@ class TextServing:
     vocabulary: str
     #: Size that holds the token which texts begin after, of a model whose prompt is read by an encoder; else empty.
     start: str = ""
+    #: Sizes of the spectrograms that an encoder hears; its texts begin after prompts as those of decoders do.
+    audio: AudioSizes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +159,8 @@ class ModelEntry:
       labels that are not -100. ``text_serving`` says how it generates.
     - text-to-text: (tokens [batch, prompt] int64, labels [batch, context] int64) → loss [], as above, of the text that
       answers the tokens.
+    - speech-to-text: (features [batch, mels, frames], labels [batch, context] int64) → loss [], as above, of the text
+      that is spoken in the audio.
     """
 
     name: str

@@ -31,6 +31,7 @@ from rdukit.files.atomic import sha256_of_file, write_json_atomic
 from rdukit.pef.checkpoint_files import LATEST, PICTURE_FILE
 from rdukit.pef.identity import metadata_of
 from rdukit.system.process import end_group_with_parent
+from rdukit_modelbox.artifacts.speech_folder import PROCESSOR, describe_speech
 from rdukit_modelbox.contract.box import box_names, find_box_file, load_box
 from rdukit_modelbox.preprocessing.arrays import PICTURES
 from rdukit_modelbox.preprocessing.picture_processor import preprocessing_of_folder
@@ -39,6 +40,7 @@ from rdukit_modelbox.verbs.compile import AUTO, LANGUAGE_MODELLING, compile_text
 from rdukit_serving.models.prepare_folder import PreparedModel
 from rdukit_serving.raw_inputs.pictures import write_picture_file
 from rdukit_serving.shape import SERVE, Shape
+from rdukit_serving.speech.description import SPEECH_FILE
 from rdukit_serving.text.chat_template import GENERATION_FILE, TEMPLATE_FILES, TOKENIZER_FILE
 from rdukit_serving.text.generation_config import sampling_of
 from rdukit_zoo.checkpoints.folder import (
@@ -51,7 +53,7 @@ from rdukit_zoo.checkpoints.folder import (
     weight_files,
 )
 from rdukit_zoo.language.seq2seq_configs import seq2seq_generation
-from rdukit_zoo.registry import GENERATES_TEXT, TEXT_TO_TEXT, ModelEntry, SizeValue
+from rdukit_zoo.registry import GENERATES_TEXT, SPEECH_TO_TEXT, TEXT_TO_TEXT, ModelEntry, SizeValue
 
 PREPARED: Final = "prepared.json"
 WEIGHTS: Final = "weights.safetensors"
@@ -187,7 +189,8 @@ def _shapes(model: torch.nn.Module) -> dict[str, tuple[int, ...]]:
 
 def _digest(folder: Path, sizes: dict[str, SizeValue], precision: str) -> str:
     """Return a digest of the folder's files (name, size and time), the sizes, the precision and this version."""
-    files = [*weight_files(folder), *(folder / name for name in ("config.json", GENERATION_FILE, *COMPANIONS))]
+    others = ("config.json", GENERATION_FILE, PROCESSOR, *COMPANIONS)
+    files = [*weight_files(folder), *(folder / name for name in others)]
     known = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files if path.is_file()]
     about = json.dumps([str(folder.resolve()), known, sizes, precision, rdukit.__version__, TEXTS], sort_keys=True)
     return hashlib.sha256(about.encode()).hexdigest()[:24]
@@ -246,7 +249,9 @@ def write_checkpoint(
     if "vocabulary" not in sizes:
         return
     vocabulary = int(sizes["vocabulary"])
-    if (target / TOKENIZER_FILE).is_file():
+    if hub.entry.task == SPEECH_TO_TEXT:  # old tokenizers lack the timestamps
+        write_json_atomic(target / SPEECH_FILE, describe_speech(hub).to_json())
+    elif (target / TOKENIZER_FILE).is_file():
         vocabulary = min(vocabulary, Tokenizer.from_file(str(target / TOKENIZER_FILE)).get_vocab_size())
     try:
         sampling = sampling_of(known)

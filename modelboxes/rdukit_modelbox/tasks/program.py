@@ -48,6 +48,7 @@ OUTPUTS: Final = {
     ("classification", SERVE): ("logits",),
     ("language-modelling", TRAIN): ("loss",),
     ("text-to-text", TRAIN): ("loss",),
+    ("speech-to-text", TRAIN): ("loss",),
     ("self-supervised", SERVE): ("loss", "output"),
     ("embedding", SERVE): ("output",),
 }

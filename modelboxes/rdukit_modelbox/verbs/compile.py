@@ -199,10 +199,13 @@ def compile_text_serving(
         text = replace(
             text, texts=shape.batch_size, guesses=extras.guesses, adapters=extras.adapters, adapter_rank=rank
         )
+    if (serving.start or serving.audio) and text.adapters:
+        raise InvalidArgument(f"{entry.name} takes no adapters; expected adapters=0, or a model without an encoder")
     if serving.start:
-        if text.adapters:
-            raise InvalidArgument(f"{entry.name} takes no adapters; expected adapters=0, or a model without an encoder")
         text = replace(text, source=prompt, start=int(shape.sizes[serving.start]))
+    if serving.audio:
+        mels, states = int(shape.sizes[serving.audio.mels]), int(shape.sizes[serving.audio.states])
+        text = replace(text, mels=mels, frames=2 * states)
     session = samba.session
     session.reset()
     model = (serving.build(texts=text.texts, **shape.sizes) if is_language else serving.build(**shape.sizes)).eval()
@@ -211,8 +214,9 @@ def compile_text_serving(
         share_adapters(model, text.adapters, text.adapter_rank, text.vocabulary)
     samba.from_torch_model_(model)
     graphs = text_graphs(text) if is_language else {}
-    embedded = samba.zeros(1, text.prompt, dtype=torch.int64, name="text")
-    graphs["embed"] = (embedded, samba.zeros(1, text.prompt, name="shares"))
+    if not text.frames:
+        embedded = samba.zeros(1, text.prompt, dtype=torch.int64, name="text")
+        graphs["embed"] = (embedded, samba.zeros(1, text.prompt, name="shares"))
     traced = {graph: session.trace_multigraph(model, inputs, graph) for graph, inputs in graphs.items()}
     for graph, inputs in graphs.items():
         session.add_graph(FwdGraph(inputs, traced[graph][0], graph))
@@ -237,7 +241,7 @@ def compile_text_serving(
 def text_graphs(text: TextSizes) -> dict[str, tuple[samba.SambaTensor, ...]]:
     """Return the inputs of each graph that continues texts: ``prefill_T`` reads T tokens of one, ``decode_B`` takes B
     tokens, each of a text of its own or several of one, ``copy`` gives a text to another row of the caches, where there
-    are several and texts may begin alike.
+    are several and texts may begin alike. ``listen`` hears what a row's text is about, where an encoder hears.
     """
 
     def inputs(graph: str, **shapes: tuple[int, ...]) -> tuple[samba.SambaTensor, ...]:
@@ -251,4 +255,7 @@ def text_graphs(text: TextSizes) -> dict[str, tuple[samba.SambaTensor, ...]]:
 
     graphs = {f"prefill_{count}": tokens(f"prefill_{count}", 1, count, last=(1,)) for count in text.prompt_lengths}
     graphs |= {f"decode_{batch}": tokens(f"decode_{batch}", batch, 1) for batch in text.widths}
+    if text.frames:
+        heard = samba.zeros(1, text.mels, text.frames, name="listen_features")
+        return graphs | {"listen": (heard, *inputs("listen", row=(1,)))}
     return graphs | ({"copy": inputs("copy", source=(1,), target=(1,))} if text.texts > 1 and not text.source else {})

@@ -207,6 +207,9 @@ class DeviceClient:
         if "text" in message:
             self.text = message["text"]
             self.signature = ServedSignature((), (), 1, 1, properties=message["properties"])
+            if descriptors:  # of a model that hears
+                self.memory = memoryview(mmap.mmap(descriptors[0], 0))
+                os.close(descriptors[0])
         else:
             self.signature = ServedSignature.from_json(message["signature"])
             self.memory = memoryview(mmap.mmap(descriptors[0], self.signature.shared_bytes))

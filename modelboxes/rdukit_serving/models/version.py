@@ -266,7 +266,7 @@ class ModelVersion:
         if client.text is None:
             self._batcher.attach(client)
         else:
-            self.texts.attach(client)
+            self.texts.attach(client, client.memory if client.text.get("frames") else None)
 
     def _on_end(self, ending: str) -> None:
         if self._client is None:

@@ -219,8 +219,12 @@ class Generation:
         self._tell(
             self.number, kind="done", text=self._stream.finish(), reason=reason, prompt_tokens=len(self.source),
             completion_tokens=self._made, stop_sequence=self._stream.stopped_by, cached_tokens=self.kept,
-            guessed_tokens=self._guessed, accepted_tokens=self._accepted,
+            guessed_tokens=self._guessed, accepted_tokens=self._accepted, **self._told_at_end(),
         )  # fmt: skip
+
+    def _told_at_end(self) -> dict[str, Any]:
+        """Return what else is told of a text that is over."""
+        return {}
 
     def _choose(self, logits_V: NDArray[np.float32]) -> None:
         if self._made == self._most:

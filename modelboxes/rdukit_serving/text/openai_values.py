@@ -370,17 +370,21 @@ def parse_body(kind: type[Body], body: bytes) -> Body:
         refuse_duplicates(body)
         return value
     except ValidationError as cause:
-        first = _clearest_error(cause)
-        place = ".".join(str(part) for part in first["loc"] if not _TAG.fullmatch(str(part)))
-        words = str(first["msg"]).removeprefix("Value error, ")
-        if first["type"] == "extra_forbidden":
-            words = "it is no field of this request; leave it out"
-            nearest = find_nearest(place, kind.model_fields)
-            words += f", or write {nearest}" if nearest else ""
-        if not place and LEAVE_OUT in words:
-            place = words.partition(" ")[0]
-            raise InvalidArgument(words, field=place) from cause
-        raise InvalidArgument(f"{place}: {words}" if place else words, field=place or None) from cause
+        raise refused_body(kind, cause) from cause
+
+
+def refused_body(kind: type[BaseModel], cause: ValidationError) -> InvalidArgument:
+    """Return the error of a body, which names the first field that is wrong."""
+    first = _clearest_error(cause)
+    place = ".".join(str(part) for part in first["loc"] if not _TAG.fullmatch(str(part)))
+    words = str(first["msg"]).removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        words = "it is no field of this request; leave it out"
+        nearest = find_nearest(place, kind.model_fields)
+        words += f", or write {nearest}" if nearest else ""
+    if not place and LEAVE_OUT in words:
+        return InvalidArgument(words, field=words.partition(" ")[0])
+    return InvalidArgument(f"{place}: {words}" if place else words, field=place or None)
 
 
 def _clearest_error(cause: ValidationError) -> Any:

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from rdukit.errors import InvalidArgument, NotFound, Overloaded, RdukitError, RuntimeFault
@@ -60,6 +62,11 @@ def serve_text(
         guessing = None if draft is None else load_draft(loaded, *draft, program.sizes, name)
         if guessing is not None:
             check_draft_tokens(checkpoint, guessing.checkpoint)
+        if program.sizes.frames:
+            from rdukit_serving.speech.loop import serve_speech
+
+            serve_speech(box, program, tokens, checkpoint, guessing)
+            return
         tell_ready(box, program, guessing)
         TextLoop(box, program, tokens, guessing).serve()
 
@@ -90,14 +97,16 @@ def read_tokens(file: Path, checkpoint: Path, program: TextProgram) -> ModelToke
     return ModelTokens(tokenizer, TokenBytes(tokenizer), constraints, ends, defaults, forced)
 
 
-def tell_ready(box: socket.socket, program: TextProgram, draft: DraftModel | None = None) -> None:
-    """Tell the box that texts can be made, and by which draft they are guessed."""
+def tell_ready(
+    box: socket.socket, program: TextProgram, draft: DraftModel | None = None, descriptors: Sequence[int] = ()
+) -> None:
+    """Tell the box that texts can be made, and by which draft they are guessed; ``descriptors`` are of memory."""
     # What is there now stays: a collection that looks at all of torch's objects would delay every text by 0.1 s.
     gc.collect()
     gc.freeze()
     text = {**program.sizes.figures(), "generates": program.generates}
     properties = {**program.properties(), **({} if draft is None else {"draft": draft.name})}
-    box.send(encode(kind="ready", text=text, properties=properties))
+    socket.send_fds(box, [encode(kind="ready", text=text, properties=properties)], descriptors)
 
 
 class TextLoop:
@@ -188,10 +197,9 @@ class TextLoop:
             self._begin(prompt, message)
 
     def _begin(self, prompt: Prompt, message: dict[str, Any]) -> None:
-        sizes, adapter = self._program.sizes, self._adapter(message)
-        text = Generation(prompt, message, self._vocabulary(message), sizes, self._tell, adapter)
+        sizes, text = self._program.sizes, self._new_text(prompt, message)
         # What an encoder's source left in a row is of no use to another source.
-        may_keep = not text.is_scored and not sizes.source
+        may_keep = not text.is_scored and not sizes.source and not sizes.frames
         place = self._rows.take(text.prompt, may_keep, self._weights(message))
         if place.source is not None:
             try:
@@ -205,6 +213,16 @@ class TextLoop:
         text.begin(place.row, place.kept)
         self._made[text.number] = text
 
+    def _new_text(self, prompt: Prompt, message: dict[str, Any]) -> Generation:
+        """Return the text that a request asks for."""
+        adapter = self._adapter(message)
+        return Generation(prompt, message, self._vocabulary(message), self._program.sizes, self._tell, adapter)
+
+    def _read(self, text: Generation, part: Sequence[int]) -> NDArray[np.float32]:
+        """Read the next part of a text's prompt and return the logits [V] after it."""
+        assert text.row is not None
+        return self._program.read(text.row.number, part, len(text.row.tokens), text.adapter)
+
     def _run(self) -> None:
         """Run the device once: a part of a prompt, or a token of each text whose prompt is read."""
         texts = self._turn()
@@ -212,10 +230,9 @@ class TextLoop:
         if self._has_read:
             text = next(text for text in texts if text.is_reading)
             made = sum(not text.is_reading for text in texts)
-            row, part = text.row, text.part(self._program.part_length(made))
-            assert row is not None
+            part = text.part(self._program.part_length(made))
             with self._refusing(text):
-                text.take_part(part, self._program.read(row.number, part, len(row.tokens), text.adapter))
+                text.take_part(part, self._read(text, part))
         else:
             making = [text for text in texts if not text.is_reading]
             written = [text.written(tried) for text, tried in zip(making, self._guess(making), strict=True)]

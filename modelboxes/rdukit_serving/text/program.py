@@ -1,8 +1,8 @@
 """A language model that a box compiled to serve, loaded from its PEF and a checkpoint, without SDK or zoo.
 
 The PEF has graphs to read prompts (``prefill_T``) and to make a token of each of several texts (``decode_B``), and
-``embed`` to make vectors, or the last alone (see ``rdukit_modelbox.verbs.compile``). Its caches in device memory have a
-row for each text. Axes: B texts of a run, V vocabulary.
+``embed`` to make vectors or ``listen`` to hear audio, or ``embed`` alone (see ``rdukit_modelbox.verbs.compile``). Its
+caches in device memory have a row for each text. Axes: B texts of a run, V vocabulary.
 """
 
 import time
@@ -151,6 +151,10 @@ class TextProgram:
         check_numbers(graph, logits_V)
         return logits_V
 
+    def listen(self, row: int, features_MN: NDArray[np.float32]) -> None:
+        """Hear a spectrogram [M, N], which the text of a row attends to from now on."""
+        self._run("listen", features=features_MN[None], row=np.array([row]))
+
     def part_length(self, made: int) -> int:
         """Return how many tokens of a prompt to read at most while ``made`` other texts wait for their next tokens."""
         width = next((each for each in self.sizes.widths if each >= made), self.sizes.widths[-1])
@@ -192,6 +196,8 @@ class TextProgram:
                 self.advance([self.sizes.texts] * width, [0] * width, [0] * width)
         if "copy" in self._sections:
             self.copy(0, 1)
+        if "listen" in self._sections:
+            self.listen(self.sizes.texts, np.zeros((self.sizes.mels, self.sizes.frames), np.float32))
         if "embed" in self._sections:
             self.embed([0])
 
@@ -261,10 +267,10 @@ class TextProgram:
         return {"shares": shares.reshape(width, 1, -1)}
 
     def _run(self, graph: str, **values: NDArray[Any]) -> NDArray[np.float32]:
-        """Return what a graph that has logits gives; tokens that the tokenizer lacks are minus infinity."""
+        """Return what a graph gives; tokens that the tokenizer lacks are minus infinity."""
         self._program.write_all([(f"{graph}_{name}", torch.from_numpy(value)) for name, value in values.items()])
         found = self._outcome(graph)
-        if graph != "copy" and self._known < self.sizes.vocabulary:
+        if graph not in {"copy", "listen"} and self._known < self.sizes.vocabulary:
             found.reshape(-1, self.sizes.vocabulary)[:, self._known :] = -np.inf
         return found
 

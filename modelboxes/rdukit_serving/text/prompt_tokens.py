@@ -68,6 +68,18 @@ async def tokens_of(
     return await asyncio.get_running_loop().run_in_executor(_thread(), _read, file, text, is_rendered, most, field)
 
 
+async def texts_of(checkpoint: Path, parts: Sequence[Sequence[int]]) -> list[str]:
+    """Return the texts of several runs of tokens by the tokenizer beside a checkpoint, without special tokens."""
+    file = companion(checkpoint, TOKENIZER_FILE)
+    return await asyncio.get_running_loop().run_in_executor(_thread(), _write, file, parts)
+
+
+def _write(file: Path, parts: Sequence[Sequence[int]]) -> list[str]:
+    status = file.stat()
+    tokenizer = _reader_of(file, status.st_mtime_ns, status.st_size).tokenizer
+    return [str(tokenizer.decode(list(part))) for part in parts]
+
+
 def _read(file: Path, text: str, is_rendered: bool, most: int, field: str) -> list[int]:
     status = file.stat()
     return _reader_of(file, status.st_mtime_ns, status.st_size).read(text, is_rendered, most, field)

@@ -26,6 +26,7 @@ class GenerationRequest:
     ``top_logprobs``: how many of the likeliest tokens are told with each; None: no probabilities. ``echo``: the prompt
     comes first, as if it had been made. ``is_rendered``: the prompt has its special tokens already.
     ``form``: what the text must be; None: any. ``keeps_special``: special tokens stay in the text.
+    ``audio``: the spectrogram that a model hears, as bytes of float32; ``speech``: what it is asked of it.
     """
 
     prompt: str | Sequence[int]
@@ -37,6 +38,8 @@ class GenerationRequest:
     is_rendered: bool = False
     form: TextForm | None = None
     keeps_special: bool = False
+    audio: bytes = b""
+    speech: Mapping[str, Any] | None = None
 
     def message(self) -> dict[str, Any]:
         """Encode for the device process; the prompt comes separately."""
@@ -44,7 +47,7 @@ class GenerationRequest:
             "kind": "generate", "max_tokens": self.max_tokens, "sampling": dict(self.sampling),
             "stop": list(self.stop), "top_logprobs": self.top_logprobs, "echo": self.echo,
             "is_rendered": self.is_rendered, "form": None if self.form is None else self.form.message(),
-            "keeps_special": self.keeps_special,
+            "keeps_special": self.keeps_special, **({} if self.speech is None else {"speech": dict(self.speech)}),
         }  # fmt: skip
 
 
@@ -87,6 +90,8 @@ class Done:
     accepted_tokens: int = 0
     switch_bytes: int = 0
     switch_s: float = 0.0
+    #: Transcript of a window of audio, as ``SpeechGeneration`` tells it.
+    speech: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +161,9 @@ class TextQueue:
     #: Those of them whose callers went away.
     _left: set[int] = field(default_factory=set)
     _refusal: RdukitError | None = None
+    #: Memory of audio that the process hears, and the place in it of each text.
+    _memory: memoryview | None = None
+    _places: dict[int, int] = field(default_factory=dict)
     #: Seconds that a text takes, the latest counting most.
     _usual_s: float = 1.0
     idle: asyncio.Event = field(default_factory=asyncio.Event)
@@ -168,9 +176,9 @@ class TextQueue:
         """Return how many texts wait or are made."""
         return self._waiting
 
-    def attach(self, client: TextDevice) -> None:
-        """Send texts to this process from now on."""
-        self._client, self._refusal = client, None
+    def attach(self, client: TextDevice, memory: memoryview | None = None) -> None:
+        """Send texts to this process from now on; ``memory`` has a place of audio for each row of its caches."""
+        self._client, self._refusal, self._memory = client, None, memory
         client.on_message = self._take
         self._rows = (client.text or {}).get("texts", 1)
         if self.turns is None:
@@ -208,7 +216,7 @@ class TextQueue:
             for is_again in itertools.count():
                 client = await self._take_turn()
                 clock.began = time.perf_counter_ns()
-                asked = self._events_of(client, prompt, **request.message(), is_told=is_told)
+                asked = self._events_of(client, prompt, request.audio, **request.message(), is_told=is_told)
                 async with contextlib.aclosing(asked) as events:
                     has_begun = False
                     async for message in events:
@@ -324,19 +332,30 @@ class TextQueue:
         """Give the row of a text back that the process has no longer."""
         del self._events[number]
         self._left.discard(number)
+        self._places.pop(number, None)
         if self.turns is not None:
             self.turns.release()
         if not self._events and self._client is not None:
             self._client.busy_since = None
 
+    def _place(self, number: int, audio: bytes) -> int:
+        """Write audio into the memory of the process, and return its place; each text with a row has one."""
+        assert self._memory is not None and len(audio) * self._rows == len(self._memory), "audio of another model"
+        place = next(place for place in range(self._rows) if place not in self._places.values())
+        self._places[number] = place
+        self._memory[place * len(audio) : (place + 1) * len(audio)] = audio
+        return place
+
     async def _events_of(
-        self, client: TextDevice, prompt: str | Sequence[int], **request: object
+        self, client: TextDevice, prompt: str | Sequence[int], audio: bytes = b"", **request: object
     ) -> AsyncGenerator[dict[str, Any]]:  # fmt: skip
         """Yield the process's answers up to the last. Closing early stops the work, whose row is free at its end."""
         number = next(self.numbers)
         events = self._events[number] = asyncio.Queue()
         is_over = False
         try:
+            if audio:
+                request["place"] = self._place(number, audio)
             # Each part after the process took the one before: the socket holds only some packets.
             options = json.dumps(request)
             parts = [("prompt", *part) for part in cut(prompt)] if len(prompt) > PART else []
@@ -377,6 +396,7 @@ def _event(message: Mapping[str, Any]) -> Piece | Done:
                 stop_sequence=message.get("stop_sequence"), cached_tokens=message.get("cached_tokens", 0),
                 guessed_tokens=message.get("guessed_tokens", 0), accepted_tokens=message.get("accepted_tokens", 0),
                 switch_bytes=message.get("switch_bytes", 0), switch_s=message.get("switch_s", 0.0),
+                speech=message.get("speech"),
             )  # fmt: skip
         case "died":
             raise Unavailable(f"the inference process {message['ending']}")

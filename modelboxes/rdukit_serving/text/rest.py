@@ -8,6 +8,7 @@ import base64
 import struct
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -21,6 +22,7 @@ from rdukit_serving.access import Access
 from rdukit_serving.models.served import ServedModels
 from rdukit_serving.models.version import ModelVersion
 from rdukit_serving.router.word_vectors import EXPERT_HEADER, MAX_CHARACTERS, routed_text
+from rdukit_serving.speech.rest import FORM, SpeechAnswers, TranscriptionBody, TranslationBody
 from rdukit_serving.text.answers import Turn, server_timing, unless_gone
 from rdukit_serving.text.anthropic_messages import CountBody, MessageAnswer, MessagesBody, messages_error
 from rdukit_serving.text.chat_template import (
@@ -95,6 +97,12 @@ def make_text_router(models: ServedModels, access: Access) -> APIRouter:
     routes.add("/v1/responses", "POST", ResponseBody, "Answer with items.", routes.answer_responses, RESPONSES)
     routes.add("/v1/messages", "POST", MessagesBody, "Answer with blocks.", routes.answer_messages, MESSAGES)
     routes.add("/v1/messages/count_tokens", "POST", CountBody, "Count tokens.", routes.count_tokens, MESSAGES)
+    speech = SpeechAnswers(partial(_find, models))
+    for path, kind, words, respond in (
+        ("transcriptions", TranscriptionBody, "Write what is spoken.", speech.transcribe),
+        ("translations", TranslationBody, "Write in English what is spoken.", speech.translate),
+    ):
+        routes.add(f"/v1/audio/{path}", "POST", kind, words, respond, media=FORM)
     for version, body in (("/v2", ItemsBody), ("", InstancesBody)):
         for stream in ("/stream", ""):  # the name of a model, which comes last, may have a /
             path = f"/api{version}/predict/generic{stream}/{{project}}/{{model:path}}"
@@ -112,7 +120,8 @@ class _Routes:
         self._renderer = ChatRenderer()
 
     def add(
-        self, path: str, method: str, body: type[Any] | None, words: str, respond: Respond, api: TextApi = OPENAI
+        self, path: str, method: str, body: type[Any] | None, words: str, respond: Respond, api: TextApi = OPENAI,
+        media: str = "application/json",
     ) -> None:  # fmt: skip
         extra: dict[str, Any] = {"responses": {"4XX": {"description": api.form}}}
         shown = path.replace(":path}", "}")
@@ -122,11 +131,11 @@ class _Routes:
                 {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
             ]
         if body is not None:
-            place = f"#/paths/{shown.replace('/', '~1')}/{method.lower()}/requestBody/content/application~1json/schema"
+            content = f"requestBody/content/{media.replace('/', '~1')}/schema"
+            place = f"#/paths/{shown.replace('/', '~1')}/{method.lower()}/{content}"
             plain = place.replace("{", "{{").replace("}", "}}")
             schema = body.model_json_schema(ref_template=plain + "/$defs/{model}")
-            content = {"application/json": {"schema": schema}}
-            extra["requestBody"] = {"required": True, "content": content}
+            extra["requestBody"] = {"required": True, "content": {media: {"schema": schema}}}
 
         async def answer(request: Request) -> Response:
             try:
@@ -265,7 +274,7 @@ class _Routes:
         """Return the model that makes the texts of a request, which its answer's header names.
 
         Raises:
-            NotFound: no such model, or none of texts.
+            NotFound: no such model, or none of texts. InvalidArgument: it hears audio.
         """
         version = await _text_model(self._models, name)
         request.state.expert = version.files.name + str(getattr(request.state, "choice", ""))
@@ -341,6 +350,8 @@ async def _text_model(models: ServedModels, name: str) -> ModelVersion:
     version = await _find(models, name)
     if version.text is None:
         raise NotFound(f"model {name!r} makes no text: use /v2/models/{version.files.name}/infer", field="model")
+    if version.text.get("frames"):
+        raise InvalidArgument(f"model {name!r} writes what is spoken: use /v1/audio/transcriptions", field="model")
     return version
 
 

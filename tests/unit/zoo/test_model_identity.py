@@ -40,6 +40,7 @@ SILENT: dict[str, dict[str, SizeValue]] = {
         "epsilon": 1e-5, "farthest": 64, "activation": "silu", "is_tied": False, "scales_head": False, "start": 3,
         "padding": 4,
     },
+    "whisper": {"heads": 2, "decoder_heads": 2, "start": 3, "padding": 4},
     "autophasenn": {"threshold": 0.2},
     "braggnn": {"is_wide": True},
     "cosmictagger2d": {"is_residual": False},

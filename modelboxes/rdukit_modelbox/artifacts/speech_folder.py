@@ -1,0 +1,136 @@
+"""Facts of a Hugging Face folder of Whisper: how audio becomes spectrograms, and what its tokens mean.
+
+``preprocessor_config.json`` and ``generation_config.json`` say it; what an old folder leaves out of the second is
+looked up in the tokenizer.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tokenizers import Tokenizer
+
+from rdukit.errors import InvalidArgument, NotFound
+from rdukit_serving.speech.description import AudioForm, SpeechDescription, SpeechTokens
+from rdukit_serving.text.chat_template import GENERATION_FILE, TOKENIZER_FILE
+from rdukit_zoo.checkpoints.folder import HubFolder
+
+PROCESSOR: Final = "preprocessor_config.json"
+#: Keys of the processor → what is computed.
+_FIXED: Final = (("padding_value", 0.0), ("dither", 0.0), ("do_normalize", False))
+#: Keys of ``generation_config.json`` that ask for what is not done.
+_NOT_DONE: Final = (
+    "condition_on_prev_tokens", "no_speech_threshold", "logprob_threshold", "compression_ratio_threshold",
+)  # fmt: skip
+_LANGUAGE: Final = re.compile(r"<\|([a-z]{2,3})\|>")
+
+
+def describe_speech(hub: HubFolder) -> SpeechDescription:
+    """Return the facts of a folder.
+
+    Raises:
+        NotFound: it has no tokenizer. InvalidArgument: a file is damaged, states values that are not computed, or
+            does not say which tokens begin and end a transcript.
+    """
+    return SpeechDescription(_audio_form(hub), _speech_tokens(hub))
+
+
+def _audio_form(hub: HubFolder) -> AudioForm:
+    path = hub.path / PROCESSOR
+    known = _read(path)
+    mels, frames = int(hub.sizes["mels"]), 2 * int(hub.sizes["states"])
+    for key, computed in _FIXED:
+        if known.get(key, computed) != computed:
+            raise InvalidArgument(f"{path}: {key} is {known[key]!r}; expected {computed!r}")
+    values = [
+        known.get(key, usual)
+        for key, usual in (("sampling_rate", 16000), ("n_fft", 400), ("hop_length", 160), ("feature_size", mels))
+    ]
+    if not all(type(value) is int and 1 <= value <= 1 << 20 for value in values):
+        raise InvalidArgument(
+            f"{path}: sampling_rate, n_fft, hop_length and feature_size are {values}; expected numbers of 1 or more"
+        )
+    rate, transform, hop, bands = values
+    seconds = known.get("chunk_length", 30 if frames == 3000 else frames * hop // rate)
+    if bands != mels or not isinstance(seconds, int) or seconds * rate != frames * hop or transform > frames * hop:
+        raise InvalidArgument(
+            f"{path}: feature_size is {bands} and chunk_length {seconds!r} s; expected {mels}, and {frames} frames of "
+            f"{hop} samples, as config.json says"
+        )
+    if rate != 16000:  # the bands of the features end at 8 kHz
+        raise InvalidArgument(f"{path}: sampling_rate is {rate}; expected 16000")
+    return AudioForm(rate, transform, hop, mels, frames)
+
+
+def _speech_tokens(hub: HubFolder) -> SpeechTokens:
+    file, path = hub.path / TOKENIZER_FILE, hub.path / GENERATION_FILE
+    if not file.is_file():
+        raise NotFound(f"{file} is not there: transcripts need the model's tokenizer; put it into the folder")
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as cause:  # what the library raises has no other class
+        raise InvalidArgument(f"{file} is damaged: {cause}") from cause
+    known = _read(path)
+    asked = [f"{key} is {known[key]!r}" for key in _NOT_DONE if known.get(key) not in (None, False)]
+    if asked:
+        raise InvalidArgument(f"{path}: {', '.join(asked)}; expected none, as windows are transcribed once each")
+    start = _number(path, known, "decoder_start_token_id", tokenizer.token_to_id("<|startoftranscript|>"))
+    end = _number(path, known, "eos_token_id", tokenizer.token_to_id("<|endoftext|>"))
+    if start is None or end is None:
+        raise InvalidArgument(f"{path}: expected decoder_start_token_id and eos_token_id, each the number of a token")
+    silent = _number(path, known, "no_timestamps_token_id", tokenizer.token_to_id("<|notimestamps|>"))
+    is_multilingual = known.get("is_multilingual", tokenizer.token_to_id("<|en|>") is not None) is not False
+    languages = _languages(path, known, tokenizer) if is_multilingual else {}
+    tasks = _table(path, known, "task_to_id") if is_multilingual else {}
+    transcribe, translate = (
+        tasks.get(name, tokenizer.token_to_id(f"<|{name}|>") if is_multilingual else None)
+        for name in ("transcribe", "translate")
+    )
+    return SpeechTokens(
+        start=start, end=end, no_timestamps=silent,
+        previous=_number(path, known, "prev_sot_token_id", tokenizer.token_to_id("<|startofprev|>")),
+        no_speech=None if silent is None else silent - 1, transcribe=transcribe, translate=translate,
+        languages=languages, suppressed=_numbers(path, known, "suppress_tokens"),
+        suppressed_first=_numbers(path, known, "begin_suppress_tokens"),
+        last_beginning=_number(path, known, "max_initial_timestamp_index", None),
+    )  # fmt: skip
+
+
+def _languages(path: Path, known: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, int]:
+    """Return tokens of languages by their codes."""
+    table = _table(path, known, "lang_to_id") or tokenizer.get_vocab()
+    return {match[1]: token for name, token in sorted(table.items()) if (match := _LANGUAGE.fullmatch(name))}
+
+
+def _table(path: Path, known: Mapping[str, Any], key: str) -> dict[str, int]:
+    table = known.get(key) or {}
+    if not isinstance(table, dict) or not all(type(token) is int and token >= 0 for token in table.values()):
+        raise InvalidArgument(f"{path}: {key} is no table of tokens; expected names with their numbers")
+    return table
+
+
+def _number(path: Path, known: Mapping[str, Any], key: str, other: int | None) -> int | None:
+    value = known.get(key)
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if value is not None and (type(value) is not int or value < 0):
+        raise InvalidArgument(f"{path}: {key} is {value!r}; expected the number of one token")
+    return other if value is None else value
+
+
+def _numbers(path: Path, known: Mapping[str, Any], key: str) -> list[int]:
+    value = known.get(key) or []
+    if not isinstance(value, list) or not all(type(token) is int and token >= 0 for token in value):
+        raise InvalidArgument(f"{path}: {key} is {value!r}; expected numbers of tokens")
+    return value
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        return dict(json.loads(path.read_text()).items())
+    except (OSError, ValueError, AttributeError) as cause:
+        raise InvalidArgument(f"{path} is damaged: {cause}") from cause

@@ -1,0 +1,140 @@
+"""Transcripts in a device process: each hears a window of audio, and is then made as other texts are.
+
+Axes: M bands, N frames of a window, V vocabulary.
+"""
+
+import mmap
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from enum import Enum, auto
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rdukit.errors import InvalidArgument
+from rdukit_serving.device.messages import Prompt
+from rdukit_serving.shape import TextSizes
+from rdukit_serving.speech.description import SpeechTokens, read_description
+from rdukit_serving.speech.rules import SpeechRules, SpeechSampler
+from rdukit_serving.text.draft import DraftModel
+from rdukit_serving.text.generation import Generation, ModelTokens, Tell
+from rdukit_serving.text.generation_config import options_of
+from rdukit_serving.text.process import TextLoop, tell_ready
+from rdukit_serving.text.program import TextProgram
+
+
+def serve_speech(
+    box: socket.socket, program: TextProgram, tokens: ModelTokens, checkpoint: Path, draft: DraftModel | None
+) -> None:  # fmt: skip
+    """Answer ``generate`` until the box stops, with memory for the audio of each text.
+
+    Raises:
+        InvalidArgument: there is no description beside the checkpoint, or it is damaged. PefMismatch: it is of another
+            model.
+    """
+    description = read_description(checkpoint)
+    sizes = program.sizes
+    description.check_sizes(sizes.figures(), str(checkpoint))
+    descriptor = os.memfd_create("rdukit-audio", os.MFD_CLOEXEC)
+    shape = (sizes.texts, sizes.mels, sizes.frames)
+    os.ftruncate(descriptor, 4 * int(np.prod(shape)))
+    heard = np.frombuffer(mmap.mmap(descriptor, 0), np.float32).reshape(shape)
+    tell_ready(box, program, draft, [descriptor])
+    os.close(descriptor)
+    SpeechLoop(box, program, tokens, description.tokens, heard).serve()
+
+
+class _Stage(Enum):
+    """Meaning of the next logits: the language, whether somebody speaks, or the next token."""
+
+    LANGUAGE = auto()
+    SPEECH = auto()
+    TOKENS = auto()
+
+
+class SpeechGeneration(Generation):
+    """Transcript of a window of audio that is made in a row of the caches.
+
+    The prompt ends with the token that begins transcripts. Its language is heard first, unless the request states it:
+    what follows that token alone says it. Then the prompt is read, and goes on with the language and the task.
+    """
+
+    def __init__(
+        self, prompt: Prompt, message: Mapping[str, Any], vocabulary: ModelTokens, sizes: TextSizes, tell: Tell,
+        known: SpeechTokens,
+    ) -> None:  # fmt: skip
+        super().__init__(prompt, message, vocabulary, sizes, tell)
+        asked = message["speech"]
+        #: Place of the audio in the memory, until it is heard.
+        self.place: int | None = message["place"]
+        self._known, self._sizes = known, sizes
+        self._has_times: bool = asked["has_times"]
+        self._task: int | None = asked["task"]
+        self._language: int | None = asked["language"]
+        self._no_speech = 0.0
+        self._beginning = list(self.prompt)
+        options = options_of(message["sampling"], vocabulary.defaults)
+        self._speech = SpeechSampler(options, SpeechRules(known, self._has_times), self.prompt, self._ends)
+        self._sampler = self._speech
+        self._stage = _Stage.SPEECH
+        if self._language is None and known.languages:
+            self._stage, self.prompt = _Stage.LANGUAGE, [known.start]
+
+    def _choose(self, logits_V: NDArray[np.float32]) -> None:
+        assert self.row is not None
+        if self._stage is _Stage.LANGUAGE:
+            languages = sorted(self._known.languages.values())
+            self._language, self._stage = languages[int(logits_V[languages].argmax())], _Stage.SPEECH
+            if self._beginning != self.prompt:
+                self.prompt, self.row.tokens = self._beginning, []
+                return
+        if self._stage is _Stage.SPEECH:
+            self._stage = _Stage.TOKENS
+            if self._known.no_speech is not None:
+                shares_V = np.exp(logits_V.astype(np.float64) - float(logits_V.max()))
+                self._no_speech = float(shares_V[self._known.no_speech] / shares_V.sum())
+            self.prompt = [*self._beginning, *self._stated()]
+            self._most = min(self._most, self._sizes.context - len(self.prompt))
+            if self.is_reading:
+                return
+        super()._choose(logits_V)
+
+    def _stated(self) -> list[int]:
+        """Return the tokens that state the language, the task, and that there are no timestamps."""
+        silent = None if self._has_times else self._known.no_timestamps
+        return [token for token in (self._language, self._task, silent) if token is not None]
+
+    def _told_at_end(self) -> dict[str, Any]:
+        record = self._speech.record
+        speech = {"tokens": record.tokens, "language": self._language, "no_speech": self._no_speech}
+        return {"speech": {**speech, "logprob": float(np.mean(record.logprobs)) if record.logprobs else 0.0}}
+
+
+class SpeechLoop(TextLoop):
+    """The transcripts that are made now."""
+
+    def __init__(
+        self, box: socket.socket, program: TextProgram, vocabulary: ModelTokens, known: SpeechTokens,
+        heard_RMN: NDArray[np.float32],
+    ) -> None:  # fmt: skip
+        super().__init__(box, program, vocabulary)
+        self._known, self._heard_RMN = known, heard_RMN
+
+    def _new_text(self, prompt: Prompt, message: dict[str, Any]) -> Generation:
+        if "speech" not in message:  # a probe of whether texts are made
+            return super()._new_text(prompt, message)
+        sizes = self._program.sizes
+        text = SpeechGeneration(prompt, message, self._vocabulary(message), sizes, self._tell, self._known)
+        if text.prompt[-1] != self._known.start or len(text.prompt) + 4 > sizes.context:
+            raise InvalidArgument(f"prompt: expected at most {sizes.context - 4} tokens, and the start as the last")
+        return text
+
+    def _read(self, text: Generation, part: Sequence[int]) -> NDArray[np.float32]:
+        if isinstance(text, SpeechGeneration) and text.place is not None:
+            assert text.row is not None
+            self._program.listen(text.row.number, self._heard_RMN[text.place])
+            text.place = None
+        return super()._read(text, part)
