@@ -158,7 +158,9 @@ def new_job(
     """Return a new row for a checked request. ``is_cached``: it may reuse the outputs of an identical job."""
     found = chosen(request, now)
     deadline_at, run_limit_s = found["deadline_at"], request.run_limit_s
-    base = cache_base(box, request.verb, request.parameters, request.members, profile=request.profile)
+    base: str | None = None
+    if is_cached:
+        base = cache_base(box, request.verb, request.parameters, request.members, profile=request.profile)
     return JobRow(
         id=new_id("job"),
         tenant_id=tenant_id,
@@ -170,7 +172,7 @@ def new_job(
         parameters=dict(request.parameters),
         inputs=dict(request.inputs),
         references={slot: text for slot, text in request.inputs.items() if text.startswith("@")},
-        cache_base=base if is_cached else None,
+        cache_base=base,
         outputs={},
         traceparent=format_traceparent(current_context() or begin_span("submit").context),
         start_by=None if deadline_at is None else deadline_at - (run_limit_s or 0.0),
