@@ -141,8 +141,8 @@ def _host(facts: ProgramFacts) -> Iterator[Advice]:
     around = max(spent[BreakdownRow.RUN_HW] - facts.sections_ns, 0)
     python = facts.program_ns
     session = spent[BreakdownRow.SAMBA] - python
-    fixed = session + spent[BreakdownRow.PYTHON_TO_C] + spent[BreakdownRow.RUN_SETUP] + spent[BreakdownRow.ARGINS]
-    fixed += around
+    fixed = float(session + spent[BreakdownRow.PYTHON_TO_C] + spent[BreakdownRow.RUN_SETUP])
+    fixed += spent[BreakdownRow.ARGINS] + around
     per_call = facts.calm_limits.operator_s * 1e9 if facts.calm_limits is not None else 0.0
     loop = min(python, _LEAST_CALLS * per_call * facts.breakdown.runs)
     fixed += loop + min(
