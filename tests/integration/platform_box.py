@@ -4,7 +4,7 @@
 does. ``mood`` makes it fail: ``refuse`` (its own error), ``crash`` (ends without an answer, half-way) or ``killed``
 (the same by SIGKILL, the first time only). A disk without room is told as real boxes do. Its first event stream always
 breaks, after three events, so that whoever follows must attach again. It ends with the process that started it, unless
-``COUNTER_OUTLIVES_ITS_WORKER`` is set.
+``COUNTER_OUTLIVES_ITS_WORKER`` is set. A profile of it is a hostile page.
 
 In a folder of its own it is another box: ``modelbox.yaml`` (JSON here) has what its description has otherwise, and
 ``says``, which the result of ``preprocess`` repeats. While there is a file at its ``waits``, reading it takes. What its
@@ -163,8 +163,12 @@ class Box:
             self.add(
                 operation_id, "progress", progress={"stage": "train", "step": step, "total": steps, "loss": 1 / step}
             )
-        result = {"steps": steps, "resumed_from_step": first}
-        self.end(operation_id, "succeeded", result=result, outputs={"checkpoint": str(folder)})
+        result, outputs = {"steps": steps, "resumed_from_step": first}, {"checkpoint": str(folder)}
+        if body.get("profile"):
+            outputs["profile"] = str(output / "profile")
+            (output / "profile").mkdir()
+            (output / "profile" / "report.html").write_text("<script>document.title = document.cookie</script>")
+        self.end(operation_id, "succeeded", result=result, outputs=outputs)
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -198,6 +198,9 @@ UPDATE tokens SET blocked_at = 26.0 WHERE id = 'tok-1';
     "0037": f"""
 INSERT INTO ended_sessions (cookie_sha256, expires_at) VALUES ('{"0" * 64}', 26.0);
 """,
+    "0038": """
+UPDATE jobs SET profile = true WHERE id = 'job-2';
+""",
 }
 #: What rdukit 0.1.0 had.
 RELEASED = "0007"
@@ -320,7 +323,7 @@ def test_rows_of_the_first_version_have_the_defaults_of_what_came_later(database
     assert (token.scopes, token.expires_at) == (["read", "write", "admin"], None)
     assert (done.parameters, done.result, done.outputs) == ({"mode": "o3"}, {"sections": 3}, {"pef": "art-1"})
     assert (queued.priority, queued.losses, queued.labels, queued.run_limit_s) == (0, 0, {}, None)
-    assert (queued.preemptible, queued.preemptions, queued.members) == (False, 0, 1)
+    assert (queued.preemptible, queued.preemptions, queued.members, queued.profile) == (False, 0, 1, False)
     assert (attempt.tiles, attempt.box) == (["/NODE/XRDU_0/RDU_0/TILE_0"], None)
 
 

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17rdukit/proto/jobs.proto\x12\x12rdukit.platform.v1\x1a\x1cgoogle/protobuf/struct.proto\"\xdb\x06\n\rSubmitRequest\x12\x0b\n\x03\x62ox\x18\x01 \x01(\t\x12\x0c\n\x04verb\x18\x02 \x01(\t\x12+\n\nparameters\x18\x03 \x01(\x0b\x32\x17.google.protobuf.Struct\x12=\n\x06inputs\x18\x04 \x03(\x0b\x32-.rdukit.platform.v1.SubmitRequest.InputsEntry\x12\x11\n\x04name\x18\x05 \x01(\tH\x00\x88\x01\x01\x12\x12\n\x05tiles\x18\x06 \x01(\x05H\x01\x88\x01\x01\x12\x19\n\x0cmax_attempts\x18\x07 \x01(\x05H\x02\x88\x01\x01\x12\x15\n\x08priority\x18\x08 \x01(\x05H\x03\x88\x01\x01\x12\x18\n\x0bpreemptible\x18\t \x01(\x08H\x04\x88\x01\x01\x12\x18\n\x0brun_limit_s\x18\n \x01(\x01H\x05\x88\x01\x01\x12\x17\n\ndeadline_s\x18\x0b \x01(\x01H\x06\x88\x01\x01\x12\x15\n\x08\x64\x65\x61\x64line\x18\x0c \x01(\tH\x07\x88\x01\x01\x12.\n\x05retry\x18\r \x01(\x0b\x32\x1f.rdukit.platform.v1.RetryPolicy\x12=\n\x06labels\x18\x0e \x03(\x0b\x32-.rdukit.platform.v1.SubmitRequest.LabelsEntry\x12\x1c\n\x0fidempotency_key\x18\x0f \x01(\tH\x08\x88\x01\x01\x12\x14\n\x07members\x18\x10 \x01(\x05H\t\x88\x01\x01\x12\x45\n\nconstraint\x18\x11 \x03(\x0b\x32\x31.rdukit.platform.v1.SubmitRequest.ConstraintEntry\x1a-\n\x0bInputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x31\n\x0f\x43onstraintEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x07\n\x05_nameB\x08\n\x06_tilesB\x0f\n\r_max_attemptsB\x0b\n\t_priorityB\x0e\n\x0c_preemptibleB\x0e\n\x0c_run_limit_sB\r\n\x0b_deadline_sB\x0b\n\t_deadlineB\x12\n\x10_idempotency_keyB\n\n\x08_members\"m\n\x0bRetryPolicy\x12\x16\n\tbackoff_s\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x1a\n\rmax_backoff_s\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\n\n\x02on\x18\x03 \x03(\tB\x0c\n\n_backoff_sB\x10\n\x0e_max_backoff_s\"\x18\n\nJobRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\xbf\x01\n\x0bListRequest\x12\r\n\x05state\x18\x01 \x01(\t\x12;\n\x06labels\x18\x02 \x03(\x0b\x32+.rdukit.platform.v1.ListRequest.LabelsEntry\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\x12\x0e\n\x06search\x18\x05 \x01(\t\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"x\n\x0cListResponse\x12%\n\x04jobs\x18\x01 \x03(\x0b\x32\x17.rdukit.platform.v1.Job\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x18\n\x0bsearched_to\x18\x03 \x01(\x01H\x00\x88\x01\x01\x42\x0e\n\x0c_searched_to\")\n\x0cWatchRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\x03\"k\n\x05\x45vent\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\n\n\x02\x61t\x18\x03 \x01(\x01\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\x05\x12%\n\x04\x64\x61ta\x18\x05 \x01(\x0b\x32\x17.google.protobuf.Struct\"8\n\x0bLogsRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06\x66ollow\x18\x02 \x01(\x08\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\x03\"F\n\x07LogLine\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12\x0c\n\x04line\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x05\x12\n\n\x02\x61t\x18\x04 \x01(\x01\"\xbf\t\n\x03Job\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03\x62ox\x18\x03 \x01(\t\x12\x0c\n\x04verb\x18\x04 \x01(\t\x12\r\n\x05state\x18\x05 \x01(\t\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12\x0e\n\x06\x61\x64vice\x18\x07 \x01(\t\x12&\n\x05\x65rror\x18\x08 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x11\n\twaits_for\x18\t \x01(\t\x12\x11\n\twait_code\x18\n \x01(\t\x12\x1c\n\x0f\x65stimated_start\x18\x0b \x01(\x01H\x00\x88\x01\x01\x12+\n\nparameters\x18\x0c \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x33\n\x06inputs\x18\r \x03(\x0b\x32#.rdukit.platform.v1.Job.InputsEntry\x12\x35\n\x07outputs\x18\x0e \x03(\x0b\x32$.rdukit.platform.v1.Job.OutputsEntry\x12\'\n\x06result\x18\x0f \x01(\x0b\x32\x17.google.protobuf.Struct\x12)\n\x08progress\x18\x10 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\r\n\x05tiles\x18\x11 \x01(\x05\x12\x10\n\x08priority\x18\x12 \x01(\x05\x12\x13\n\x0bpreemptible\x18\x13 \x01(\x08\x12\x13\n\x0bpreemptions\x18\x14 \x01(\x05\x12\x18\n\x0brun_limit_s\x18\x15 \x01(\x01H\x01\x88\x01\x01\x12\x18\n\x0b\x64\x65\x61\x64line_at\x18\x16 \x01(\x01H\x02\x88\x01\x01\x12&\n\x05retry\x18\x17 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x33\n\x06labels\x18\x18 \x03(\x0b\x32#.rdukit.platform.v1.Job.LabelsEntry\x12\x0f\n\x07\x61ttempt\x18\x19 \x01(\x05\x12\x14\n\x0cmax_attempts\x18\x1a \x01(\x05\x12\x10\n\x08pipeline\x18\x1b \x01(\t\x12\x0c\n\x04step\x18\x1c \x01(\t\x12\x0f\n\x07version\x18\x1d \x01(\x05\x12\x12\n\ncreated_at\x18\x1e \x01(\x01\x12\x16\n\tqueued_at\x18\x1f \x01(\x01H\x03\x88\x01\x01\x12\x17\n\nstarted_at\x18  \x01(\x01H\x04\x88\x01\x01\x12\x15\n\x08\x65nded_at\x18! \x01(\x01H\x05\x88\x01\x01\x12\x0f\n\x07members\x18\" \x01(\x05\x12;\n\nconstraint\x18# \x03(\x0b\x32\'.rdukit.platform.v1.Job.ConstraintEntry\x1a-\n\x0bInputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a.\n\x0cOutputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x31\n\x0f\x43onstraintEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x12\n\x10_estimated_startB\x0e\n\x0c_run_limit_sB\x0e\n\x0c_deadline_atB\x0c\n\n_queued_atB\r\n\x0b_started_atB\x0b\n\t_ended_at2\xaf\x04\n\x04Jobs\x12\x44\n\x06Submit\x12!.rdukit.platform.v1.SubmitRequest\x1a\x17.rdukit.platform.v1.Job\x12>\n\x03Get\x12\x1e.rdukit.platform.v1.JobRequest\x1a\x17.rdukit.platform.v1.Job\x12I\n\x04List\x12\x1f.rdukit.platform.v1.ListRequest\x1a .rdukit.platform.v1.ListResponse\x12\x41\n\x06\x43\x61ncel\x12\x1e.rdukit.platform.v1.JobRequest\x1a\x17.rdukit.platform.v1.Job\x12@\n\x05Pause\x12\x1e.rdukit.platform.v1.JobRequest\x1a\x17.rdukit.platform.v1.Job\x12\x41\n\x06Resume\x12\x1e.rdukit.platform.v1.JobRequest\x1a\x17.rdukit.platform.v1.Job\x12\x46\n\x05Watch\x12 .rdukit.platform.v1.WatchRequest\x1a\x19.rdukit.platform.v1.Event0\x01\x12\x46\n\x04Logs\x12\x1f.rdukit.platform.v1.LogsRequest\x1a\x1b.rdukit.platform.v1.LogLine0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17rdukit/proto/jobs.proto\x12\x12rdukit.platform.v1\x1a\x1cgoogle/protobuf/struct.proto\"\xfd\x06\n\rSubmitRequest\x12\x0b\n\x03\x62ox\x18\x01 \x01(\t\x12\x0c\n\x04verb\x18\x02 \x01(\t\x12+\n\nparameters\x18\x03 \x01(\x0b\x32\x17.google.protobuf.Struct\x12=\n\x06inputs\x18\x04 \x03(\x0b\x32-.rdukit.platform.v1.SubmitRequest.InputsEntry\x12\x11\n\x04name\x18\x05 \x01(\tH\x00\x88\x01\x01\x12\x12\n\x05tiles\x18\x06 \x01(\x05H\x01\x88\x01\x01\x12\x19\n\x0cmax_attempts\x18\x07 \x01(\x05H\x02\x88\x01\x01\x12\x15\n\x08priority\x18\x08 \x01(\x05H\x03\x88\x01\x01\x12\x18\n\x0bpreemptible\x18\t \x01(\x08H\x04\x88\x01\x01\x12\x18\n\x0brun_limit_s\x18\n \x01(\x01H\x05\x88\x01\x01\x12\x17\n\ndeadline_s\x18\x0b \x01(\x01H\x06\x88\x01\x01\x12\x15\n\x08\x64\x65\x61\x64line\x18\x0c \x01(\tH\x07\x88\x01\x01\x12.\n\x05retry\x18\r \x01(\x0b\x32\x1f.rdukit.platform.v1.RetryPolicy\x12=\n\x06labels\x18\x0e \x03(\x0b\x32-.rdukit.platform.v1.SubmitRequest.LabelsEntry\x12\x1c\n\x0fidempotency_key\x18\x0f \x01(\tH\x08\x88\x01\x01\x12\x14\n\x07members\x18\x10 \x01(\x05H\t\x88\x01\x01\x12\x45\n\nconstraint\x18\x11 \x03(\x0b\x32\x31.rdukit.platform.v1.SubmitRequest.ConstraintEntry\x12\x14\n\x07profile\x18\x12 \x01(\x08H\n\x88\x01\x01\x1a-\n\x0bInputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x31\n\x0f\x43onstraintEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x07\n\x05_nameB\x08\n\x06_tilesB\x0f\n\r_max_attemptsB\x0b\n\t_priorityB\x0e\n\x0c_preemptibleB\x0e\n\x0c_run_limit_sB\r\n\x0b_deadline_sB\x0b\n\t_deadlineB\x12\n\x10_idempotency_keyB\n\n\x08_membersB\n\n\x08_profile\"m\n\x0bRetryPolicy\x12\x16\n\tbackoff_s\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x1a\n\rmax_backoff_s\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\n\n\x02on\x18\x03 \x03(\tB\x0c\n\n_backoff_sB\x10\n\x0e_max_backoff_s\"\x18\n\nJobRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\xbf\x01\n\x0bListRequest\x12\r\n\x05state\x18\x01 \x01(\t\x12;\n\x06labels\x18\x02 \x03(\x0b\x32+.rdukit.platform.v1.ListRequest.LabelsEntry\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\x12\x0e\n\x06search\x18\x05 \x01(\t\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"x\n\x0cListResponse\x12%\n\x04jobs\x18\x01 \x03(\x0b\x32\x17.rdukit.platform.v1.Job\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x18\n\x0bsearched_to\x18\x03 \x01(\x01H\x00\x88\x01\x01\x42\x0e\n\x0c_searched_to\")\n\x0cWatchRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\x03\"k\n\x05\x45vent\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\n\n\x02\x61t\x18\x03 \x01(\x01\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\x05\x12%\n\x04\x64\x61ta\x18\x05 \x01(\x0b\x32\x17.google.protobuf.Struct\"8\n\x0bLogsRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06\x66ollow\x18\x02 \x01(\x08\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\x03\"F\n\x07LogLine\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12\x0c\n\x04line\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x05\x12\n\n\x02\x61t\x18\x04 \x01(\x01\"\xd0\t\n\x03Job\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03\x62ox\x18\x03 \x01(\t\x12\x0c\n\x04verb\x18\x04 \x01(\t\x12\r\n\x05state\x18\x05 \x01(\t\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12\x0e\n\x06\x61\x64vice\x18\x07 \x01(\t\x12&\n\x05\x65rror\x18\x08 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x11\n\twaits_for\x18\t \x01(\t\x12\x11\n\twait_code\x18\n \x01(\t\x12\x1c\n\x0f\x65stimated_start\x18\x0b \x01(\x01H\x00\x88\x01\x01\x12+\n\nparameters\x18\x0c \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x33\n\x06inputs\x18\r \x03(\x0b\x32#.rdukit.platform.v1.Job.InputsEntry\x12\x35\n\x07outputs\x18\x0e \x03(\x0b\x32$.rdukit.platform.v1.Job.OutputsEntry\x12\'\n\x06result\x18\x0f \x01(\x0b\x32\x17.google.protobuf.Struct\x12)\n\x08progress\x18\x10 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\r\n\x05tiles\x18\x11 \x01(\x05\x12\x10\n\x08priority\x18\x12 \x01(\x05\x12\x13\n\x0bpreemptible\x18\x13 \x01(\x08\x12\x13\n\x0bpreemptions\x18\x14 \x01(\x05\x12\x18\n\x0brun_limit_s\x18\x15 \x01(\x01H\x01\x88\x01\x01\x12\x18\n\x0b\x64\x65\x61\x64line_at\x18\x16 \x01(\x01H\x02\x88\x01\x01\x12&\n\x05retry\x18\x17 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x33\n\x06labels\x18\x18 \x03(\x0b\x32#.rdukit.platform.v1.Job.LabelsEntry\x12\x0f\n\x07\x61ttempt\x18\x19 \x01(\x05\x12\x14\n\x0cmax_attempts\x18\x1a \x01(\x05\x12\x10\n\x08pipeline\x18\x1b \x01(\t\x12\x0c\n\x04step\x18\x1c \x01(\t\x12\x0f\n\x07version\x18\x1d \x01(\x05\x12\x12\n\ncreated_at\x18\x1e \x01(\x01\x12\x16\n\tqueued_at\x18\x1f \x01(\x01H\x03\x88\x01\x01\x12\x17\n\nstarted_at\x18  \x01(\x01H\x04\x88\x01\x01\x12\x15\n\x08\x65nded_at\x18! \x01(\x01H\x05\x88\x01\x01\x12\x0f\n\x07members\x18\" \x01(\x05\x12;\n\nconstraint\x18# \x03(\x0b\x32\'.rdukit.platform.v1.Job.ConstraintEntry\x12\x0f\n\x07profile\x18$ \x01(\x08\x1a-\n\x0bInputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a.\n\x0cOutputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x31\n\x0f\x43onstraintEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x12\n\x10_estimated_startB\x0e\n\x0c_run_limit_sB\x0e\n\x0c_deadline_atB\x0c\n\n_queued_atB\r\n\x0b_started_atB\x0b\n\t_ended_at2\xaf\x04\n\x04Jobs\x12\x44\n\x06Submit\x12!.rdukit.platform.v1.SubmitRequest\x1a\x17.rdukit.platform.v1.Job\x12>\n\x03Get\x12\x1e.rdukit.platform.v1.JobRequest\x1a\x17.rdukit.platform.v1.Job\x12I\n\x04List\x12\x1f.rdukit.platform.v1.ListRequest\x1a .rdukit.platform.v1.ListResponse\x12\x41\n\x06\x43\x61ncel\x12\x1e.rdukit.platform.v1.JobRequest\x1a\x17.rdukit.platform.v1.Job\x12@\n\x05Pause\x12\x1e.rdukit.platform.v1.JobRequest\x1a\x17.rdukit.platform.v1.Job\x12\x41\n\x06Resume\x12\x1e.rdukit.platform.v1.JobRequest\x1a\x17.rdukit.platform.v1.Job\x12\x46\n\x05Watch\x12 .rdukit.platform.v1.WatchRequest\x1a\x19.rdukit.platform.v1.Event0\x01\x12\x46\n\x04Logs\x12\x1f.rdukit.platform.v1.LogsRequest\x1a\x1b.rdukit.platform.v1.LogLine0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -49,41 +49,41 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_JOB_CONSTRAINTENTRY']._loaded_options = None
   _globals['_JOB_CONSTRAINTENTRY']._serialized_options = b'8\001'
   _globals['_SUBMITREQUEST']._serialized_start=78
-  _globals['_SUBMITREQUEST']._serialized_end=937
-  _globals['_SUBMITREQUEST_INPUTSENTRY']._serialized_start=653
-  _globals['_SUBMITREQUEST_INPUTSENTRY']._serialized_end=698
-  _globals['_SUBMITREQUEST_LABELSENTRY']._serialized_start=700
-  _globals['_SUBMITREQUEST_LABELSENTRY']._serialized_end=745
-  _globals['_SUBMITREQUEST_CONSTRAINTENTRY']._serialized_start=747
-  _globals['_SUBMITREQUEST_CONSTRAINTENTRY']._serialized_end=796
-  _globals['_RETRYPOLICY']._serialized_start=939
-  _globals['_RETRYPOLICY']._serialized_end=1048
-  _globals['_JOBREQUEST']._serialized_start=1050
-  _globals['_JOBREQUEST']._serialized_end=1074
-  _globals['_LISTREQUEST']._serialized_start=1077
-  _globals['_LISTREQUEST']._serialized_end=1268
-  _globals['_LISTREQUEST_LABELSENTRY']._serialized_start=700
-  _globals['_LISTREQUEST_LABELSENTRY']._serialized_end=745
-  _globals['_LISTRESPONSE']._serialized_start=1270
-  _globals['_LISTRESPONSE']._serialized_end=1390
-  _globals['_WATCHREQUEST']._serialized_start=1392
-  _globals['_WATCHREQUEST']._serialized_end=1433
-  _globals['_EVENT']._serialized_start=1435
-  _globals['_EVENT']._serialized_end=1542
-  _globals['_LOGSREQUEST']._serialized_start=1544
-  _globals['_LOGSREQUEST']._serialized_end=1600
-  _globals['_LOGLINE']._serialized_start=1602
-  _globals['_LOGLINE']._serialized_end=1672
-  _globals['_JOB']._serialized_start=1675
-  _globals['_JOB']._serialized_end=2890
-  _globals['_JOB_INPUTSENTRY']._serialized_start=653
-  _globals['_JOB_INPUTSENTRY']._serialized_end=698
-  _globals['_JOB_OUTPUTSENTRY']._serialized_start=2652
-  _globals['_JOB_OUTPUTSENTRY']._serialized_end=2698
-  _globals['_JOB_LABELSENTRY']._serialized_start=700
-  _globals['_JOB_LABELSENTRY']._serialized_end=745
-  _globals['_JOB_CONSTRAINTENTRY']._serialized_start=747
-  _globals['_JOB_CONSTRAINTENTRY']._serialized_end=796
-  _globals['_JOBS']._serialized_start=2893
-  _globals['_JOBS']._serialized_end=3452
+  _globals['_SUBMITREQUEST']._serialized_end=971
+  _globals['_SUBMITREQUEST_INPUTSENTRY']._serialized_start=675
+  _globals['_SUBMITREQUEST_INPUTSENTRY']._serialized_end=720
+  _globals['_SUBMITREQUEST_LABELSENTRY']._serialized_start=722
+  _globals['_SUBMITREQUEST_LABELSENTRY']._serialized_end=767
+  _globals['_SUBMITREQUEST_CONSTRAINTENTRY']._serialized_start=769
+  _globals['_SUBMITREQUEST_CONSTRAINTENTRY']._serialized_end=818
+  _globals['_RETRYPOLICY']._serialized_start=973
+  _globals['_RETRYPOLICY']._serialized_end=1082
+  _globals['_JOBREQUEST']._serialized_start=1084
+  _globals['_JOBREQUEST']._serialized_end=1108
+  _globals['_LISTREQUEST']._serialized_start=1111
+  _globals['_LISTREQUEST']._serialized_end=1302
+  _globals['_LISTREQUEST_LABELSENTRY']._serialized_start=722
+  _globals['_LISTREQUEST_LABELSENTRY']._serialized_end=767
+  _globals['_LISTRESPONSE']._serialized_start=1304
+  _globals['_LISTRESPONSE']._serialized_end=1424
+  _globals['_WATCHREQUEST']._serialized_start=1426
+  _globals['_WATCHREQUEST']._serialized_end=1467
+  _globals['_EVENT']._serialized_start=1469
+  _globals['_EVENT']._serialized_end=1576
+  _globals['_LOGSREQUEST']._serialized_start=1578
+  _globals['_LOGSREQUEST']._serialized_end=1634
+  _globals['_LOGLINE']._serialized_start=1636
+  _globals['_LOGLINE']._serialized_end=1706
+  _globals['_JOB']._serialized_start=1709
+  _globals['_JOB']._serialized_end=2941
+  _globals['_JOB_INPUTSENTRY']._serialized_start=675
+  _globals['_JOB_INPUTSENTRY']._serialized_end=720
+  _globals['_JOB_OUTPUTSENTRY']._serialized_start=2703
+  _globals['_JOB_OUTPUTSENTRY']._serialized_end=2749
+  _globals['_JOB_LABELSENTRY']._serialized_start=722
+  _globals['_JOB_LABELSENTRY']._serialized_end=767
+  _globals['_JOB_CONSTRAINTENTRY']._serialized_start=769
+  _globals['_JOB_CONSTRAINTENTRY']._serialized_end=818
+  _globals['_JOBS']._serialized_start=2944
+  _globals['_JOBS']._serialized_end=3503
 # @@protoc_insertion_point(module_scope)

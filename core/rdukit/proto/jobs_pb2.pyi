@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SubmitRequest(_message.Message):
-    __slots__ = ("box", "verb", "parameters", "inputs", "name", "tiles", "max_attempts", "priority", "preemptible", "run_limit_s", "deadline_s", "deadline", "retry", "labels", "idempotency_key", "members", "constraint")
+    __slots__ = ("box", "verb", "parameters", "inputs", "name", "tiles", "max_attempts", "priority", "preemptible", "run_limit_s", "deadline_s", "deadline", "retry", "labels", "idempotency_key", "members", "constraint", "profile")
     class InputsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -47,6 +47,7 @@ class SubmitRequest(_message.Message):
     IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     CONSTRAINT_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_FIELD_NUMBER: _ClassVar[int]
     box: str
     verb: str
     parameters: _struct_pb2.Struct
@@ -64,7 +65,8 @@ class SubmitRequest(_message.Message):
     idempotency_key: str
     members: int
     constraint: _containers.ScalarMap[str, str]
-    def __init__(self, box: _Optional[str] = ..., verb: _Optional[str] = ..., parameters: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., inputs: _Optional[_Mapping[str, str]] = ..., name: _Optional[str] = ..., tiles: _Optional[int] = ..., max_attempts: _Optional[int] = ..., priority: _Optional[int] = ..., preemptible: _Optional[bool] = ..., run_limit_s: _Optional[float] = ..., deadline_s: _Optional[float] = ..., deadline: _Optional[str] = ..., retry: _Optional[_Union[RetryPolicy, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., idempotency_key: _Optional[str] = ..., members: _Optional[int] = ..., constraint: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    profile: bool
+    def __init__(self, box: _Optional[str] = ..., verb: _Optional[str] = ..., parameters: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., inputs: _Optional[_Mapping[str, str]] = ..., name: _Optional[str] = ..., tiles: _Optional[int] = ..., max_attempts: _Optional[int] = ..., priority: _Optional[int] = ..., preemptible: _Optional[bool] = ..., run_limit_s: _Optional[float] = ..., deadline_s: _Optional[float] = ..., deadline: _Optional[str] = ..., retry: _Optional[_Union[RetryPolicy, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., idempotency_key: _Optional[str] = ..., members: _Optional[int] = ..., constraint: _Optional[_Mapping[str, str]] = ..., profile: _Optional[bool] = ...) -> None: ...
 
 class RetryPolicy(_message.Message):
     __slots__ = ("backoff_s", "max_backoff_s", "on")
@@ -158,7 +160,7 @@ class LogLine(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., line: _Optional[str] = ..., attempt: _Optional[int] = ..., at: _Optional[float] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("id", "name", "box", "verb", "state", "reason", "advice", "error", "waits_for", "wait_code", "estimated_start", "parameters", "inputs", "outputs", "result", "progress", "tiles", "priority", "preemptible", "preemptions", "run_limit_s", "deadline_at", "retry", "labels", "attempt", "max_attempts", "pipeline", "step", "version", "created_at", "queued_at", "started_at", "ended_at", "members", "constraint")
+    __slots__ = ("id", "name", "box", "verb", "state", "reason", "advice", "error", "waits_for", "wait_code", "estimated_start", "parameters", "inputs", "outputs", "result", "progress", "tiles", "priority", "preemptible", "preemptions", "run_limit_s", "deadline_at", "retry", "labels", "attempt", "max_attempts", "pipeline", "step", "version", "created_at", "queued_at", "started_at", "ended_at", "members", "constraint", "profile")
     class InputsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -222,6 +224,7 @@ class Job(_message.Message):
     ENDED_AT_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     CONSTRAINT_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     box: str
@@ -257,4 +260,5 @@ class Job(_message.Message):
     ended_at: float
     members: int
     constraint: _containers.ScalarMap[str, str]
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., box: _Optional[str] = ..., verb: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., advice: _Optional[str] = ..., error: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., waits_for: _Optional[str] = ..., wait_code: _Optional[str] = ..., estimated_start: _Optional[float] = ..., parameters: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., inputs: _Optional[_Mapping[str, str]] = ..., outputs: _Optional[_Mapping[str, str]] = ..., result: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., progress: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., tiles: _Optional[int] = ..., priority: _Optional[int] = ..., preemptible: _Optional[bool] = ..., preemptions: _Optional[int] = ..., run_limit_s: _Optional[float] = ..., deadline_at: _Optional[float] = ..., retry: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., attempt: _Optional[int] = ..., max_attempts: _Optional[int] = ..., pipeline: _Optional[str] = ..., step: _Optional[str] = ..., version: _Optional[int] = ..., created_at: _Optional[float] = ..., queued_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., members: _Optional[int] = ..., constraint: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    profile: bool
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., box: _Optional[str] = ..., verb: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., advice: _Optional[str] = ..., error: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., waits_for: _Optional[str] = ..., wait_code: _Optional[str] = ..., estimated_start: _Optional[float] = ..., parameters: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., inputs: _Optional[_Mapping[str, str]] = ..., outputs: _Optional[_Mapping[str, str]] = ..., result: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., progress: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., tiles: _Optional[int] = ..., priority: _Optional[int] = ..., preemptible: _Optional[bool] = ..., preemptions: _Optional[int] = ..., run_limit_s: _Optional[float] = ..., deadline_at: _Optional[float] = ..., retry: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., attempt: _Optional[int] = ..., max_attempts: _Optional[int] = ..., pipeline: _Optional[str] = ..., step: _Optional[str] = ..., version: _Optional[int] = ..., created_at: _Optional[float] = ..., queued_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., members: _Optional[int] = ..., constraint: _Optional[_Mapping[str, str]] = ..., profile: _Optional[bool] = ...) -> None: ...

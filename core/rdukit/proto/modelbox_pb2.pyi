@@ -115,7 +115,7 @@ class ArtifactSlot(_message.Message):
     def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., required: _Optional[bool] = ..., help: _Optional[str] = ..., mount: _Optional[str] = ..., schemes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class VerbRequest(_message.Message):
-    __slots__ = ("parameters", "inputs", "output", "timeout_s")
+    __slots__ = ("parameters", "inputs", "output", "timeout_s", "profile")
     class InputsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -127,11 +127,13 @@ class VerbRequest(_message.Message):
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_FIELD_NUMBER: _ClassVar[int]
     parameters: _struct_pb2.Struct
     inputs: _containers.ScalarMap[str, str]
     output: str
     timeout_s: float
-    def __init__(self, parameters: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., inputs: _Optional[_Mapping[str, str]] = ..., output: _Optional[str] = ..., timeout_s: _Optional[float] = ...) -> None: ...
+    profile: bool
+    def __init__(self, parameters: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., inputs: _Optional[_Mapping[str, str]] = ..., output: _Optional[str] = ..., timeout_s: _Optional[float] = ..., profile: _Optional[bool] = ...) -> None: ...
 
 class OperationRequest(_message.Message):
     __slots__ = ("id",)

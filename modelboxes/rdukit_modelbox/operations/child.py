@@ -13,6 +13,7 @@ import sys
 import time
 import traceback
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -20,8 +21,8 @@ from rdukit.system.process import die_with_parent
 
 if TYPE_CHECKING:
     from rdukit.errors import RdukitError
-    from rdukit_modelbox.contract.box import Box
-    from rdukit_modelbox.verbs.context import Progress
+    from rdukit_modelbox.contract.box import Box, Verb
+    from rdukit_modelbox.verbs.context import Progress, VerbResult
 
 #: Shortest time in seconds between progress messages of a stage; the first and the last are always sent.
 PROGRESS_INTERVAL_S: Final = 0.1
@@ -121,27 +122,51 @@ def _run_verb(request: dict[str, Any], events: IO[str]) -> None:
     from rdukit_modelbox.contract.box import Verb, load_box
     from rdukit_modelbox.contract.metrics import find_undeclared, words_for_undeclared
     from rdukit_modelbox.operations.members import find_part, other_members
+    from rdukit_modelbox.operations.profiling import recording
     from rdukit_modelbox.verbs import load_verb
 
     box, verb = load_box(Path(request["box_file"])), Verb(request["verb"])
     run, parameters, output = load_verb(verb), request["parameters"], Path(request["output"])
     inputs = {name: Path(path) for name, path in request["inputs"].items()}
     if request.get("is_follower"):  # the box's first member has fetched them
-        run(FollowerContext(box, events), parameters, inputs, output)
+        with recording(request):
+            run(FollowerContext(box, events), parameters, inputs, output)
         return
     part = find_part() if verb is Verb.TRAIN else None
     context = ChildContext(box, events) if part is None or part.part == 0 else FollowerContext(box, events)
     exchange = Exchange(**request["exchange"])
     inputs = bring_inputs(context, inputs, exchange)
     brought = {**request, "inputs": {name: str(path) for name, path in inputs.items()}}
-    with other_members(brought, lambda error: _end(events, error)) if verb is Verb.TRAIN else nullcontext():
-        done = run(context, parameters, inputs, output)
+    with recording(request) as recorded:
+        with other_members(brought, lambda error: _end(events, error)) if verb is Verb.TRAIN else nullcontext():
+            done = run(context, parameters, inputs, output)
+        if recorded is not None:
+            done = _with_profile(context, verb, done, recorded, output)
     if undeclared := find_undeclared(box, verb, done.figures):
         context.log(words_for_undeclared(box, verb, undeclared))
     outputs = {name: str(path) for name, path in done.outputs.items()}
     if exchange.upload:
         outputs = send_outputs(context, done.outputs, exchange.upload)
     _send(events, kind="result", result=dict(done.figures), outputs=outputs)
+
+
+def _with_profile(
+    context: ChildContext, verb: "Verb", done: "VerbResult", recorded: Path, output: Path
+) -> "VerbResult":  # fmt: skip
+    """Return what the verb did with its profile as a further output. Without one the log has the reason."""
+    from rdukit_modelbox.operations.profiling import PROFILE, explain_failure, write_profile
+
+    name = context.box.name
+    try:
+        made = write_profile(recorded, f"{name} {verb}", f"rdukit job submit {name} {verb} --profile", output)
+    except Exception as error:  # noqa: BLE001 its work is done and must not be lost
+        traceback.print_exc()
+        context.log(explain_failure(error))
+        return done
+    if made is None:
+        context.log(f"there is no profile: {verb} ran no session")
+        return done
+    return replace(done, outputs={**done.outputs, PROFILE: made})
 
 
 def _end(events: IO[str], error: "RdukitError") -> None:

@@ -13,6 +13,7 @@ from rdukit_modelbox.artifacts.mounts import Mounts, plan_exchange, resolve_inpu
 from rdukit_modelbox.artifacts.reference import parse_output
 from rdukit_modelbox.contract.box import Box, Verb
 from rdukit_modelbox.contract.check_parameters import check_parameters
+from rdukit_modelbox.operations.profiling import PROFILE
 from rdukit_modelbox.operations.runner import VerbWork
 from rdukit_modelbox.operations.values import VerbCall
 from rdukit_modelbox.server.state_folder import StateFolder
@@ -20,6 +21,8 @@ from rdukit_modelbox.training.options import options_from
 
 #: Longest timeout of an operation: a year.
 MAX_TIMEOUT_S: Final = 366 * 86400.0
+#: Verbs that run sessions, whose time a profile shows.
+PROFILED: Final = frozenset({Verb.TRAIN, Verb.EVALUATE, Verb.INFER})
 
 
 def check_call(call: VerbCall) -> None:
@@ -50,6 +53,9 @@ class WorkPlanner:
             UnknownParameter, IllegalValue, InvalidArgument, NotFound: the request is wrong; the detail has ``field``.
         """
         box, mounts = self._box, self._mounts
+        if call.profile and verb not in PROFILED:
+            legal = ", ".join(sorted(PROFILED))
+            raise InvalidArgument(f"profile: {verb} runs no session; expected one of {legal}", field=PROFILE)
         with _fields("parameters", "parameter"):
             parameters = check_parameters(box, verb, call.parameters)
             if verb is Verb.TRAIN:
@@ -65,6 +71,7 @@ class WorkPlanner:
             "kind": "verb", "verb": str(verb), "box_file": str(self._box_file), "parameters": parameters,
             "inputs": {name: str(path) for name, path in inputs.items()}, "output": str(output),
             "exchange": asdict(exchange), "traceparent": format_traceparent(current) if current else "",
+            PROFILE: call.profile,
         }  # fmt: skip
         return VerbWork(verb, request, inputs, call.timeout_s)
 

@@ -77,13 +77,15 @@ REMOVED_FIELDS: Final[Mapping[str, str]] = {
 class VerbCall:
     """A caller's request for a verb.
 
-    ``timeout_s`` counts from the moment that the box takes the request; 0: no limit.
+    ``timeout_s`` counts from the moment that the box takes the request; 0: no limit. ``profile``: record where the
+    verb's time goes, as a further output.
     """
 
     parameters: Mapping[str, object] = field(default_factory=dict)
     inputs: Mapping[str, str] = field(default_factory=dict)
     output: str = ""
     timeout_s: float = 0.0
+    profile: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,7 @@ class VerbBody(_Asked):
     timeout_s: Finite = Field(
         default=0.0, ge=0, le=MAX_TIMEOUT_S, description="Timeout in seconds, with the time in the queue; 0: no limit."
     )
+    profile: bool = Field(default=False, description="Record where its time goes, as the output profile.")
 
     @model_validator(mode="before")
     @classmethod
@@ -65,7 +66,7 @@ class VerbBody(_Asked):
             slot: given if isinstance(given, str) else text_of(given.model_dump(exclude_none=True), f"input {slot!r}")
             for slot, given in self.inputs.items()
         }
-        return VerbCall(self.parameters, inputs, self.output, self.timeout_s)
+        return VerbCall(self.parameters, inputs, self.output, self.timeout_s, self.profile)
 
 
 class RowsBody(_Asked):

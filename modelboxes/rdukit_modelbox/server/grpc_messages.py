@@ -30,7 +30,8 @@ def call_from(request: pb.VerbRequest) -> VerbCall:
     for unknown in UnknownFieldSet(request):
         if (name := _REMOVED_NUMBERS.get(unknown.field_number)) is not None:
             raise InvalidArgument(f"{name} was removed after 0.1.0: {REMOVED_FIELDS[name]}", field=name)
-    return VerbCall(from_struct(request.parameters), dict(request.inputs), request.output, request.timeout_s)
+    parameters, inputs = from_struct(request.parameters), dict(request.inputs)
+    return VerbCall(parameters, inputs, request.output, request.timeout_s, request.profile)
 
 
 def infer_call_from(request: pb.InferRequest) -> InferCall:

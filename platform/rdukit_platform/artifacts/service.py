@@ -17,7 +17,7 @@ from rdukit_platform.db.rows import new_id, read_page
 
 MAX_FILE_NAME: Final = 128
 #: Kinds of artifacts that jobs make; users may choose other kinds for artifacts that they add.
-KINDS: Final = ("dataset", "pef", "checkpoint", "report", "predictions", "metrics", "picture", "box")
+KINDS: Final = ("dataset", "pef", "checkpoint", "report", "predictions", "metrics", "picture", "profile", "box")
 #: Largest number of a tenant's own kinds that an error message names.
 MAX_KINDS: Final = 32
 

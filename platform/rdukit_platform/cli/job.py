@@ -22,7 +22,7 @@ from rdukit.errors import InvalidArgument
 from rdukit_platform.cli.complete import BOXES, JOBS
 from rdukit_platform.cli.job_control import cancel, pause, queue_options, resume
 from rdukit_platform.cli.job_files import NOT_SUCCEEDED, check_bodies, read_request, submit_body, submit_file
-from rdukit_platform.cli.job_runs import clone, compare, metrics
+from rdukit_platform.cli.job_runs import clone, compare, metrics, profile
 from rdukit_platform.cli.job_trace import trace
 from rdukit_platform.cli.token import VIEWED_TENANT
 from rdukit_platform.jobs.facts import queue_facts
@@ -286,7 +286,7 @@ def watch(job_id: str, as_json: bool) -> None:
             sys.exit(NOT_SUCCEEDED)
 
 
-for _command in (clone, compare, metrics, trace, cancel, pause, resume):
+for _command in (clone, compare, metrics, profile, trace, cancel, pause, resume):
     job.add_command(_command)
 
 

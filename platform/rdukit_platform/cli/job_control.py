@@ -75,6 +75,10 @@ _QUEUE_OPTIONS: Final = (
         "--constraint", "constraint", multiple=True, metavar="KEY=VALUE",
         help="Label that its node must have, such as zone=a; repeat for more.",
     ),
+    click.option(
+        "--profile", is_flag=True,
+        help="Record where the time of a training, evaluation or inference goes; rdukit job profile fetches it.",
+    ),
 )  # fmt: skip
 
 
@@ -103,6 +107,7 @@ def _queue_body(
     retry_max_backoff: float | None,
     preemptible: bool,
     constraint: Sequence[str],
+    profile: bool,
     **plain: object,
 ) -> dict[str, object]:
     """Return the keys of a request that the options stand for (pure)."""
@@ -113,6 +118,7 @@ def _queue_body(
         "retry": {name: value for name, value in policy.items() if value is not None} or None,
         "preemptible": preemptible or None,
         "constraint": parse_name_values("--constraint", constraint) or None,
+        "profile": profile or None,
     }  # fmt: skip
     return {name: value for name, value in given.items() if value is not None}
 

@@ -66,6 +66,46 @@ def clone(
 
 
 @click.command()
+@click.argument("job_id", metavar="JOB", shell_complete=JOBS)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("profile"),
+    show_default=True,
+    help="New folder for report.html, trace.json, speedscope.json and summary.json.",
+)
+@TOKEN_OPTION
+def profile(job_id: str, output: Path) -> None:
+    """Fetch the profile of a job that was submitted with --profile: where its time went, and advice.
+
+    The same command continues an interrupted download.
+
+    Example: rdukit job profile job-7k2m9x41abcd
+
+    Example: rdukit job profile job-7k2m9x41abcd -o slow/
+    """  # fmt: skip
+    from rdukit_platform.client.artifacts import fetch_artifact
+    from rdukit_platform.client.http import ApiClient
+
+    with ApiClient.of_home() as client:
+        found = client.get(f"/v1/jobs/{job_id}")
+        if (made := found["outputs"].get("profile") if found["profile"] else None) is None:
+            raise NotFound(_why_no_profile(found))
+        fetch_artifact(client, made, output)
+    click.echo(f"{output / 'report.html'}: open it in a browser", err=True)
+
+
+def _why_no_profile(job: Mapping[str, Any]) -> str:
+    """Say why a job has no profile, and what to do (pure)."""
+    if not job["profile"]:
+        return f"job {job['id']} was submitted without one; run it again: rdukit job clone {job['id']} --profile"
+    if job["state"] == "succeeded":
+        return f"job {job['id']} has no profile; its log has the reason: rdukit job logs {job['id']}"
+    return f"job {job['id']} is {job['state']}; a job has its profile once it has succeeded"
+
+
+@click.command()
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=JOBS)
 @click.option("--all", "show_all", is_flag=True, help="Also show parameters that are equal in all jobs.")
 @JSON_OPTION

@@ -145,6 +145,7 @@ class Job:
         deadline: datetime | float | None = None,
         retry: Mapping[str, object] | None = None,
         labels: Mapping[str, str] | None = None,
+        profile: bool | None = None,
         idempotency_key: str | None = None,
     ) -> "Job":
         """Submit a job like this one, of the same version of its box, with changes. Returns the new job.
@@ -152,12 +153,13 @@ class Job:
         Args:
             deadline: as for ``Jobs.submit``; without it the new job has none.
             labels: the new job's labels, instead of this job's.
+            profile: whether to record where the new job's time goes; without it as this job.
         """
         body = {
             "parameters": dict(parameters or {}), "inputs": ids_of(inputs), "name": name, "tiles": tiles,
             "max_attempts": max_attempts, "priority": priority, "run_limit_s": run_limit_s, **deadline_body(deadline),
             "retry": None if retry is None else dict(retry), "labels": None if labels is None else dict(labels),
-            "idempotency_key": idempotency_key,
+            "profile": profile, "idempotency_key": idempotency_key,
         }  # fmt: skip
         body = {key: value for key, value in body.items() if value is not None}
         return Job(self._api, JobInfo.of(self._api.submit(f"/v1/jobs/{self.id}/clone", body)))
@@ -199,6 +201,7 @@ class Jobs:
         deadline: datetime | float | None = None,
         retry: Mapping[str, object] | None = None,
         labels: Mapping[str, str] | None = None,
+        profile: bool | None = None,
         idempotency_key: str | None = None,
     ) -> Job:
         """Submit a job. After a broken connection it is sent again, and recorded once.
@@ -209,6 +212,7 @@ class Jobs:
             constraint: labels that its node must have.
             deadline: when it must be done: a time with its zone, or seconds from now.
             retry: ``on``, ``backoff_s`` and ``max_backoff_s``, as REST has them.
+            profile: record where its time goes, as the output ``profile``; for train, evaluate and infer.
             idempotency_key: the same key gives the same job; without it each call submits a new one.
         Raises:
             NotFound: there is no such box or artifact.
@@ -220,7 +224,8 @@ class Jobs:
             "preemptible": preemptible, "run_limit_s": run_limit_s,
             **deadline_body(deadline),
             "retry": None if retry is None else dict(retry), "labels": None if labels is None else dict(labels),
-            "constraint": None if constraint is None else dict(constraint), "idempotency_key": idempotency_key,
+            "constraint": None if constraint is None else dict(constraint), "profile": profile,
+            "idempotency_key": idempotency_key,
         }  # fmt: skip
         body = {key: value for key, value in body.items() if value is not None}
         return Job(self._api, JobInfo.of(self._api.submit("/v1/jobs", body)))

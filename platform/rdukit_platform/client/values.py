@@ -88,6 +88,7 @@ class JobInfo:
     retry: dict[str, Any] | None = None
     labels: dict[str, str] = field(default_factory=dict)
     constraint: dict[str, str] = field(default_factory=dict)
+    profile: bool = False
     attempt: int = 0
     max_attempts: int = 0
     pipeline: str | None = None

@@ -60,7 +60,7 @@ from rdukit_platform.jobs.schemas import (
     show_job,
     show_pipeline,
 )
-from rdukit_platform.jobs.service import list_attempts, list_events
+from rdukit_platform.jobs.service import PROFILE, list_attempts, list_events
 from rdukit_platform.jobs.states import JobState
 from rdukit_platform.nodes.view import find_drain
 
@@ -274,6 +274,11 @@ def use_commands(box: BoxDescription, expert: Expert) -> list[str]:
             given = " ".join(f"--input {slot}={known.get(slot) or 'ARTIFACT'}" for slot in slots)
             commands.append(f"rdukit job submit {expert.box} {verb.name} {given}")
     return commands
+
+
+def profile_of(job: Job) -> str:
+    """Return the artifact of a job's profile, if it asked for one and has it; empty: it has none (pure)."""
+    return job.outputs.get(PROFILE, "") if job.profile else ""
 
 
 def clone_command(job: Job) -> str:

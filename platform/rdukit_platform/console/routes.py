@@ -48,6 +48,7 @@ from rdukit_platform.console.queries import (
     holder_pages,
     is_picture,
     last_log_events,
+    profile_of,
     read_artifact_page,
     read_job_page,
     read_pipeline_lines,
@@ -317,7 +318,8 @@ def _job_part(request: Request, caller: Caller, job_id: str) -> tuple[Markup, st
         edges=(picture.LEFT, picture.WIDTH - picture.RIGHT), can_write=allows(caller.scopes, JOBS_WRITE),
         experts=found.experts, can_promote=found.is_promotable and allows(caller.scopes, BOXES_WRITE),
         clone=clone_command(found.view.job), trace=span_lines(spans, now), more_spans=max(len(spans) - MAX_LINES, 0),
-        submitter=submitter, drain=drain, facts=queue_facts(dict(found.view.job)),
+        submitter=submitter, drain=drain, facts=queue_facts(dict(found.view.job)), profile=profile_of(found.view.job),
+        can_profile=found.view.job.verb in service.PROFILED_VERBS,
     )  # fmt: skip
     return part, name
 

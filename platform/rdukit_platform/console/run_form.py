@@ -232,7 +232,7 @@ def submit_command(
     """Write the shell command that submits the same job.
 
     Args:
-        queue: name, tiles, priority, run_limit_s, max_attempts and labels as far as they are given.
+        queue: name, tiles, priority, run_limit_s, max_attempts, labels and profile as far as they are given.
     """
     words = ["rdukit job submit", quote(box), quote(verb)]
     words += [f"--input {quote(f'{slot}={artifact}')}" for slot, artifact in inputs.items()]
@@ -242,6 +242,8 @@ def submit_command(
         if queue.get(key) is not None:
             value = queue[key]
             words.append(f"{option} {quote(f'{value:.15g}' if isinstance(value, float) else str(value))}")
+    if queue.get("profile"):
+        words.append("--profile")
     labels = queue.get("labels")
     if isinstance(labels, Mapping):
         words += [f"--label {quote(f'{key}={value}')}" for key, value in labels.items()]

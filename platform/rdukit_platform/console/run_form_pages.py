@@ -3,7 +3,7 @@
 import hashlib
 import json
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Request
@@ -56,7 +56,7 @@ MAX_FIELDS: Final = 500
 #: Verbs that the form of a pipeline starts with; the others wait to be ticked.
 PIPELINE: Final = ("preprocess", "compile", "train")
 #: Fields that say how a job is queued.
-QUEUE: Final = frozenset({"name", "tiles", "priority", "run_limit", "max_attempts", "labels"})
+QUEUE: Final = frozenset({"name", "tiles", "priority", "run_limit", "max_attempts", "labels", "profile"})
 #: The button that only looks.
 CHECK: Final = "check"
 
@@ -183,7 +183,8 @@ def _form_page(
              if slot.is_required or slot.name in inputs}  # fmt: skip
     return page(
         request, "run.html", status, section="Catalog", box=box, selector=str(Selector(box.name, box.version)),
-        verb=verb.name, form=view_verb(verb, given, errors, options), queue=view_queue(given, errors),
+        verb=verb.name, form=view_verb(verb, given, errors, options),
+        queue=view_queue(given, errors, () if verb.name in service.PROFILED_VERBS else ("profile",)),
         general=errors.get("", ""), count=len(errors), source=source, key=given.get("key") or secrets.token_hex(8),
         command=submit_command(str(Selector(box.name, box.version)), verb.name, parameters, shown, queue),
         makers=find_makers(box, verb, options), is_checked=status == 200 and given.get("act") == CHECK,
@@ -214,7 +215,7 @@ def _pipeline_page(
             forms.append((form, given.get(f"{verb.name}.on") == "true"))
     return page(
         request, "run_pipeline.html", status, section="Catalog", box=box, forms=forms,
-        selector=str(Selector(box.name, box.version)), queue=view_queue(given, errors, is_pipeline=True),
+        selector=str(Selector(box.name, box.version)), queue=view_queue(given, errors, ("tiles", "profile")),
         general=errors.get("", ""), count=len(errors), key=given.get("key") or secrets.token_hex(8),
         has_recipe=bool(recipe_of(box)), can_write=allows(caller.scopes, JOBS_WRITE),
     )  # fmt: skip
@@ -261,6 +262,8 @@ def given_by_job(row: JobRow, verb: BoxVerb) -> dict[str, str]:
         given["run_limit"] = f"{row.run_limit_s:.15g}"
     if row.max_attempts != resolve(JOB_MAX_ATTEMPTS):
         given["max_attempts"] = str(row.max_attempts)
+    if row.profile:
+        given["profile"] = "true"
     return given | {"labels": "\n".join(f"{key}={value}" for key, value in row.labels.items())}
 
 
@@ -276,6 +279,7 @@ def read_queue(given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]
         "max_attempts": lambda text: read_whole(text, 1, 20),
         "run_limit": read_time,
         "labels": lambda text: read_labels(text) or None,
+        "profile": lambda text: text == "true" or None,
     }
     for field, read in readers.items():
         try:
@@ -288,8 +292,10 @@ def read_queue(given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]
     return queue, errors
 
 
-def view_queue(given: Mapping[str, str], errors: Mapping[str, str], *, is_pipeline: bool = False) -> tuple[Field, ...]:
-    """Return the fields about a job's queueing, with the given values and their errors."""
+def view_queue(
+    given: Mapping[str, str], errors: Mapping[str, str], hidden: Collection[str] = ("profile",)
+) -> tuple[Field, ...]:
+    """Return the fields about a job's queueing, with the given values and their errors, without the hidden ones."""
     highest, attempts = resolve(JOB_MAX_PRIORITY), resolve(JOB_MAX_ATTEMPTS)
     fields = [
         Field("name", "name", "text", "", "What the list of jobs calls it.", "up to 128 characters",
@@ -304,6 +310,7 @@ def view_queue(given: Mapping[str, str], errors: Mapping[str, str], *, is_pipeli
         Field("max_attempts", "attempts", "number", "", f"Failed attempts before it fails. Nothing: {attempts}.",
               "1 to 20", attributes={"min": "1", "max": "20", "step": "1"}),
         Field("labels", "labels", "lines", "", "What to find it by.", "KEY=VALUE on a line each"),
+        Field("profile", "profile", "checkbox", "", "Record where its time goes: a page with advice, and a trace."),
     ]  # fmt: skip
     return tuple(
         Field(
@@ -311,7 +318,7 @@ def view_queue(given: Mapping[str, str], errors: Mapping[str, str], *, is_pipeli
             (), one.attributes, is_changed=bool(given.get(one.key)),
         )
         for one in fields
-        if not (is_pipeline and one.key == "tiles")
+        if one.key not in hidden
     )  # fmt: skip
 
 

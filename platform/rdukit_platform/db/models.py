@@ -167,6 +167,8 @@ class JobRow(Base):
     labels: Mapped[dict[str, str]] = mapped_column(JSON, default=dict, server_default="{}")
     #: Labels that its node must have.
     constraint: Mapped[dict[str, str]] = mapped_column(JSON, default=dict, server_default="{}")
+    #: Its attempts record where their time goes.
+    profile: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
     #: Its trace, and the submitter's span in it, as a W3C ``traceparent``.
     traceparent: Mapped[str | None] = mapped_column(String(64))
     state: Mapped[str] = mapped_column(String(16))

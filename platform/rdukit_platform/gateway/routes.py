@@ -39,6 +39,7 @@ from rdukit_platform.console.login_pages import router as login_pages
 from rdukit_platform.console.member_pages import router as member_pages
 from rdukit_platform.console.overview_pages import router as overview_pages
 from rdukit_platform.console.playground_pages import router as playground_pages
+from rdukit_platform.console.profile_pages import router as profile_pages
 from rdukit_platform.console.routes import router as console
 from rdukit_platform.console.run_form_pages import router as run_forms
 from rdukit_platform.console.run_pages import router as run_pages
@@ -136,6 +137,7 @@ def _include_all() -> FastAPI:
         run_forms,
         sweep_forms,
         job_actions,
+        profile_pages,
         sweep_pages,
         schedule_pages,
         expert_pages,

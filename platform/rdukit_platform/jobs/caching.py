@@ -19,9 +19,14 @@ from rdukit_platform.db.models import ArtifactRow, JobRow
 from rdukit_platform.jobs.states import JobState
 
 
-def cache_base(box: BoxDescription, verb: str, parameters: Mapping[str, object], members: int = 1) -> str | None:
-    """Return a digest of what a job does, without its inputs; ``None``: the box asks to run it each time (pure)."""
-    if not box.verb(verb).is_cached:
+def cache_base(
+    box: BoxDescription, verb: str, parameters: Mapping[str, object], members: int = 1, *, profile: bool = False
+) -> str | None:
+    """Return a digest of what a job does, without its inputs (pure).
+
+    ``None``: it is run each time, because the box asks for it, or because it is to be profiled.
+    """
+    if profile or not box.verb(verb).is_cached:
         return None
     defaults = {each.name: each.default for each in box.verb(verb).parameters}
     parts: list[object] = [__version__, box.name, box.version, box.raw, verb, {**defaults, **parameters}]

@@ -19,6 +19,7 @@ def _each(job: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "deadline", f"{format_date(job['deadline_at'])} UTC" if job["deadline_at"] else ""
     for key, value in (job["retry"] or {}).items():
         yield f"retry {key.replace('_', ' ')}", ", ".join(value) if isinstance(value, list) else f"{value:g}"
+    yield "profile", "yes" if job["profile"] else ""
     yield "constraint", ", ".join(f"{key}={value}" for key, value in job["constraint"].items())
 
 

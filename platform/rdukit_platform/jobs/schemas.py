@@ -111,6 +111,10 @@ class QueueChoices(DeadlineChoice):
     constraint: Annotated[dict[NodeLabelKey, NodeLabelValue], Field(max_length=MAX_LABELS)] = Field(
         default={}, description="Labels that its node must have."
     )
+    profile: bool = Field(
+        default=False,
+        description="Record where its time goes, as the output profile. For train, evaluate and infer.",
+    )
 
 
 class JobRequest(QueueChoices):
@@ -146,6 +150,7 @@ class CloneRequest(DeadlineChoice):
     preemptible: bool | None = None
     constraint: Annotated[dict[NodeLabelKey, NodeLabelValue], Field(max_length=MAX_LABELS)] | None = None
     members: Annotated[int, Field(ge=1, le=MAX_MEMBERS)] | None = None
+    profile: bool | None = None
     idempotency_key: Key | None = Field(default=None, description="The same key gives the same job.")
 
 
@@ -276,6 +281,7 @@ class Job(BaseModel):
     retry: dict[str, JsonValue] | None = None
     labels: dict[str, str] = {}
     constraint: dict[str, str] = {}
+    profile: bool = False
     attempt: int
     max_attempts: int
     pipeline: str | None

@@ -11,7 +11,7 @@ from rdukit.settings import resolve
 from rdukit.telemetry.spans import begin_span, current_context, format_traceparent
 from rdukit_platform.artifacts.service import get_artifact
 from rdukit_platform.catalog.check import check_inputs, check_parameters
-from rdukit_platform.catalog.model import BoxDescription, Boxes, Selector, read_selector
+from rdukit_platform.catalog.model import BoxDescription, Boxes, BoxVerb, Selector, read_selector
 from rdukit_platform.catalog.own import with_own
 from rdukit_platform.db.models import AttemptRow, JobEventRow, JobLabelRow, JobRow
 from rdukit_platform.db.rows import new_id
@@ -32,6 +32,9 @@ from rdukit_platform.settings import JOB_MAX_ATTEMPTS, JOB_MAX_PRIORITY, JOB_TIL
 
 #: Verbs that run on the host alone and lease no tiles.
 HOST_VERBS: Final = frozenset({"compile", "preprocess"})
+#: Verbs that run sessions, whose time a profile shows, and the output that has it.
+PROFILED_VERBS: Final = frozenset({"train", "evaluate", "infer"})
+PROFILE: Final = "profile"
 #: Verbs that several members can do together.
 GANG_VERBS: Final = frozenset({"train"})
 
@@ -95,7 +98,8 @@ def _submit(
     add_jobs(session, [job for job, _ in made], now)
     moves = list[JobMove]()
     for job, box in made:
-        key = cache_key(session, cache_base(box, job.verb, job.parameters, job.members), job.inputs)
+        base = cache_base(box, job.verb, job.parameters, job.members, profile=job.profile)
+        key = cache_key(session, base, job.inputs)
         moves.append(JobMove(job, JobEvent.READY, columns={"cache_key": key}))
     apply_to_all(session, moves, now)
     return jobs
@@ -154,6 +158,9 @@ def new_job(
     """Return a new row for a checked request. ``is_cached``: it may reuse the outputs of an identical job."""
     found = chosen(request, now)
     deadline_at, run_limit_s = found["deadline_at"], request.run_limit_s
+    base: str | None = None
+    if is_cached:
+        base = cache_base(box, request.verb, request.parameters, request.members, profile=request.profile)
     return JobRow(
         id=new_id("job"),
         tenant_id=tenant_id,
@@ -165,7 +172,7 @@ def new_job(
         parameters=dict(request.parameters),
         inputs=dict(request.inputs),
         references={slot: text for slot, text in request.inputs.items() if text.startswith("@")},
-        cache_base=cache_base(box, request.verb, request.parameters, request.members) if is_cached else None,
+        cache_base=base,
         outputs={},
         traceparent=format_traceparent(current_context() or begin_span("submit").context),
         start_by=None if deadline_at is None else deadline_at - (run_limit_s or 0.0),
@@ -193,6 +200,7 @@ def check_request(boxes: Boxes, request: JobRequest | StepRequest, kinds: Mappin
     check_members(request.verb, request.members, request.tiles)
     box = boxes.box(request.box)
     verb = box.verb(request.verb)
+    check_profile(verb, profile=request.profile)
     check_parameters(box, verb, request.parameters)
     check_inputs(box, verb, request.inputs, kinds)
     return box
@@ -208,6 +216,30 @@ def check_members(verb: str, members: int, tiles: int | None) -> None:
         raise IllegalValue(f"members is {members}, but {verb} is done by one process; expected 1", legal="1")
     if members > 1 and tiles == 0:
         raise IllegalValue(f"members is {members} and tiles is 0; expected 1 tile or more for each member", legal="1")
+
+
+def check_profile(verb: BoxVerb, *, profile: bool) -> None:
+    """Refuse a profile of verbs that run no session, or that have an output of this name (pure).
+
+    Raises:
+        IllegalValue: the message says what would be valid.
+    """
+    if not profile:
+        return
+    if verb.name not in PROFILED_VERBS:
+        raise IllegalValue(
+            f"profile is true, but {verb.name} runs no session; expected one of {', '.join(sorted(PROFILED_VERBS))}. "
+            "A job's trace shows the phases of a compile: rdukit job trace JOB",
+            field="profile",
+            legal="false",
+        )
+    if any(slot.name == PROFILE for slot in verb.outputs):
+        raise IllegalValue(
+            f"profile is true, but {verb.name} of this box has an output {PROFILE!r} of its own; expected false, or "
+            "a box whose output has another name",
+            field="profile",
+            legal="false",
+        )
 
 
 def check_deadline(request: DeadlineChoice, now: float) -> None:

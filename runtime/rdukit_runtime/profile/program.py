@@ -147,7 +147,7 @@ def profile_program(
         offset_ns, began_ns = time.time_ns() - time.perf_counter_ns(), time.perf_counter_ns()
         status = run_program(list(command), recorded, output)
         wall_ns = time.perf_counter_ns() - began_ns
-        recordings = _read_recordings(Path(scratch))
+        recordings = read_recordings(Path(scratch))
         spans = read_span_file(spans_file, _MOST_SPANS, _MOST_SPAN_BYTES) if spans_file.exists() else []
     if spans:
         from rdukit_runtime.profile.recording import monotonic_spans
@@ -158,8 +158,12 @@ def profile_program(
     return ProgramProfile(shlex.join(command), status, began_ns, wall_ns, tuple(recordings), tuple(spans))
 
 
-def _read_recordings(folder: Path) -> list["ProcessRecording"]:
-    """Return the recordings of a program's processes, by rank."""
+def read_recordings(folder: Path) -> list["ProcessRecording"]:
+    """Return the recordings of a program's processes, by rank.
+
+    Raises:
+        InvalidArgument: a process wrote something else.
+    """
     from rdukit_runtime.profile.recording import read_recording
     from rdukit_runtime.profile.step import breakdown_from_dict
 

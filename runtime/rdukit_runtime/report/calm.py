@@ -71,7 +71,7 @@ def at_calm_pace(facts: ProgramFacts, calm: ProgramFacts) -> ProgramFacts:
     """Return the facts of all runs as they would be at the pace of the calm ones.
 
     Args:
-        calm: facts of ``calm_part``: breakdown, sections, and times of reading and of the program's Python.
+        calm: facts of ``calm_part``: breakdown, sections, copies, and times of reading and of the program's Python.
     """
     scale = facts.breakdown.runs / max(calm.breakdown.runs, 1)
     rows: Mapping[BreakdownRow, int] = {row: round(taken * scale) for row, taken in calm.breakdown.nanoseconds.items()}
@@ -85,4 +85,5 @@ def at_calm_pace(facts: ProgramFacts, calm: ProgramFacts) -> ProgramFacts:
     return replace(
         facts, breakdown=Breakdown(rows, facts.breakdown.runs, 1), sections=sections,
         reads_ns=round(calm.reads_ns * scale), program_ns=round(calm.program_ns * scale),
+        copies=round(calm.copies * scale),
     )  # fmt: skip

@@ -63,6 +63,8 @@ class ProgramFacts:
     precision: str
     #: The line of Python that most time was spent in calls of.
     line: Line | None
+    #: Transfers and conversions.
+    copies: int = 0
 
     @property
     def calm_limits(self) -> MachineLimits | None:
@@ -157,6 +159,11 @@ def reading_ns(recording: ProcessRecording) -> int:
         for call in recording.calls
         if call.row is BreakdownRow.XFER and call.name in {"read", "gradient"}
     )
+
+
+def count_copies(recording: ProcessRecording) -> int:
+    """Return the number of transfers and conversions."""
+    return sum(call.row in {BreakdownRow.XFER, BreakdownRow.CONV_FUNC} for call in recording.calls)
 
 
 def program_python_ns(recording: ProcessRecording) -> int:

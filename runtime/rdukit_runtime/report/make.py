@@ -32,6 +32,7 @@ from rdukit_runtime.report.calm import at_calm_pace, calm_part
 from rdukit_runtime.report.drawings import draw_life, draw_memory, draw_run, find_median_run
 from rdukit_runtime.report.facts import (
     ProgramFacts,
+    count_copies,
     line_times,
     option_of,
     program_python_ns,
@@ -70,14 +71,14 @@ def build_page(
     facts = ProgramFacts(
         breakdown=recording.breakdown, wall_ns=recording.wall_ns, sections=section_facts(recording, works, limits),
         phases={row.name: row.nanoseconds for row in rows if row.part == "host"}, reads_ns=reading_ns(recording),
-        program_ns=program_python_ns(recording),
+        program_ns=program_python_ns(recording), copies=count_copies(recording),
         limits=limits, batch=_batch_of(loaded), mode=option_of(recording.pefs, "mode"),
         precision=next((pef.pef.precision for pef in loaded.values()), ""), line=lines[0][0] if lines else None,
     )  # fmt: skip
     calm = calm_part(recording)
     quiet = replace(
         facts, breakdown=calm.breakdown, sections=section_facts(calm, works, limits), reads_ns=reading_ns(calm),
-        program_ns=program_python_ns(calm),
+        program_ns=program_python_ns(calm), copies=count_copies(calm),
     )  # fmt: skip
     boxes, left_out = flame_boxes(recording)
     return ReportPage(

@@ -105,7 +105,7 @@ def test_a_box_cannot_name_a_lack_or_loss_of_the_worker(kind: type[RdukitError],
     error = kind("x")
     clock = SimpleNamespace(monotonic=lambda: 0.0, now=lambda: 0.0)
     attempt = SimpleNamespace(
-        job=SimpleNamespace(verb="train", parameters={}), inputs={}, output="", stop=threading.Event(),
+        job=SimpleNamespace(verb="train", parameters={}, profile=False), inputs={}, output="", stop=threading.Event(),
         is_stopping=threading.Event(), part=SimpleNamespace(is_first=False), context=SimpleNamespace(clock=clock),
     )  # fmt: skip
     with pytest.raises((RdukitError, AttemptFailure)) as caught:

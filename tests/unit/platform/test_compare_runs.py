@@ -19,7 +19,7 @@ def job(job_id: str, **changes: object) -> Job:
         "id": job_id, "name": "n", "box": "logreg", "verb": "train", "state": "succeeded", "parameters": {},
         "inputs": {}, "outputs": {}, "tiles": 1, "attempt": 1, "max_attempts": 3, "version": 4, "created_at": 10.0,
         "started_at": 12.0, "ended_at": 20.5, "priority": 0, "labels": {}, "result": {},
-        "preemptible": False, "preemptions": 0, "references": {}, "members": 1, "constraint": {},
+        "preemptible": False, "preemptions": 0, "references": {}, "members": 1, "constraint": {}, "profile": False,
     }  # fmt: skip
     return Job.model_validate(fields | changes)
 

@@ -61,12 +61,30 @@ def test_the_verdict_is_the_first_that_holds(found: ProgramFacts, bound: BoundBy
 
 
 def test_a_gain_is_the_time_by_what_is_left_of_it() -> None:
-    found = facts(section(0, 60_000), total=100_000, SAMBA=40_000)
+    found = facts(section(0, 600_000), total=1_000_000, SAMBA=400_000)
     (advice,) = [each for each in find_advice(found) if "num_workers" in each.change]
-    assert advice.gain == pytest.approx(100 / 60)
-    longer = facts(section(0, 20_000), total=100_000, SAMBA=80_000)
+    loop = 10 * 4_000  # ten runs, each with four calls of 1 µs around it
+    assert advice.gain == pytest.approx(1_000_000 / (600_000 + loop))
+    longer = facts(section(0, 200_000), total=1_000_000, SAMBA=800_000)
     (advice,) = [each for each in find_advice(longer) if "num_workers" in each.change]
-    assert advice.gain == pytest.approx(100 / 40), "two processes load; runs are too short to hide more"
+    loading = (800_000 - loop) / 2
+    assert advice.gain == pytest.approx(1_000_000 / loading), "two processes load; runs are too short to hide more"
+
+
+def test_a_loop_that_only_starts_runs_is_not_taken_for_data_loading() -> None:
+    found = find_advice(facts(section(0, 60_000), total=100_000, SAMBA=40_000))
+    assert not [each for each in found if "num_workers" in each.change]
+    (advice,) = [each for each in found if each.change.startswith("--batch-size")]
+    assert advice.gain == pytest.approx(100_000 / (100_000 - 0.75 * (40_000 + 10_000)))
+
+
+def test_small_copies_begin_as_slowly_whatever_the_batch_and_large_ones_grow_with_it() -> None:
+    small = facts(section(0, 60_000), total=100_000, XFER=20_000, CONV_FUNC=20_000, copies=20)
+    (advice,) = [each for each in find_advice(small) if each.change.startswith("--batch-size")]
+    assert advice.gain == pytest.approx(100_000 / (100_000 - 0.75 * (40_000 + 10_000)))
+    large = facts(section(0, 60_000), total=1_000_000, XFER=940_000, copies=10)
+    (advice,) = [each for each in find_advice(large) if each.change.startswith("--batch-size")]
+    assert advice.gain == pytest.approx(1_000_000 / (1_000_000 - 0.75 * (40_000 + 10_000)))
 
 
 def test_a_larger_batch_is_advised_by_its_number_and_by_what_it_spreads() -> None:
@@ -101,6 +119,24 @@ def test_weights_are_read_once_a_run_whatever_the_batch_and_half_as_long_in_bf16
     inside = 0.9 * 100_000 + 10_000  # the weights, and ten calls of 1 µs each
     assert gains["--batch-size"] == pytest.approx(100_000 / (100_000 - 0.75 * inside))
     assert gains["--precision"] == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("precision", "converted", "saved"),
+    [("f32", 0, -2_500), ("f32", 5_000, 0), ("bf16", 0, -25_000), ("bf16", 15_000, 5_000)],
+)
+def test_another_precision_moves_other_bytes_of_the_program_s_tensors(
+    precision: str, converted: int, saved: int
+) -> None:
+    """A copy moves 8 bytes an element in f32 and 4 in bf16, a conversion 6."""
+    products = section(0, 90_000, bound=Bound.COMPUTE, dtype=precision, limit_ns=80_000)
+    four_times = {"f32": 100.0, "bf16": 400.0} if precision == "f32" else {"f32": 400.0, "bf16": 100.0}
+    limits = replace(LIMITS, gemm={**four_times, "int8": 0.0})
+    found = facts(
+        products, total=200_000, XFER=10_000, CONV_FUNC=converted, precision=precision, limits=limits
+    )  # fmt: skip
+    (advice,) = [each for each in find_advice(found) if each.change.startswith("--precision")]
+    assert advice.gain == pytest.approx(200_000 / (200_000 - 90_000 * 0.75 - saved))
 
 
 def test_mode_o0_is_advised_against_by_what_o3_would_fuse() -> None:

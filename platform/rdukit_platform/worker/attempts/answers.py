@@ -40,7 +40,7 @@ def ask(attempt: AttemptState, client: BoxClient, box: RunningBox, traceparent: 
         raise Cancelled("the attempt was stopped before its box")
     running = client.run(
         job.verb, job.parameters, attempt.inputs, str(attempt.output), traceparent=traceparent,
-        stop=attempt.stop, is_alive=box.is_alive,
+        profile=job.profile and attempt.part.is_first, stop=attempt.stop, is_alive=box.is_alive,
     )  # fmt: skip
     with ExitStack() as stack:
         try:
