@@ -97,7 +97,7 @@ class StoreEntries:
         """
         with self._changed:
             match call, parts:
-                case (StoreCall.GET | StoreCall.WAIT), keys:
+                case ((StoreCall.GET | StoreCall.WAIT), keys):
                     self._wait(keys, wait_s, is_wanted)
                     return [self._values[key] for key in keys] if call is StoreCall.GET else []
                 case StoreCall.CHECK, keys:
