@@ -2,16 +2,20 @@
 
 Stock torch wheels have no MPI, so MPI launchers only start the ranks here; they meet over TCP. Where they meet comes
 from ``MASTER_ADDR`` and ``MASTER_PORT``; without these, ranks of one node meet at a port that rank 0 chooses and
-leaves in the home folder under the launch's name. Source: SDK reference 18 (fallback from ``mpi``); the way is ours.
+leaves with a secret in the home folder, in a file of the launch that only their user can read. Source: SDK reference
+18 (fallback from ``mpi``); the way is ours.
 """
 
 import atexit
 import contextlib
 import importlib
+import ipaddress
 import json
 import logging
 import os
+import secrets
 import time
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -24,9 +28,16 @@ from rdukit.files.atomic import sha256_of, write_json_atomic
 from rdukit.settings import home_folder, resolve
 from rdukit_node.leases.launch import LOOPBACK, Launch, launch_name, read_launch
 from rdukit_runtime.collectives.gloo import close_planes
+from rdukit_runtime.collectives.handshake import combine_tokens
+from rdukit_runtime.collectives.rank_store import RankStore, connect_rank_store, serve_rank_store
 from rdukit_runtime.collectives.replacement import take_place
 from rdukit_runtime.engine.torch_private import HashStore, TCPStore
-from rdukit_runtime.settings import DISTRIBUTED_REGROUP_TIMEOUT_S, DISTRIBUTED_TIMEOUT_S, RENDEZVOUS_TIMEOUT_S
+from rdukit_runtime.settings import (
+    DISTRIBUTED_REGROUP_TIMEOUT_S,
+    DISTRIBUTED_TIMEOUT_S,
+    DISTRIBUTED_TOKEN,
+    RENDEZVOUS_TIMEOUT_S,
+)
 from rdukit_runtime.vendor_variables import find_notes
 
 logger = logging.getLogger(__name__)
@@ -34,6 +45,8 @@ logger = logging.getLogger(__name__)
 _POLL_S: Final = 0.02
 #: Seconds between looks whether ranks that have not come have ended.
 _LOOK_S: Final = 0.2
+#: Stores of torch's groups, which hold the C++ part of a store only.
+_STORES: Final[weakref.WeakKeyDictionary[dist.ProcessGroup, Any]] = weakref.WeakKeyDictionary()
 
 
 def join_process_group(timeout: timedelta | None = None) -> Launch:
@@ -44,8 +57,9 @@ def join_process_group(timeout: timedelta | None = None) -> Launch:
     Args:
         timeout: of one collective; default: the setting ``distributed.timeout_s``.
     Raises:
-        PeerLost: not all ranks came in time. InvalidArgument: the launcher's variables are wrong, or ranks are on
-        several nodes and nothing says where they meet. Unavailable: this torch cannot make a process group.
+        PeerLost: not all ranks came in time. Unauthenticated: the ranks have different tokens. InvalidArgument: the
+        launcher's variables are wrong, or ranks are on several nodes and nothing says where they meet. Unavailable:
+        this torch cannot make a process group.
     """
     launch = read_launch(os.environ)
     if not (dist.is_available() and dist.is_gloo_available()):
@@ -122,11 +136,20 @@ def leave_process_group() -> None:
 
 
 def _meet(launch: Launch, longest: timedelta) -> None:
-    if launch.address is not None and launch.port is not None:
-        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # torchrun's agent keeps the store
+    token = resolve(DISTRIBUTED_TOKEN)
+    is_agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun's agent serves the port
+    if launch.address is not None and launch.port is not None and not (is_agents and launch.is_one_node):
+        if not token and launch.rank == 0 and not _loopback_of(launch.address):
+            logger.warning(
+                "event=no-token: every machine that reaches the ranks' port can join them; set $%s to the same random "
+                "value on all ranks", DISTRIBUTED_TOKEN.variable,
+            )  # fmt: skip
+        if not is_agents:
+            _init(launch, _store(launch, token, launch.address, launch.port), longest)
+        elif token:
+            _init(launch, _store_by_agent(launch, token), longest)
+        else:
             dist.init_process_group("gloo", init_method="env://", timeout=longest)
-            return
-        _init(launch, _store(launch, launch.address, launch.port), longest)
         return
     if not launch.is_one_node:
         raise InvalidArgument(
@@ -136,39 +159,80 @@ def _meet(launch: Launch, longest: timedelta) -> None:
     _use_loopback()
     path = home_folder() / "run" / f"rendezvous-{sha256_of((launch_name() or '').encode())[:16]}.json"
     if launch.rank == 0:
-        store = _store(launch, LOOPBACK, 0)
-        write_json_atomic(path, {"port": store.port, "pid": os.getpid()})
+        secret = secrets.token_hex(16)
+        store = _store(launch, combine_tokens(token, secret), LOOPBACK, 0)
+        write_json_atomic(path, {"port": store.port, "pid": os.getpid(), "token": secret}, 0o600)
         try:
             _init(launch, store, longest)
         finally:
             path.unlink(missing_ok=True)
     else:
-        _init(launch, _store(launch, LOOPBACK, _wait_for_port(path)), longest)
+        port, secret = _wait_for_port(path)
+        _init(launch, _store(launch, combine_tokens(token, secret), LOOPBACK, port), longest)
 
 
-def _store(launch: Launch, address: str, port: int) -> TCPStore:
+def _store(launch: Launch, token: str, address: str, port: int) -> RankStore:
     """Return the store at which ranks meet; rank 0 serves it, at a port of its own choice where ``port`` is 0."""
     waiting = timedelta(seconds=resolve(RENDEZVOUS_TIMEOUT_S))
-    is_master = launch.rank == 0
-    return TCPStore(address, port, launch.world_size, is_master, timeout=waiting, wait_for_workers=False)
+    if launch.rank == 0:
+        return serve_rank_store(token, waiting, host=_loopback_of(address), port=port)
+    return connect_rank_store((address, port), token, waiting, patience_s=waiting.total_seconds())
 
 
-def _init(launch: Launch, store: TCPStore, longest: timedelta) -> None:
+def _loopback_of(address: str) -> str:
+    """Return an address that only this machine's processes reach; empty: others do, too."""
+    if address == "localhost":
+        return LOOPBACK
+    with contextlib.suppress(ValueError):
+        return address if ipaddress.ip_address(address).is_loopback else ""
+    return ""
+
+
+def _store_by_agent(launch: Launch, token: str) -> RankStore:
+    """Return the store at which ranks meet, whose port they learn from the store of torchrun's agent.
+
+    That store has no password. A wrong port there leads to a store without the token, which is refused.
+    """
+    assert launch.address is not None and launch.port is not None, "torchrun says both"
+    waiting = timedelta(seconds=resolve(RENDEZVOUS_TIMEOUT_S))
+    agent = TCPStore(launch.address, launch.port, None, False, timeout=waiting, wait_for_workers=False)
+    key = f"rdukit/port/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    if launch.rank > 0:
+        return _store(launch, token, launch.address, int(agent.get(key)))
+    store = _store(launch, token, launch.address, 0)
+    agent.set(key, str(store.port))
+    return store
+
+
+def _init(launch: Launch, store: RankStore, longest: timedelta) -> None:
     """Wait for all ranks, then connect them: connecting itself knows only the collectives' long timeout."""
     store.set(f"rdukit/here/{launch.rank}", "1")
     store.wait([f"rdukit/here/{rank}" for rank in range(launch.world_size)])
     dist.init_process_group("gloo", store=store, rank=launch.rank, world_size=launch.world_size, timeout=longest)
+    group = dist.group.WORLD
+    assert group is not None, "it has been made"
+    _STORES[group] = store
 
 
-def _wait_for_port(path: Path) -> int:
-    """Return the port that rank 0 of this launch left at ``path``; a port of a dead process is ignored."""
+def _wait_for_port(path: Path) -> tuple[int, str]:
+    """Return the port and the secret that rank 0 of this launch left at ``path``; those of a dead process are ignored.
+
+    Raises:
+        InvalidArgument: another user wrote the file.
+    """
     waiting = resolve(RENDEZVOUS_TIMEOUT_S)
     end = time.monotonic() + waiting
     while time.monotonic() < end:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            found = json.loads(path.read_text())
+            with path.open() as file:
+                if os.fstat(file.fileno()).st_uid not in {os.geteuid(), 0}:
+                    raise InvalidArgument(
+                        f"{path} is another user's; expected rank 0's: set $RDUKIT_HOME to a folder that other users "
+                        "cannot write"
+                    )
+                found = json.load(file)
             os.kill(int(found["pid"]), 0)
-            return int(found["port"])
+            return int(found["port"]), str(found["token"])
         time.sleep(_POLL_S)
     raise RuntimeError(f"rank 0 has not come: there is no {path}")
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from rdukit.settings import Setting, parse_bool
+from rdukit.settings import Setting, parse_bool, parse_token
 
 NUMERICS_TRAP: Final = Setting(
     "numerics.trap", False, "Raise NumericalException when a run makes NaN or infinite outputs.", parse_bool
@@ -74,6 +74,25 @@ def read_count(text: str) -> int:
 DISTRIBUTED_FEWEST_RANKS: Final = Setting(
     "distributed.fewest_ranks", 1, "Ranks that must be left for a training to go on after a loss.", read_count
 )
+_SHORTEST_TOKEN: Final = 16
+
+
+def read_rank_token(text: str) -> str:
+    """Parse a token of ranks; ``@FILE``: the first line of a file.
+
+    Raises:
+        ValueError: it is too short to be secret, or the file cannot be read.
+    """
+    token = parse_token(text)
+    if 0 < len(token) < _SHORTEST_TOKEN:
+        raise ValueError(f"the token has {len(token)} characters; expected {_SHORTEST_TOKEN} or more, at random")
+    return token
+
+
+DISTRIBUTED_TOKEN: Final = Setting(
+    "distributed.token", "", "Secret that the ranks of a launch share, equal on all, 16 characters or more; @FILE: the "
+    "first line of a file. Default: on one machine one that rank 0 makes; between machines none.", read_rank_token,
+)  # fmt: skip
 RENDEZVOUS_TIMEOUT_S: Final = Setting(
     "distributed.rendezvous_timeout_s", 300.0, "Seconds that a rank waits for the others to start.", float
 )

@@ -13,8 +13,9 @@ import torch
 
 from sambaflow import samba
 from sambaflow.samba import utils
-from support import FIND_SUPPORT, shows
+from support import FIND_SUPPORT, shows, wait_until
 from support.forked import ForkedProgram, fork_python
+from support.platform.issuer import free_port
 from support.programs import ResFFNLogReg, compile_model
 
 pytestmark = shows("surface", "node")
@@ -164,15 +165,17 @@ class Rank:
 
 @contextmanager
 def two_ranks(
-    folder: Path, arguments: Sequence[str], launcher: str = "MPICH", more: Mapping[str, str] | None = None
-) -> Iterator[list[Rank]]:
-    """The program as two processes; they are dead afterwards."""
+    folder: Path, arguments: Sequence[str], launcher: str = "MPICH", more: Mapping[str, str] | None = None,
+    of_second: Mapping[str, str] | None = None,
+) -> Iterator[list[Rank]]:  # fmt: skip
+    """The program as two processes; they are dead afterwards. ``of_second``: variables that only rank 1 has."""
     words = ["-c", PROGRAM, "run", "--data-parallel", "--out", str(folder), *arguments]
     with ExitStack() as stack:
         ranks = []
         for number in range(2):
             file = stack.enter_context((folder / f"said{number}").open("wb"))
-            environment = {**os.environ, **LAUNCHERS[launcher](number), **(more or {})}
+            own = (of_second or {}) if number else {}
+            environment = {**os.environ, **LAUNCHERS[launcher](number), **(more or {}), **own}
             program = fork_python(words, environment, stdout=file.fileno(), stderr=file.fileno(), kind="sambaflow")
             stack.callback(program.wait, 60)
             stack.callback(program.kill)
@@ -246,6 +249,23 @@ def test_a_rank_that_never_starts_ends_the_other_in_bounded_time(tmp_path: Path)
         text = first.finish()
     assert first.program.returncode == 1
     assert "rank 0 of 2 (by MPICH) did not meet all others within 2 s" in text
+
+
+@pytest.mark.parametrize("is_given", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_a_rank_without_the_token_is_refused_at_once_and_the_file_with_the_secret_is_private(
+    tmp_path: Path, is_given: bool
+) -> None:
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())} if is_given else {}
+    home = tmp_path / "home"
+    more = {"RDUKIT_HOME": str(home), "RDUKIT_DISTRIBUTED_TOKEN": "a token of the first rank", **meeting}
+    with two_ranks(tmp_path, ["--pef", "x"], "Open MPI", more, {"RDUKIT_DISTRIBUTED_TOKEN": ""}) as (first, second):
+        text = second.finish()
+        assert second.program.returncode == 1
+        assert "Unauthenticated: the store at 127.0.0.1:" in text
+        assert "set $RDUKIT_DISTRIBUTED_TOKEN to the same value on every rank" in text
+        wait_until(lambda: "event=rank-refused peer=127.0.0.1" in first.said.read_text())
+        files = list((home / "run").glob("rendezvous-*"))
+        assert [file.stat().st_mode & 0o777 for file in files] == ([] if is_given else [0o600])
 
 
 @pytest.mark.long

@@ -15,7 +15,6 @@ from rdukit.errors import InvalidArgument, PeerLost
 from rdukit_runtime.collectives.elastic import check_device, open_elastic
 from rdukit_runtime.collectives.group import Collectives
 from rdukit_runtime.collectives.meeting import (
-    TRAINING_KEY,
     Roster,
     find_own_address,
     has_ended,
@@ -371,19 +370,17 @@ def test_without_a_new_process_in_time_the_others_go_on(pef: str, tmp_path: Path
 
 
 def test_a_new_process_learns_that_it_came_too_late_or_that_nobody_is_left() -> None:
-    store = serve_store()
-    address = ("127.0.0.1", store.port)
-    candidate = JoiningRank(1, Roster("mine", {0: address, 1: ("127.0.0.1", 1)}))
-    store.set(TRAINING_KEY, "another training that has this port now")
-    assert candidate.ask() is None
-    store.set(TRAINING_KEY, "mine")
+    store = serve_store("mine")
+    addresses = {0: ("127.0.0.1", store.port), 1: ("127.0.0.1", 1)}
+    assert JoiningRank(1, Roster("of a training that had this port", addresses)).ask() is None
+    candidate = JoiningRank(1, Roster("mine", addresses))
     store.set("lost/1", "1")
     with pytest.raises(PeerLost, match="went on without rank 1: this process came too late"):
         candidate.ask()
 
 
 def test_a_new_process_has_its_rank_and_refuses_collectives_until_it_has_joined() -> None:
-    offer = Offer((0, 1, 3), 4, 1, 8, "pef", "gloo", 30.0, 1, {0: ("host", 7)}, "mine")
+    offer = Offer((0, 1, 3), 4, 1, 8, "pef", "gloo", 30.0, 1, {0: ("host", 7)})
     assert read_offer(offer.text) == offer
     group = JoiningProcessGroup(JoiningRank(3, Roster("mine", {})), offer)
     assert (group.rank(), group.size()) == (2, 3)
@@ -393,10 +390,10 @@ def test_a_new_process_has_its_rank_and_refuses_collectives_until_it_has_joined(
 
 def test_a_rank_that_does_not_come_to_the_new_group_costs_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RuntimeError, match="a rank ended before it came"):
-        renew_process_group("gloo", serve_store(), 0, 2, timedelta(seconds=9), lambda peer: peer == 1)
+        renew_process_group("gloo", serve_store("mine"), 0, 2, timedelta(seconds=9), lambda peer: peer == 1)
     monkeypatch.setenv("RDUKIT_DISTRIBUTED_REGROUP_TIMEOUT_S", "0.1")
     with pytest.raises(RuntimeError, match=r"did not come to the new group within 0\.1 s"):
-        renew_process_group("gloo", serve_store(), 0, 2, timedelta(seconds=9), lambda peer: False)
+        renew_process_group("gloo", serve_store("mine"), 0, 2, timedelta(seconds=9), lambda peer: False)
 
 
 #: Two trainings of one process lose the same rank; here a rank of its own.

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from rdukit.errors import InvalidArgument
-from rdukit_runtime.collectives import meeting
+from rdukit_runtime.collectives import rank_store
 from rdukit_runtime.collectives.meeting import (
-    TRAINING_KEY,
     Roster,
     connect_store,
     find_roster,
@@ -25,7 +24,7 @@ pytestmark = shows("lost-ranks")
 
 def test_a_damaged_file_of_a_lost_rank_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("RDUKIT_DISTRIBUTED_ROSTER", str(tmp_path))
-    (tmp_path / "rank-1.json").write_text('{"training": "mine", "addresses": [1]}')
+    (tmp_path / "rank-1.json").write_text('{"token": "mine", "addresses": [1]}')
     assert not take_place(1), "with on_loss=fail no file is read"
     monkeypatch.setenv("RDUKIT_DISTRIBUTED_ON_LOSS", "replace")
     assert not take_place(0)
@@ -76,12 +75,12 @@ def test_a_folder_that_cannot_be_written_is_named(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_process_that_accepts_and_never_answers_costs_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meeting, "CONNECT_S", 0.05)
+    monkeypatch.setattr(rank_store, "GREETING_S", 0.05)
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
-        pytest.raises(RuntimeError, match="accepted a connection, and does not answer"),
+        pytest.raises(RuntimeError, match="does not answer"),
     ):
-        connect_store(server.getsockname())
+        connect_store(server.getsockname(), "token")
 
 
 def test_a_second_training_in_the_folder_of_one_that_runs_is_refused_at_once(
@@ -89,10 +88,9 @@ def test_a_second_training_in_the_folder_of_one_that_runs_is_refused_at_once(
 ) -> None:
     monkeypatch.setenv("RDUKIT_DISTRIBUTED_ROSTER", str(tmp_path))
     monkeypatch.setenv("RDUKIT_DISTRIBUTED_ON_LOSS", "replace")
-    store = serve_store()
-    store.set(TRAINING_KEY, "first")
+    store = serve_store("first")
     write_roster(1, Roster("first", {1: ("127.0.0.1", store.port)}))
     with pytest.raises(InvalidArgument, match=r"file of a rank 1 that still runs.*no other training uses"):
         take_place(1)
-    store.set(TRAINING_KEY, "another training that has this port now")
-    assert not take_place(1)
+    write_roster(1, Roster("ended", {1: ("127.0.0.1", store.port)}))
+    assert not take_place(1), "another training has this port now"

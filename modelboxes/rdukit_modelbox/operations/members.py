@@ -8,6 +8,7 @@ more of them are in boxes of other nodes, a relay brings their connections (``rd
 
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -28,6 +29,7 @@ from rdukit.settings import SND_SOCKET, resolve
 from rdukit_modelbox.operations.forks import ForkedMember, can_fork_members, fork_member
 from rdukit_modelbox.settings import MEMBERS, PART
 from rdukit_node.settings import LEASE
+from rdukit_runtime.settings import DISTRIBUTED_TOKEN
 
 #: Address on which members of a box meet; a fence permits only loopback.
 LOOPBACK: Final = "127.0.0.1"
@@ -72,11 +74,14 @@ def find_part() -> LinkedPart | None:
     return read_part(resolve(PART))
 
 
-def place_of(number: int, members: Sequence[MemberLease], port: int, part: LinkedPart | None = None) -> Environment:
+def place_of(
+    number: int, members: Sequence[MemberLease], port: int, part: LinkedPart | None = None, token: str = ""
+) -> Environment:
     """Return the additional variables of a member's process (pure).
 
     Args:
         number: number of the member in this box. port: their meeting port, if this box has all members.
+        token: their secret; empty: none.
     """
     count, own = len(members), members[number]
     first, world = (0, count) if part is None else (part.first_rank, part.world)
@@ -84,7 +89,7 @@ def place_of(number: int, members: Sequence[MemberLease], port: int, part: Linke
     return {
         "RANK": str(first + number), "WORLD_SIZE": str(world), "LOCAL_RANK": str(number),
         "LOCAL_WORLD_SIZE": str(count), "MASTER_ADDR": address, "MASTER_PORT": str(port),
-        "GLOO_SOCKET_IFNAME": interface,
+        "GLOO_SOCKET_IFNAME": interface, **({DISTRIBUTED_TOKEN.variable: token} if token else {}),
         LEASE.variable: own.lease, **({SND_SOCKET.variable: own.socket} if own.socket else {}),
     }  # fmt: skip
 
@@ -136,13 +141,14 @@ def _with_others(
     members: Sequence[MemberLease], part: LinkedPart | None, request: Mapping[str, Any],
     fail: Callable[[RdukitError], object],
 ) -> Iterator[None]:  # fmt: skip
-    port = _find_port() if part is None else STORE_PORT
-    os.environ.update(place_of(0, members, port, part))
+    # Members in several boxes meet through links, which have a key, at an address inside of their fences.
+    port, token = (_find_port(), secrets.token_hex(16)) if part is None else (STORE_PORT, "")
+    os.environ.update(place_of(0, members, port, part, token))
     is_over = threading.Event()
     others: list[_Member] = []
     try:
         for number in range(1, len(members)):  # before any thread starts: they may be forks
-            others.append(_start(request, place_of(number, members, port, part)))
+            others.append(_start(request, place_of(number, members, port, part, token)))
         with nullcontext() if part is None else relaying(part):
             yield from _watched(others, is_over, fail)
     finally:

@@ -9,6 +9,7 @@ Source: ours.
 
 import logging
 import os
+import secrets
 import time
 import uuid
 import weakref
@@ -23,8 +24,8 @@ from rdukit.errors import InvalidArgument, PeerLost, PefMismatch
 from rdukit.settings import resolve
 from rdukit_node.leases.launch import read_launch
 from rdukit_runtime.collectives.group import Collectives
+from rdukit_runtime.collectives.handshake import combine_tokens
 from rdukit_runtime.collectives.meeting import (
-    TRAINING_KEY,
     Roster,
     connect_store,
     find_own_address,
@@ -49,13 +50,15 @@ from rdukit_runtime.collectives.membership import (
     read_rank_progress,
 )
 from rdukit_runtime.collectives.planes import collectives_of
+from rdukit_runtime.collectives.rank_store import RankStore
 from rdukit_runtime.collectives.replacement import JoiningProcessGroup, Offer, RankTensors
-from rdukit_runtime.engine.torch_private import PrefixStore, TCPStore, wait_limit_of
+from rdukit_runtime.engine.torch_private import PrefixStore, wait_limit_of
 from rdukit_runtime.process_group import leave_process_group, renew_process_group
 from rdukit_runtime.settings import (
     DISTRIBUTED_FEWEST_RANKS,
     DISTRIBUTED_ON_LOSS,
     DISTRIBUTED_REPLACE_WAIT_S,
+    DISTRIBUTED_TOKEN,
     FAIL,
     REPLACE,
 )
@@ -79,9 +82,11 @@ class Elastic:
 
     #: Collectives of the group as it is now.
     collectives: Collectives
+    #: Store at which the group has met; torch's group holds its C++ part only.
+    _meeting: RankStore
 
     def __init__(
-        self, rank: int, store: TCPStore, roster: Roster, fewest: int, backend: str, limit: timedelta,
+        self, rank: int, store: RankStore, roster: Roster, fewest: int, backend: str, limit: timedelta,
         state: RankTensors | None,
     ) -> None:  # fmt: skip
         #: All ranks of the group, as the launch numbered them.
@@ -92,7 +97,7 @@ class Elastic:
         self.losses: list[dict[str, Any]] = []
         #: Bytes of a group of gradients, for new processes.
         self.group_bytes = 0
-        self._rank, self._store, self._training, self._fewest = rank, store, roster.training, fewest
+        self._rank, self._store, self._token, self._fewest = rank, store, roster.token, fewest
         self._addresses: dict[int, Address] = dict(roster.addresses)
         self._backend, self._limit, self._state = backend, limit, state
         self._start_s = seconds_since_start()
@@ -102,7 +107,6 @@ class Elastic:
         #: Number of the group, from 0; and the announcements that this rank has decided upon.
         self._generation = 0
         self._answered: set[str] = set()
-        store.set(TRAINING_KEY, roster.training)
         if self._replaces:
             keep_roster(rank, self._addresses[rank])
             self._write_roster()
@@ -232,14 +236,15 @@ class Elastic:
 
     def _write_roster(self) -> None:
         members = {member: self._addresses[member] for member in self.members}
-        write_roster(self._rank, Roster(self._training, members))
+        write_roster(self._rank, Roster(self._token, members))
 
-    def _meet(self, store: Any, verdict: RegroupDecision, mine: RankProgress) -> list[RankProgress]:
+    def _meet(self, store: RankStore, verdict: RegroupDecision, mine: RankProgress) -> list[RankProgress]:
         """Make the group that was decided upon, and send parameters to new processes; returns each member's progress.
 
         Raises:
             PeerLost, RuntimeError: a rank was lost meanwhile.
         """
+        self._meeting = store
         named, members = PrefixStore(f"group/{verdict.name}", store), verdict.members
         addresses = {**self._addresses, **verdict.addresses}
         renew_process_group(
@@ -268,7 +273,9 @@ class Elastic:
         """Return the members that a detail of the loss names by their ranks in the group."""
         return {self.members[int(rank)] for rank in str(loss.detail.get(detail, "")).split(", ") if rank}
 
-    def _agree(self, silent: Collection[int], left: Collection[int], mine: RankProgress) -> tuple[Any, RegroupDecision]:
+    def _agree(
+        self, silent: Collection[int], left: Collection[int], mine: RankProgress
+    ) -> tuple[RankStore, RegroupDecision]:
         """Return the decision of the lowest member that answers, and the store at which they meet."""
         for member in self.members:
             if member == self._rank:
@@ -277,14 +284,14 @@ class Elastic:
                 return found
         raise AssertionError("this rank is a member")
 
-    def _follow(self, member: int, mine: RankProgress) -> tuple[Any, RegroupDecision] | None:
+    def _follow(self, member: int, mine: RankProgress) -> tuple[RankStore, RegroupDecision] | None:
         """Announce this rank to a member, and return its decision; None if it has ended or does not answer."""
         if has_ended(self._addresses[member]):
             return None
         nonce = uuid.uuid4().hex
         wait = timedelta(seconds=resolve(DISTRIBUTED_REPLACE_WAIT_S) if self._replaces else 0)
         try:
-            store = connect_store(self._addresses[member])
+            store = connect_store(self._addresses[member], self._token)
             self._check_open(store)
             store.set(f"here/{self._generation}/{self._rank}", f"{nonce} {mine.text}")
             store.wait([f"verdict/{nonce}"], 2 * self._limit + wait)
@@ -304,7 +311,7 @@ class Elastic:
         for member in others:
             if member not in silent and not has_ended(self._addresses[member]):
                 with suppress(RuntimeError):
-                    self._check_open(connect_store(self._addresses[member]))
+                    self._check_open(connect_store(self._addresses[member], self._token))
         here: Present = {}
         dead = self._collect(here, others, silent)
         came: dict[int, tuple[str, Address]] = {}
@@ -318,7 +325,7 @@ class Elastic:
         for member in verdict.lost if not verdict.refusal else ():
             if member not in dead:  # it may wake
                 with suppress(RuntimeError):
-                    connect_store(self._addresses[member]).set(f"closed/{self._generation}", "1")
+                    connect_store(self._addresses[member], self._token).set(f"closed/{self._generation}", "1")
         for nonce in (*(nonce for nonce, _ in here.values()), *(nonce for nonce, _ in came.values())):
             self._answered.add(nonce)
             self._store.set(f"verdict/{nonce}", verdict.text)
@@ -391,14 +398,14 @@ class Elastic:
                 identity = "" if self._state is None else self._state.identity
                 offer = Offer(
                     self.members, steps, self._generation + 1, self.group_bytes, identity, self._backend,
-                    self._limit.total_seconds(), self._fewest, self._addresses, self._training,
+                    self._limit.total_seconds(), self._fewest, self._addresses,
                 )  # fmt: skip
                 self._store.set(f"offer/{nonce}", offer.text)
             if self._store.check([f"ready/{nonce}"]):
                 host, port = self._store.get(f"ready/{nonce}").decode().split()
                 came[rank] = nonce, (host, int(port))
 
-    def _check_open(self, store: TCPStore) -> None:
+    def _check_open(self, store: RankStore) -> None:
         if store.check([f"closed/{self._generation}"]):
             raise PeerLost(
                 f"rank {self._rank} did not answer in time, and the others went on without it", rank=self._rank
@@ -423,16 +430,17 @@ def open_elastic(collectives: Collectives, state: RankTensors | None = None) -> 
         )
     if choice == FAIL:
         return None
-    store = serve_store()
+    shared = collectives.exchange(secrets.token_hex(16))[0]
+    token = combine_tokens(resolve(DISTRIBUTED_TOKEN), shared)
+    store = serve_store(token)
     addresses: dict[int, Address] = {}
-    own = f"{find_own_address(read_launch(os.environ).address)} {store.port} {uuid.uuid4().hex}"
-    texts = collectives.exchange(own)
-    for member, text in enumerate(texts):
-        host, port, _ = text.split()
+    own = f"{find_own_address(read_launch(os.environ).address)} {store.port}"
+    for member, text in enumerate(collectives.exchange(own)):
+        host, port = text.split()
         addresses[member] = host, int(port)
     group = dist.group.WORLD
     assert group is not None, "collectives are of a group"
-    roster = Roster(texts[0].split()[2], addresses)
+    roster = Roster(token, addresses)
     elastic = Elastic(collectives.rank, store, roster, fewest, dist.get_backend(), wait_limit_of(group), state)
     elastic.use(collectives)
     return elastic
@@ -450,9 +458,10 @@ def join_elastic(joining: JoiningProcessGroup, state: RankTensors) -> Elastic:
             f"rank {rank} loaded a PEF that computes something else than that of the ranks it joins; start it with the "
             "same PEF"
         )
-    store = serve_store()
+    token = joining.candidate.roster.token
+    store = serve_store(token)
     own = find_own_address(read_launch(os.environ).address), store.port
-    roster = Roster(offer.training, {**offer.addresses, rank: own})
+    roster = Roster(token, {**offer.addresses, rank: own})
     limit = timedelta(seconds=offer.limit_s)
     elastic = Elastic(rank, store, roster, offer.fewest, offer.backend, limit, state)
     elastic.group_bytes = offer.group_bytes

@@ -1,8 +1,8 @@
 """Stores and files by which the ranks of an elastic training find each other.
 
-Each rank serves a store. A rank has ended if its store's port refuses connections. torch's stores have no password, and
-list their keys to every client. Each rank also has a file with the addresses of all stores. The file of a killed rank
-stays, and its new process reads the addresses from it. Source: ours.
+Each rank serves a store. A rank has ended if its store's port refuses connections. Stores serve only processes that
+have the training's token. Each rank also has a file, for its user only, with that token and the addresses of all
+stores. The file of a killed rank stays, and its new process reads it. Source: ours.
 """
 
 import atexit
@@ -10,70 +10,56 @@ import json
 import os
 import socket
 import stat
-import threading
 import time
 from collections.abc import Mapping
-from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from rdukit.errors import InvalidArgument
+from rdukit.errors import InvalidArgument, Unauthenticated
 from rdukit.files.atomic import sha256_of, write_json_atomic
 from rdukit.settings import home_folder, resolve
 from rdukit.system.process import read_facts
 from rdukit_node.leases.launch import LOOPBACK, launch_name
 from rdukit_runtime.collectives.membership import Address, read_addresses
-from rdukit_runtime.engine.torch_private import TCPStore
+from rdukit_runtime.collectives.rank_store import RankStore, connect_rank_store, serve_rank_store
 from rdukit_runtime.settings import DISTRIBUTED_ROSTER
 
 #: Seconds that a connection may take.
 CONNECT_S: Final = 2.0
-#: Key of a rank's store that holds the training's name.
-TRAINING_KEY: Final = "training"
 #: Longest file that is read, in bytes: enough for some 100,000 ranks.
 _LARGEST: Final = 1 << 23
 
 
+class ForeignStore(RuntimeError):
+    """A store that is not of this training; raised where torch's errors of broken connections are."""
+
+
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """The name of a training, and its members' stores by the ranks of their launch."""
+    """The token of a training, and its members' stores by the ranks of their launch."""
 
-    training: str
+    token: str = field(repr=False)
     addresses: Mapping[int, Address]
 
 
-def serve_store() -> TCPStore:
-    """Return a new store of this process, at a port of its own."""
-    return TCPStore("localhost", 0, None, True, timeout=timedelta(seconds=CONNECT_S), wait_for_workers=False)
+def serve_store(token: str) -> RankStore:
+    """Return a new store of this process, at a port of its own, for ranks that have the token."""
+    return serve_rank_store(token, timedelta(seconds=CONNECT_S))
 
 
-def connect_store(address: Address) -> TCPStore:
+def connect_store(address: Address, token: str) -> RankStore:
     """Return another rank's store.
 
-    torch waits without a limit for a process that accepts the connection and never answers, such as a stopped one.
-    Therefore a thread connects, and is left behind after the limit.
-
     Raises:
-        RuntimeError: torch's, or the store does not answer within twice ``CONNECT_S``.
+        ForeignStore: the store is another program's. RuntimeError: torch's; it does not answer.
     """
-    host, port = address
-    connected: Future[TCPStore] = Future()
-
-    def connect() -> None:
-        try:
-            limit = timedelta(seconds=CONNECT_S)
-            connected.set_result(TCPStore(host, port, None, False, timeout=limit, wait_for_workers=False))
-        except RuntimeError as error:
-            connected.set_exception(error)
-
-    threading.Thread(target=connect, name="connect-store", daemon=True).start()
     try:
-        return connected.result(2 * CONNECT_S)
-    except TimeoutError as cause:
-        raise RuntimeError(f"{host}:{port} accepted a connection, and does not answer") from cause
+        return connect_rank_store(address, token, timedelta(seconds=CONNECT_S))
+    except Unauthenticated as cause:
+        raise ForeignStore(cause.message) from cause
 
 
 def find_own_address(meeting: str | None) -> str:
@@ -163,7 +149,7 @@ def find_roster(rank: int) -> Roster | None:
                     f"${DISTRIBUTED_ROSTER.variable} to a folder that other users cannot write"
                 )
             held = json.loads(file.read(_LARGEST))
-        return Roster(str(held["training"]), read_addresses(held["addresses"]))
+        return Roster(str(held["token"]), read_addresses(held["addresses"]))
     except FileNotFoundError:
         return None
     except OSError as cause:

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from rdukit.errors import InvalidArgument, PeerLost
 from rdukit.settings import resolve
 from rdukit_runtime.collectives.meeting import (
-    TRAINING_KEY,
+    ForeignStore,
     Roster,
     connect_store,
     find_roster,
@@ -26,7 +26,8 @@ from rdukit_runtime.collectives.meeting import (
     roster_file,
 )
 from rdukit_runtime.collectives.membership import Address, RegroupDecision, read_addresses, read_decision
-from rdukit_runtime.engine.torch_private import HashStore, TCPStore
+from rdukit_runtime.collectives.rank_store import RankStore
+from rdukit_runtime.engine.torch_private import HashStore
 from rdukit_runtime.settings import DISTRIBUTED_ON_LOSS, DISTRIBUTED_ROSTER, RENDEZVOUS_TIMEOUT_S, REPLACE
 
 #: Name under which torch knows the group of a process that has no place in the others' group yet.
@@ -56,7 +57,7 @@ class Offer:
         members: all ranks, including the lost ones. steps: number of finished steps.
         generation: number of the group that the ranks will make. group_bytes: size of a group of gradients.
         identity: digest of the PEF. backend, limit_s: name of the group's backend, and its time limit in seconds.
-        fewest: smallest number of ranks that may go on. addresses: stores of the members. training: its name.
+        fewest: smallest number of ranks that may go on. addresses: stores of the members.
     """
 
     members: tuple[int, ...]
@@ -68,7 +69,6 @@ class Offer:
     limit_s: float
     fewest: int
     addresses: Mapping[int, Address]
-    training: str
 
     @property
     def text(self) -> str:
@@ -95,11 +95,12 @@ class JoiningRank:
         if address is None or has_ended(address):
             return False
         try:
-            return self._is_of_training(connect_store(address))
+            connect_store(address, self.roster.token)
         except RuntimeError:  # stopped, or the port is another program's now
             return False
+        return True
 
-    def ask(self) -> tuple[TCPStore, str, Offer] | None:
+    def ask(self) -> tuple[RankStore, str, Offer] | None:
         """Ask the lowest remaining rank for the place.
 
         Returns:
@@ -113,13 +114,13 @@ class JoiningRank:
                 if member == self.rank or has_ended(address):
                     continue
                 try:
-                    store = connect_store(address)
-                    if not self._is_of_training(store):
-                        continue
+                    store = connect_store(address, self.roster.token)
                     ended = False
                     nonce = uuid.uuid4().hex
                     store.set(f"join/{self.rank}", nonce)
                     return store, nonce, read_offer(self._wait_for(store, f"offer/{nonce}"))
+                except ForeignStore:
+                    continue
                 except RuntimeError:  # torch's: the member is lost, too
                     ended = False
             if ended:
@@ -131,7 +132,7 @@ class JoiningRank:
             "they still wait; remove the file if their training has ended", rank=self.rank,
         )  # fmt: skip
 
-    def become_member(self, own: Address) -> tuple[TCPStore, Offer, RegroupDecision] | None:
+    def become_member(self, own: Address) -> tuple[RankStore, Offer, RegroupDecision] | None:
         """Report that this process is ready; returns the store where the ranks meet, their offer and their decision.
 
         Args:
@@ -152,11 +153,7 @@ class JoiningRank:
         except RuntimeError:
             return None
 
-    def _is_of_training(self, store: TCPStore) -> bool:
-        """Return whether the store is one of this training; another program may have the port now."""
-        return store.check([TRAINING_KEY]) and store.get(TRAINING_KEY).decode() == self.roster.training
-
-    def _wait_for(self, store: TCPStore, key: str) -> str:
+    def _wait_for(self, store: RankStore, key: str) -> str:
         while not store.check([key]):
             if store.check([f"lost/{self.rank}"]):
                 raise PeerLost(

@@ -15,6 +15,7 @@ from rdukit_modelbox.operations.members import MemberLease, find_part, other_mem
 from rdukit_modelbox.training.members import Members
 from rdukit_node.leases.launch import read_launch
 from rdukit_node.settings import LEASE
+from rdukit_runtime.settings import DISTRIBUTED_TOKEN
 from support import shows
 
 pytestmark = shows("training", "node")
@@ -27,7 +28,8 @@ def fail(error: RdukitError) -> None:
 def test_leases_are_read_and_each_member_is_a_rank_on_this_machine_with_its_own() -> None:
     members = read_members("lease-1:aa@/run/1.sock lease-2:bb@/run/2.sock lease-3:cc")
     assert members[1:] == (MemberLease("lease-2:bb", "/run/2.sock"), MemberLease("lease-3:cc"))
-    places = [place_of(rank, members, 1234) for rank in range(3)]
+    places = [place_of(rank, members, 1234, token="a token of the members") for rank in range(3)]
+    assert {place[DISTRIBUTED_TOKEN.variable] for place in places} == {"a token of the members"}
     assert [place[LEASE.variable] for place in places] == ["lease-1:aa", "lease-2:bb", "lease-3:cc"]
     assert [place.get(SND_SOCKET.variable) for place in places] == ["/run/1.sock", "/run/2.sock", None]
     launches = [read_launch(place) for place in places]
@@ -49,6 +51,7 @@ def test_members_of_several_boxes_have_ranks_by_their_parts_and_meet_at_the_firs
     assert [place["LOCAL_RANK"] for place in places] == ["0", "1", "0"]
     assert {(each.address, each.port) for each in launches} == {(part_address(0), STORE_PORT)}
     assert {place["GLOO_SOCKET_IFNAME"] for place in places} == {ALIAS}
+    assert all(DISTRIBUTED_TOKEN.variable not in place for place in places)
 
 
 @pytest.mark.parametrize(
