@@ -33,7 +33,6 @@ axe = pytest.importorskip("axe_playwright_python.base", reason="the browser test
 AXE = Path(axe.__file__).with_name("axe.min.js").read_text()
 pytestmark = [
     shows("console", "catalog", "endpoints", "sweeps", "nodes", "bundles"),
-    shows("console", "catalog", "endpoints", "sweeps", "nodes", "bundles"),
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed (Debian: apt-get install chromium)"),
 ]
 

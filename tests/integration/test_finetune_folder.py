@@ -139,6 +139,18 @@ def test_a_finished_or_stopped_call_goes_on_and_another_one_is_refused(folder: P
         run(folder / "model", data, output, options, RecordingContext(box))
 
 
+def test_data_that_were_refused_do_not_hold_the_output(folder: Path) -> None:
+    write_model(folder / "model", "llama")
+    output, wrong = folder / "out", folder / "wrong.jsonl"
+    wrong.write_text('{"question": "What is 2 and 3?"}\n')
+    box = load_box(box_file_of(folder / "model"))
+    options = FinetuneOptions(context=CONTEXT, max_steps=1)
+    with pytest.raises(InvalidArgument, match=r"wrong\.jsonl:1: expected a text"):
+        run(folder / "model", wrong, output, options, RecordingContext(box))
+    run(folder / "model", write_data(folder), output, options, RecordingContext(box))
+    assert (output / "config.json").is_file()
+
+
 def test_chats_are_prompts_and_completions_by_the_models_template(folder: Path) -> None:
     write_model(folder / "model", "llama")
     prepared = prepare_examples(write_data(folder, 1), folder / "model", END, folder / "records.jsonl")

@@ -14,6 +14,7 @@ from sambanova import SambaNova
 
 from rdukit_platform.backends.process import ProcessBox
 from support import shows
+from support.pages import code_blocks, read_page
 from support.text_boxes import CONTEXT, END, make_tiny_llama, start_text_box
 
 pytestmark = shows("inference", "llama")
@@ -73,6 +74,18 @@ def chat_text(client: openai.OpenAI, *messages: tuple[str, str], most: int = 8) 
     asked: Any = [{"role": role, "content": content} for role, content in messages]
     answer = client.chat.completions.create(model="llama", messages=asked, max_tokens=most, temperature=0)
     return str(answer.choices[0].message.content)
+
+
+def test_the_manuals_program_of_openai_runs_as_printed(
+    box: ProcessBox, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    code = code_blocks(read_page("text-models.md"))[0]
+    assert code.count("http://127.0.0.1:9000/v1") == 1 and code.count('api_key="none"') == 1
+    code = code.replace("http://127.0.0.1:9000", box.rest_url).replace('"none"', repr(TOKEN))
+    exec(compile(code, "text-models.md", "exec"), {})
+    whole, _, streamed = capsys.readouterr().out.partition("\n")
+    assert whole and streamed
 
 
 # -- OpenAI's responses ----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Checks of the host: the home folder and its contents, the fence, free disk space."""
+"""Checks of the host: the home folder and its contents, the fence, free disk space, the C++ compiler."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ _ROOT: Final = 0
 
 
 def check_host() -> Iterator[Finding]:
-    """Check the home folder, its secrets, the folders above it, the fence and the disk."""
+    """Check the home folder, its secrets, the folders above it, the fence, the disk and the C++ compiler."""
     home = home_folder()
     found = _look(home)
     yield home_finding(home, found, os.geteuid())
@@ -30,6 +30,7 @@ def check_host() -> Iterator[Finding]:
     if found is not None:
         yield from secret_findings([(path, _mode_of(path)) for path in (key_path(), *(home / n for n in SECRETS))])
         yield disk_finding(home, shutil.disk_usage(home).free)
+    yield compiler_finding(shutil.which(os.environ.get("CXX") or "g++"))
     yield _fence()
     yield from (part_finding(part, home) for part in read_status())
 
@@ -85,12 +86,20 @@ def secret_findings(secrets: Iterable[tuple[Path, int | None]]) -> Iterator[Find
 
 def disk_finding(home: Path, free_bytes: int) -> Finding:
     """Judge the free disk space (pure)."""
-    what, todo = f"{free_bytes >> 20} MiB are free for {home}", "make room, or move the home folder"
+    what, todo = f"{free_bytes / (1 << 30):.1f} GiB are free for {home}", "make room, or move the home folder"
     if free_bytes < FULL_BYTES:
         return Finding("disk.free", FindingLevel.BAD, f"{what}: no job begins", todo, Topic.MACHINE)
     if free_bytes < MIN_FREE_BYTES:
         return Finding("disk.free", FindingLevel.WARN, what, todo, Topic.MACHINE)
     return Finding("disk.free", FindingLevel.GOOD, what, topic=Topic.MACHINE)
+
+
+def compiler_finding(path: str | None) -> Finding:
+    """Judge the C++ compiler that builds native kernels; rdukit runs without one (pure)."""
+    if path is None:
+        what = "no C++ compiler: kernels are portable, which is slower"
+        return Finding("compiler", FindingLevel.WARN, what, "install g++, or name a compiler in CXX", Topic.MACHINE)
+    return Finding("compiler", FindingLevel.GOOD, f"{path} builds native kernels", topic=Topic.MACHINE)
 
 
 def _fence() -> Finding:

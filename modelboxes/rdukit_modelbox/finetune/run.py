@@ -347,11 +347,17 @@ def open_model(folder: Path, base: Path | None = None) -> HubFolder:
 
 
 def _begin(output: Path, asked: Mapping[str, object]) -> Path:
-    """Return the work folder of an output that is empty, or that the same request left unfinished."""
+    """Return the work folder of an output that is empty, or that the same request left unfinished.
+
+    What another request left before its training began, such as one whose data were refused, is removed.
+    """
     work, note = output / WORK, output / WORK / "asked.json"
     digest = sha256_of(json.dumps(asked, sort_keys=True).encode())
-    if note.is_file() and json.loads(note.read_text()).get("digest") == digest:
-        return work
+    if note.is_file():
+        if json.loads(note.read_text()).get("digest") == digest:
+            return work
+        if not (work / "train").exists() and list(output.iterdir()) == [work]:
+            shutil.rmtree(work)
     if output.exists() and any(output.iterdir()):
         raise Conflict(f"{output} holds something else; name another folder with --output, or remove it")
     work.mkdir(parents=True, exist_ok=True)

@@ -34,6 +34,8 @@ COMPILED_MOMENTUM: Final = 0.9
 COMPILED_WEIGHT_DECAY: Final = 1e-4
 COMPILED_GRAD_NORM: Final = 1.0
 COMPILED_BETAS: Final = (0.9, 0.999)
+#: Run-time scalar that only a PEF compiled with ``clip_gradients`` has.
+CLIP: Final = "max_grad_norm"
 #: Optimizer → run-time scalars that only others have.
 _OF_OTHER_OPTIMIZERS: Final = {"adamw": frozenset({"momentum"}), "sgd": frozenset({"beta1", "beta2"})}
 #: The graph for one row of a PEF that serves batches, and what its inputs' names begin with.
@@ -207,6 +209,8 @@ class ModelProgram:
             PeerLost: another member died or does not answer.
         """
         others = _OF_OTHER_OPTIMIZERS.get(self.shape.optimizer, frozenset())
+        if not self.shape.clips_gradients and rates.get(CLIP) == COMPILED_GRAD_NORM:  # nobody asked for a limit
+            others |= {CLIP}
         scalars = {name: rate for name, rate in rates.items() if name not in others}
         if self._shares:
             rate = scalars.pop("lr")

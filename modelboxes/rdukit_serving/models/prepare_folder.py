@@ -12,6 +12,7 @@ from typing import Final
 
 import click
 
+from rdukit.files.home import make_folder
 from rdukit.pef.checkpoint_files import LATEST
 from rdukit.settings import home_folder
 
@@ -58,6 +59,7 @@ def prepare_folder(folder: Path | str, context: int | None, precision: str) -> P
         click.exceptions.Exit: the program failed, and said why on stderr.
     """
     place = home_folder() / "cache" / "huggingface"
+    make_folder(place)
     command = [sys.executable, "-m", PROGRAM, str(os.getpid()), str(folder), str(place), precision]
     command += [] if context is None else [str(context)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:

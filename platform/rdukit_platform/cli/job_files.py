@@ -219,7 +219,7 @@ def _with_document(refused: RdukitError, number: int) -> RdukitError:
 def watched(
     names: Sequence[str], command: str, end: str, known: Callable[[], object], *, as_json: bool
 ) -> Iterator[None]:
-    """Tell the user, at the start and on Ctrl-C, that the work goes on without this command.
+    """Print, at the start and on Ctrl-C, that the work goes on without this command.
 
     Args:
         command: such as sweep: ``rdukit sweep show NAME`` shows it, ``rdukit sweep END NAME`` ends it.
@@ -229,7 +229,7 @@ def watched(
 
     try:
         for name in names:
-            click.echo(f"{name} goes on without this command; rdukit {command} {end} ends it", err=True)
+            click.echo(f"waiting for {name}; Ctrl-C leaves it running, rdukit {command} {end} ends it", err=True)
         yield
     except KeyboardInterrupt:
         if as_json:

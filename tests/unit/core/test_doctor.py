@@ -6,7 +6,14 @@ import pytest
 
 from rdukit.cli.status import PartStatus
 from rdukit.doctor.cli import Finding, FindingLevel, exit_status, in_order, worst_of
-from rdukit.doctor.host import above_findings, disk_finding, home_finding, part_finding, secret_findings
+from rdukit.doctor.host import (
+    above_findings,
+    compiler_finding,
+    disk_finding,
+    home_finding,
+    part_finding,
+    secret_findings,
+)
 from rdukit.files.home import Folder
 from support import shows
 
@@ -92,3 +99,10 @@ def test_the_worst_comes_first_and_decides_the_exit_status() -> None:
     assert worst_of([]) is FindingLevel.GOOD
     assert [exit_status(level, is_strict=False) for level in levels] == [0, 1, 0, 0]
     assert [exit_status(level, is_strict=True) for level in levels] == [0, 1, 1, 1]
+
+
+def test_a_missing_compiler_is_a_warning_that_says_what_to_install() -> None:
+    assert compiler_finding("/usr/bin/g++").level is FindingLevel.GOOD
+    missing = compiler_finding(None)
+    assert missing.level is FindingLevel.WARN
+    assert "portable" in missing.what and "install g++" in missing.todo
