@@ -139,8 +139,11 @@ class Job:
         inputs: Mapping[str, HasId | str] | None = None,
         name: str | None = None,
         tiles: int | None = None,
+        members: int | None = None,
+        constraint: Mapping[str, str] | None = None,
         max_attempts: int | None = None,
         priority: int | None = None,
+        preemptible: bool | None = None,
         run_limit_s: float | None = None,
         deadline: datetime | float | None = None,
         retry: Mapping[str, object] | None = None,
@@ -155,9 +158,10 @@ class Job:
         """
         body = {
             "parameters": dict(parameters or {}), "inputs": ids_of(inputs), "name": name, "tiles": tiles,
-            "max_attempts": max_attempts, "priority": priority, "run_limit_s": run_limit_s, **deadline_body(deadline),
-            "retry": None if retry is None else dict(retry), "labels": None if labels is None else dict(labels),
-            "idempotency_key": idempotency_key,
+            "members": members, "max_attempts": max_attempts, "priority": priority, "preemptible": preemptible,
+            "run_limit_s": run_limit_s, **deadline_body(deadline), "retry": None if retry is None else dict(retry),
+            "labels": None if labels is None else dict(labels), "idempotency_key": idempotency_key,
+            "constraint": None if constraint is None else dict(constraint),
         }  # fmt: skip
         body = {key: value for key, value in body.items() if value is not None}
         return Job(self._api, JobInfo.of(self._api.submit(f"/v1/jobs/{self.id}/clone", body)))

@@ -18,12 +18,18 @@ from rdukit.units import format_seconds
 from rdukit_platform.catalog.check import is_legal
 from rdukit_platform.catalog.figures import figure_words
 from rdukit_platform.catalog.model import BoxVerb, VerbParameter
+from rdukit_platform.jobs.choices import Choice
+from rdukit_platform.jobs.fields import CHOICES
 from rdukit_platform.jobs.schemas import LABEL_KEY
 
 #: Numbers of such lengths are read; longer ones are refused before they cost time.
 _INTEGER: Final = re.compile(r"[+-]?\d{1,19}")
 _TIME: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([smhd]?)")
 _SECONDS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+#: A key of a label whose own pattern the request's model checks.
+_ANY_KEY: Final = re.compile(r"\S+")
+#: Kind of a job's plain field to the widget that shows it.
+_WIDGETS: Final = {"int": "number", "float": "number", "bool": "checkbox", "text": "text", "labels": "lines"}
 #: Texts that the form takes, by their length.
 MAX_TEXT: Final = 4000
 
@@ -155,15 +161,53 @@ def read_labels(text: str) -> dict[str, str]:
     Raises:
         ValueError: a line is not that.
     """
-    labels = {}
+    return read_pairs(text, LABEL_KEY)
+
+
+def read_pairs(text: str, keys: re.Pattern[str]) -> dict[str, str]:
+    """Read ``KEY=VALUE`` on a line each.
+
+    Raises:
+        ValueError: a line is not that, or its key does not match ``keys``.
+    """
+    pairs = {}
     for line in filter(None, map(str.strip, text.splitlines())):
         key, sign, value = (part.strip() for part in line.partition("="))
-        if not sign or not LABEL_KEY.fullmatch(key):
+        if not sign or not keys.fullmatch(key):
             raise ValueError(
                 f"{show_given(line)} is no label; expected KEY=VALUE on a line each, such as project=genes"
             )
-        labels[key] = value
-    return labels
+        pairs[key] = value
+    return pairs
+
+
+def read_choice(choice: Choice, text: str) -> object:
+    """Read a plain field of a job's request; ``None``: nothing was given.
+
+    Raises:
+        ValueError: the text is not of the field's kind, or a number is outside its limits.
+    """
+    text = text.strip()
+    if choice.kind == "bool":
+        return text == "true" or None
+    if choice.kind == "labels":
+        return read_pairs(text, _ANY_KEY) or None
+    if not text or choice.kind == "text":
+        return text or None
+    if choice.kind == "float":
+        return _read_float(text)
+    return read_whole(text, int(choice.lowest or 0), int(choice.highest or 0))
+
+
+def view_choice(choice: Choice, value: str, error: str) -> Field:
+    """Return the form's field for a plain field of a job's request."""
+    number = {"min": choice.lowest, "max": choice.highest, "step": 1 if choice.kind == "int" else "any"}
+    limits = number if choice.kind in {"int", "float"} else {"maxlength": choice.highest}
+    return Field(
+        choice.name, choice.label, _WIDGETS[choice.kind], value, choice.help, choice.legal,
+        "" if choice.kind in {"bool", "labels"} else text_of(choice.default), error,
+        attributes={name: str(limit) for name, limit in limits.items() if limit is not None}, is_changed=bool(value),
+    )  # fmt: skip
 
 
 def read_whole(text: str, lowest: int, highest: int) -> int | None:
@@ -232,13 +276,14 @@ def submit_command(
     """Write the shell command that submits the same job.
 
     Args:
-        queue: name, tiles, priority, run_limit_s, max_attempts and labels as far as they are given.
+        queue: keys of the job's request as far as they are given.
     """
     words = ["rdukit job submit", quote(box), quote(verb)]
     words += [f"--input {quote(f'{slot}={artifact}')}" for slot, artifact in inputs.items()]
     words += [f"--set {quote(f'{name}={text_of(value)}')}" for name, value in parameters.items()]
-    for key, option in (("name", "--name"), ("tiles", "--tiles"), ("max_attempts", "--max-attempts"),
-                        ("priority", "--priority"), ("run_limit_s", "--run-limit")):  # fmt: skip
+    for choice in CHOICES:
+        words += choice.arguments(queue.get(choice.name))
+    for key, option in (("name", "--name"), ("run_limit_s", "--run-limit")):
         if queue.get(key) is not None:
             value = queue[key]
             words.append(f"{option} {quote(f'{value:.15g}' if isinstance(value, float) else str(value))}")

@@ -4,6 +4,8 @@ import hashlib
 import json
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Request
@@ -28,20 +30,22 @@ from rdukit_platform.console.run_form import (
     Option,
     VerbForm,
     given_parameters,
+    read_choice,
     read_inputs,
     read_labels,
     read_parameters,
     read_time,
-    read_whole,
     submit_command,
+    view_choice,
     view_verb,
 )
 from rdukit_platform.console.views import age_words
 from rdukit_platform.db.models import ArtifactRow, JobRow
 from rdukit_platform.jobs import service
+from rdukit_platform.jobs.choices import Choice
+from rdukit_platform.jobs.fields import CHOICES
 from rdukit_platform.jobs.fit import with_tiles
 from rdukit_platform.jobs.schemas import JobRequest, PipelineRequest
-from rdukit_platform.jobs.states import LOWEST_PRIORITY
 from rdukit_platform.settings import JOB_MAX_ATTEMPTS, JOB_MAX_PRIORITY
 from rdukit_platform.tenants.scopes import JOBS_WRITE, allows
 from rdukit_platform.tenants.service import Caller
@@ -56,7 +60,9 @@ MAX_FIELDS: Final = 500
 #: Verbs that the form of a pipeline starts with; the others wait to be ticked.
 PIPELINE: Final = ("preprocess", "compile", "train")
 #: Fields that say how a job is queued.
-QUEUE: Final = frozenset({"name", "tiles", "priority", "run_limit", "max_attempts", "labels"})
+QUEUE: Final = frozenset({"name", "run_limit", "labels", *(choice.name for choice in CHOICES)})
+#: Fields of a job that the steps of a pipeline do not share.
+OWN: Final = frozenset({"tiles", "members"})
 #: The button that only looks.
 CHECK: Final = "check"
 
@@ -137,7 +143,7 @@ def run_pipeline(request: Request, name: str, caller: Editor, given: Given) -> R
     queue, wrong = read_queue(given)
     errors |= wrong
     title = str(queue.pop("name", None) or f"{box.name} end to end")
-    queue.pop("tiles", None)
+    queue = {key: value for key, value in queue.items() if key not in OWN}
     if not steps:
         errors[""] = "no step is ticked; expected one or more"
     if not errors:
@@ -255,25 +261,31 @@ def given_by_job(row: JobRow, verb: BoxVerb) -> dict[str, str]:
     given |= {f"input.{slot}": value for slot, value in row.inputs.items() if not value.startswith("@")}
     if row.name != f"{Selector(row.box, row.box_version)} {row.verb}":
         given["name"] = row.name
-    if row.priority:
-        given["priority"] = str(row.priority)
+    for choice in job_choices():
+        texts = choice.write(getattr(row, choice.name))
+        if texts:
+            given[choice.name] = "true" if choice.kind == "bool" else "\n".join(texts)
     if row.run_limit_s is not None:
         given["run_limit"] = f"{row.run_limit_s:.15g}"
-    if row.max_attempts != resolve(JOB_MAX_ATTEMPTS):
-        given["max_attempts"] = str(row.max_attempts)
     return given | {"labels": "\n".join(f"{key}={value}" for key, value in row.labels.items())}
 
 
+def job_choices() -> list[Choice]:
+    """Return the plain fields of a job with the operator's limit and default."""
+    own: dict[str, dict[str, Any]] = {
+        "priority": {"highest": resolve(JOB_MAX_PRIORITY)},
+        "max_attempts": {"default": resolve(JOB_MAX_ATTEMPTS)},
+    }
+    return [replace(choice, **own.get(choice.name, {})) for choice in CHOICES]
+
+
 def read_queue(given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Read how a job is queued: name, tiles, priority, attempts, run limit and labels, as far as they are given."""
+    """Read how a job is queued, as far as it is given: keys of a request, and by field what is wrong."""
     queue: dict[str, Any] = {}
     errors = {}
-    highest = resolve(JOB_MAX_PRIORITY)
     readers: dict[str, Callable[[str], object]] = {
         "name": lambda text: text.strip() or None,
-        "tiles": lambda text: read_whole(text, 0, 1024),
-        "priority": lambda text: read_whole(text, LOWEST_PRIORITY, highest),
-        "max_attempts": lambda text: read_whole(text, 1, 20),
+        **{choice.name: partial(read_choice, choice) for choice in job_choices()},
         "run_limit": read_time,
         "labels": lambda text: read_labels(text) or None,
     }
@@ -290,29 +302,23 @@ def read_queue(given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]
 
 def view_queue(given: Mapping[str, str], errors: Mapping[str, str], *, is_pipeline: bool = False) -> tuple[Field, ...]:
     """Return the fields about a job's queueing, with the given values and their errors."""
-    highest, attempts = resolve(JOB_MAX_PRIORITY), resolve(JOB_MAX_ATTEMPTS)
-    fields = [
-        Field("name", "name", "text", "", "What the list of jobs calls it.", "up to 128 characters",
+    by_hand = [
+        Field("name", "name", "text", "", "Name in the list of jobs.", "up to 128 characters",
               attributes={"maxlength": "128"}),
-        Field("tiles", "tiles", "number", "", "RDU tiles to lease. Nothing: as many as its PEF was compiled for.",
-              "0 to 1024", attributes={"min": "0", "max": "1024", "step": "1"}),
-        Field("priority", "priority", "number", "", "The highest goes first. Nothing: 0.",
-              f"{LOWEST_PRIORITY} to {highest}",
-              attributes={"min": str(LOWEST_PRIORITY), "max": str(highest), "step": "1"}),
         Field("run_limit", "run limit", "text", "",
               "Time after which an attempt is ended; short jobs may start earlier.", "such as 90s, 15m, 2h"),
-        Field("max_attempts", "attempts", "number", "", f"Failed attempts before it fails. Nothing: {attempts}.",
-              "1 to 20", attributes={"min": "1", "max": "20", "step": "1"}),
-        Field("labels", "labels", "lines", "", "What to find it by.", "KEY=VALUE on a line each"),
+        Field("labels", "labels", "lines", "", "Labels to find the job by.", "KEY=VALUE on a line each"),
     ]  # fmt: skip
-    return tuple(
-        Field(
-            one.key, one.label, one.widget, given.get(one.key, ""), one.help, one.legal, "", errors.get(one.key, ""),
-            (), one.attributes, is_changed=bool(given.get(one.key)),
-        )
-        for one in fields
-        if not (is_pipeline and one.key == "tiles")
-    )  # fmt: skip
+    name, *others = (
+        replace(one, value=given.get(one.key, ""), error=errors.get(one.key, ""), is_changed=bool(given.get(one.key)))
+        for one in by_hand
+    )
+    plain = (
+        view_choice(choice, given.get(choice.name, ""), errors.get(choice.name, ""))
+        for choice in job_choices()
+        if not (is_pipeline and choice.name in OWN)
+    )
+    return name, *plain, *others
 
 
 def _read_steps(box: BoxDescription, given: Mapping[str, str]) -> tuple[list[dict[str, Any]], dict[str, str]]:

@@ -101,15 +101,17 @@ class QueueChoices(DeadlineChoice):
         default=None, description="Seconds after which an attempt ends and the job fails."
     )
     retry: RetryPolicy | None = None
-    preemptible: bool = Field(default=False, description="Whether jobs of much higher priority may take its tiles.")
+    preemptible: bool = Field(
+        default=False,
+        description="Jobs of much higher priority may take its tiles; it is then queued again, and a training resumes.",
+    )
     members: Annotated[int, Field(ge=1, le=MAX_MEMBERS)] = Field(
         default=1,
-        description="Processes of a training that compute together, all or none of them started. Each gets the job's "
-        "tiles.",
+        description="Processes of a training that compute together, each with the job's tiles; all start, or none.",
     )
     labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=MAX_LABELS)] = {}
     constraint: Annotated[dict[NodeLabelKey, NodeLabelValue], Field(max_length=MAX_LABELS)] = Field(
-        default={}, description="Labels that its node must have."
+        default={}, description="Labels that its node must have, such as zone=a."
     )
 
 
@@ -121,8 +123,12 @@ class JobRequest(QueueChoices):
     parameters: dict[str, JsonValue] = {}
     inputs: dict[str, str] = Field(default={}, description="Slot to artifact id.")
     name: Name | None = None
-    tiles: Annotated[int, Field(ge=0, le=MAX_TILES)] | None = None
-    max_attempts: Annotated[int, Field(ge=1, le=MAX_ATTEMPTS)] | None = None
+    tiles: Annotated[int, Field(ge=0, le=MAX_TILES)] | None = Field(
+        default=None, description="RDU tiles to lease; by default as many as its PEF was compiled for."
+    )
+    max_attempts: Annotated[int, Field(ge=1, le=MAX_ATTEMPTS)] | None = Field(
+        default=None, description="Failed attempts after which the job fails."
+    )
     idempotency_key: Key | None = Field(default=None, description="The same key gives the same job.")
 
 
