@@ -44,7 +44,7 @@ class Access:
 
     @property
     def is_open(self) -> bool:
-        """Return whether no token is asked for."""
+        """Return whether requests need no token."""
         return not self._digests
 
     def check(self, header: bytes | None) -> None:
@@ -84,7 +84,7 @@ class AccessLog:
 
     @property
     def is_on(self) -> bool:
-        """Return whether lines are kept."""
+        """Return whether lines are logged."""
         return self._stream is not None
 
     def add(self, wire: str, model: str, version: str, status: int, rows: int, queue_us: int, compute_us: int) -> None:

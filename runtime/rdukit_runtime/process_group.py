@@ -1,8 +1,8 @@
 """Joining the ranks of a launch: torch's default process group, over gloo.
 
-Stock torch wheels have no MPI, so MPI launchers only start the ranks here; they meet over TCP. Where they meet comes
-from ``MASTER_ADDR`` and ``MASTER_PORT``; without these, ranks of one node meet at a port that rank 0 chooses and
-leaves in the home folder under the launch's name. Source: SDK reference 18 (fallback from ``mpi``); the way is ours.
+Stock torch wheels have no MPI, so MPI launchers only start the ranks here; they meet over TCP. ``MASTER_ADDR`` and
+``MASTER_PORT`` name the meeting place. Without them, ranks of one node meet at a port that rank 0 chooses and records
+in the home folder under the launch's name. Source: SDK reference 18 (fallback from ``mpi``); the way is ours.
 """
 
 import atexit
@@ -44,8 +44,8 @@ def join_process_group(timeout: timedelta | None = None) -> Launch:
     Args:
         timeout: of one collective; default: the setting ``distributed.timeout_s``.
     Raises:
-        PeerLost: not all ranks came in time. InvalidArgument: the launcher's variables are wrong, or ranks are on
-        several nodes and nothing says where they meet. Unavailable: this torch cannot make a process group.
+        PeerLost: not all ranks came in time. InvalidArgument: the launcher's variables are wrong, or ranks on several
+        nodes have no meeting place. Unavailable: this torch cannot make a process group.
     """
     launch = read_launch(os.environ)
     if not (dist.is_available() and dist.is_gloo_available()):
@@ -107,9 +107,9 @@ def _bind_defaults() -> None:
     """Keep torch from holding the group for ever.
 
     Functions of this module have the default group of the moment of its import among their default arguments, and
-    tracing imports it. Imported while the group is up, they keep it, so that its threads outlive
-    ``leave_process_group`` and can meet the C++ library's clean-up, which ends the process with SIGABRT. Imported
-    before, the default is None.
+    tracing imports it. Modules imported while the group is up keep it, so its threads outlive ``leave_process_group``;
+    they can then meet the C++ library's clean-up, which ends the process with SIGABRT. For modules imported before, the
+    default is None.
     """
     importlib.import_module("torch.distributed.nn.functional")
 

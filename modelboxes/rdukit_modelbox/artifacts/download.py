@@ -43,7 +43,9 @@ class ByteSource(Protocol):
         ...
 
     def find_validator(self) -> str | None:
-        """Return the server's name for the content now; None if it gives none. Never raises for a cut connection."""
+        """Return the server's identifier of the current content; None if it sends none. Never raises for a cut
+        connection.
+        """
         ...
 
 
@@ -84,7 +86,7 @@ def download(
             _take(opened, uri, path, max_bytes, watch)
         except TransferInterrupted as cut:
             now = path.stat().st_size if path.exists() else 0
-            # Only new maxima count, so that a server which restarts every transfer is given up at last.
+            # Only new maxima count: a server that restarts every transfer is eventually given up.
             grown = now > max(most, there)
             most, failures = max(most, now), 1 if grown else failures + 1
             if failures >= attempts:

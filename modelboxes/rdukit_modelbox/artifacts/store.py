@@ -1,7 +1,7 @@
 """Fetched artifacts of one box, by content: complete or absent, and fetched once for concurrent callers.
 
 ``content/SHA256/NAME`` has files, and ``folders/SHA256/`` the contents of archives and prefixes; both are immutable.
-``by-uri/KEY`` links to the newest content of a reference, and ``by-uri/KEY.json`` has the server's name of it.
+``by-uri/KEY`` links to a reference's newest content; ``by-uri/KEY.json`` has the server's identifier of it.
 """
 
 import json

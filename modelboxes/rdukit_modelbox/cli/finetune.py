@@ -119,7 +119,7 @@ class TerminalContext:
         return self._box
 
     def progress(self, progress: "Progress") -> None:
-        """Show how far it is."""
+        """Show the progress."""
         self._bars.tell(progress.to_json())
 
     def log(self, text: str) -> None:

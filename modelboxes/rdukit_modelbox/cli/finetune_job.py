@@ -177,7 +177,7 @@ class _CheckContext:
         return self._box
 
     def progress(self, progress: "Progress") -> None:
-        """Show how far the check is."""
+        """Show the progress of the check."""
         self._bars.tell(progress.to_json(), "check: ")
 
     def log(self, text: str) -> None:

@@ -230,7 +230,7 @@ def _load_box(path: Path) -> Box:
     try:
         box = Box.model_validate(document.value)
     except ValidationError as cause:
-        # Faults of the whole come from the draft, with their keys.
+        # The draft yields errors about the file as a whole, with their keys.
         whole = MarkedYaml(document.value)
         found = [(f.path, f.message) for f in diagnostics_of(cause, whole, Box.model_json_schema()) if f.path]
     # A valid box has already passed the check that its parts agree.

@@ -71,8 +71,7 @@ def load_own_module(folder: Path, place: str) -> ModelEntry:
 
 
 def chosen_sizes(box: Box, entry: ModelEntry, parameters: Mapping[str, ParameterValue]) -> dict[str, SizeValue]:
-    """Return all sizes of the model: a variant's if ``parameters`` name one, overridden by the box's and those of
-    ``parameters``.
+    """Return all sizes of the model: the box's and those of ``parameters`` override the variant's, if one is named.
 
     Raises:
         InvalidArgument: the model has no such size or variant.

@@ -131,7 +131,7 @@ class ChildProcess:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     async def _reap(self) -> None:
-        """Kill its descendants once it has ended, as they would keep the pipes open."""
+        """Kill its descendants once it has ended; they would keep the pipes open."""
         await self._process.wait()
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)

@@ -34,10 +34,10 @@ from rdukit_zoo.registry import WITHOUT_TARGET, ModelEntry, SizeValue
 KIND: Final = "arrays"
 #: Task of the models that take pictures.
 PICTURES: Final = "image-classification"
-#: Size that says how many classes there are.
+#: Size that holds the number of classes.
 CLASSES: Final = "num_classes"
 Arrays = Mapping[str, NDArray[Any]]
-#: What a manifest says beside numbers: ``classes`` by name, and what stands for the ``tokenizer``.
+#: Further keys of a manifest: ``classes`` by name, and a description of the ``tokenizer``.
 Names = Mapping[str, object]
 
 
@@ -48,7 +48,7 @@ class ArrayForm:
     name: str
     shape: tuple[int, ...]
     dtype: str
-    #: Of integers that choose from something. The model says it, not the data.
+    #: For integer indices. The model names it, not the data.
     limit: ValueLimit | None = field(default=None, compare=False)
 
 
@@ -57,7 +57,7 @@ def array_forms(
 ) -> list[ArrayForm]:
     """Return the arrays that a model of these sizes trains with, in the order of its inputs.
 
-    ``choices``: how many rows or classes arrays choose from, as a PEF's graphs have it.
+    ``choices``: numbers of rows or classes that arrays index, from a PEF's graphs.
     """
     dummies = entry.make_inputs(1, **sizes)
     target = None if entry.task in WITHOUT_TARGET else str(dummies[-1].sn_name)
@@ -72,7 +72,7 @@ def array_forms(
 def _limit(
     entry: ModelEntry, sizes: Mapping[str, SizeValue], name: str, is_target: bool, choices: Mapping[str, int]
 ) -> ValueLimit | None:  # fmt: skip
-    """Return what the integers of an array choose from: as the entry says, or classes if a target, or the PEF."""
+    """Return the limit of an array's integers: the entry's, else the classes for a target, else the PEF's."""
     size = entry.limits.get(name, CLASSES if is_target else "")
     if isinstance(size, int):
         return ValueLimit(size, "", is_target)
@@ -84,9 +84,9 @@ def _limit(
 def sizes_made_for(
     manifest: Mapping[str, Any], entry: ModelEntry, sizes: Mapping[str, SizeValue]
 ) -> dict[str, SizeValue]:  # fmt: skip
-    """Return the sizes that a data set was made for and that its arrays depend on; none of an earlier version.
+    """Return the data set's own sizes that differ from ``sizes`` and change its arrays; empty for an earlier version's.
 
-    ``sizes``: of the model that it is compared with.
+    ``sizes``: those of the model to compare with.
     """
     said: dict[str, SizeValue] = manifest.get("sizes") or {}
     forms = array_forms(entry, sizes)
@@ -110,7 +110,7 @@ class ArrayDataset:
         self.columns: tuple[str, ...] = ()
         self.tokenizer = str(manifest.get("tokenizer", ""))
         self._folder = folder
-        #: Changes to training pictures; another choice of them is another data set.
+        #: Changes to training pictures; another choice makes another data set.
         self._augmentation = read_augmentation(manifest, find_picture_preprocessing(folder))
         if self._augmentation is not None:
             self.digest = sha256_of(f"{self.digest} {json.dumps(self._augmentation.to_json())}".encode())
@@ -153,7 +153,7 @@ class ArrayDataset:
     def held_out(self, split: str, batch_size: int) -> Iterator[tuple[int, dict[str, NDArray[Any]]]]:
         """Yield a split in stored order as batches by name; the last is filled up with its first samples.
 
-        Each comes with how many of its samples count.
+        Yield each batch with the number of its real samples.
         """
         for start in range(0, self.count(split), batch_size):
             rows = np.arange(start, start + batch_size)
@@ -173,7 +173,7 @@ class ArrayDataset:
                     check_values(f"the {split} split's {form.name}", arrays[form.name], form.limit)
 
     def keep_with(self, checkpoint: Path) -> None:
-        """Copy how pictures became arrays, where they were pictures; other arrays are served as they come."""
+        """Copy the preprocessing of pictures; other arrays are served unchanged."""
         path = self._folder / PICTURE_FILE
         if path.is_file():
             write_atomic(checkpoint / PICTURE_FILE, path.read_bytes())
@@ -255,7 +255,7 @@ def _read_data(
     entry: ModelEntry, sizes: Mapping[str, SizeValue], forms: Sequence[ArrayForm],
     parameters: Mapping[str, ParameterValue], inputs: Mapping[str, Path],
 ) -> tuple[dict[str, NDArray[Any]], Names]:  # fmt: skip
-    """Return arrays by name, read as they are, or made of texts; and what the texts' classes and tokenizer are."""
+    """Return arrays by name, as stored or encoded from texts, and the texts' classes and tokenizer."""
     if "text_column" not in parameters:
         return _read_arrays(inputs["data"], forms), {}
     from rdukit_modelbox.preprocessing.passages import is_text, read_passages  # only text needs tokenizers
@@ -285,11 +285,11 @@ def _draw_splits(
 def apply_drift(splits: Mapping[str, Arrays], names: Sequence[str], drift: float) -> dict[str, Arrays]:
     """Return splits whose arrays ``names`` are read by an instrument that has drifted; the others stay.
 
-    A place of a sample, over its last two axes, has a gain of about 1 ± drift / 2 and an offset of about drift / 2
+    Each place of a sample (its last two axes) gets a gain of about 1 ± drift / 2, and an offset of about drift / 2
     deviations of the training split. Readings that are never negative stay so. Pure.
 
     Raises:
-        InvalidArgument: no array has readings, as those of texts.
+        InvalidArgument: no array has readings; texts have none.
     Source:
         ours: calibration of pixels and sensors, and batch effects between laboratories, in their simplest form.
     """

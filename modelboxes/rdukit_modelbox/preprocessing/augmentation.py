@@ -1,7 +1,7 @@
 """Augmentation of training pictures by torchvision's v2 transforms, as a data set's manifest lists them.
 
-A picture's changes depend on the seed, the epoch and the picture's row alone, so that a resumed training sees what an
-uninterrupted one does. Only named transforms with numbers are known: a manifest runs no code.
+A picture's changes depend only on the seed, the epoch and the picture's row, so a resumed training sees the same
+pictures. Only named transforms with numbers are known: a manifest runs no code.
 
 Axes: B pictures of a batch, C channels, Y, X pixels.
 """
@@ -97,7 +97,7 @@ def load_transforms() -> Any:
 def augmentation_from(
     parameters: Mapping[str, ParameterValue], preprocessing: PicturePreprocessing | None
 ) -> Augmentation | None:  # fmt: skip
-    """Return the augmentation that parameters of preprocess ask for; None: none.
+    """Return the augmentation that preprocess parameters describe; None: none.
 
     Raises:
         InvalidArgument: there are no pictures to change, or torchvision cannot be imported.

@@ -32,7 +32,7 @@ _STEP: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class PictureFolder:
-    """Pictures [N, C, Y, X] and the class of each [N], how they were made, and which are to test with, if names say."""
+    """Pictures [N, C, Y, X], the class of each [N], their preprocessing, and those to test with, if names say so."""
 
     pictures_NCYX: NDArray[np.float32]
     classes_N: NDArray[np.int64]
@@ -101,7 +101,7 @@ def picture_classes(data: Path) -> tuple[str, ...]:
 def preprocessing_of(
     shape: Sequence[int], classes: tuple[str, ...], parameters: Mapping[str, ParameterValue]
 ) -> PicturePreprocessing:
-    """Return how a picture becomes an array of a shape [C, Y, X] (pure).
+    """Return the preprocessing of pictures for arrays of a shape [C, Y, X] (pure).
 
     Raises:
         InvalidArgument: the model takes other channels than grey or rgb, or ``imagenet`` and grey.

@@ -28,7 +28,7 @@ SPLITS: Final = ("train", "test", "dev")
 
 @dataclass(frozen=True, slots=True)
 class RowRun:
-    """A run of preprocess on rows: its request, and what its steps share."""
+    """A run of preprocess on rows: its request, and the shared state of its steps."""
 
     context: VerbContext
     request: RowPreprocessRequest
@@ -94,7 +94,7 @@ class RowRun:
 
 
 def within_limit(limit: int, counts: list[int], splits_N: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Mark the rows that are kept so that no split gets more than ``limit``, and count them in ``counts``."""
+    """Mark the rows that are kept so that no split exceeds ``limit``, and count them in ``counts``."""
     kept_N = np.ones(len(splits_N), np.bool_)
     for split in range(len(counts)):
         is_mine_N = splits_N == split
@@ -105,8 +105,8 @@ def within_limit(limit: int, counts: list[int], splits_N: NDArray[np.int64]) -> 
 
 
 def given_splits(sources: Sequence[SourceFile]) -> dict[str, int] | None:
-    """Return the split of each file from its first folder or its name; None unless all say one, one says train, and
-    one says test.
+    """Return the split of each file from its first folder or its name. None unless each file has one, and both train
+    and test occur.
     """
     found = {}
     for source in sources:
@@ -120,7 +120,7 @@ def given_splits(sources: Sequence[SourceFile]) -> dict[str, int] | None:
     return found if set(found.values()) >= {0, 1} else None
 
 
-#: Classes, or numbers where the label is one.
+#: Kind of the label: classes or numbers.
 Labels = NDArray[np.int64] | NDArray[np.float32]
 Places = NDArray[np.int64]
 WAITING_BYTES: Final = 32 << 20

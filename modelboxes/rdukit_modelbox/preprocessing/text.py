@@ -1,7 +1,7 @@
 """Preprocessing of text: files become records by output file on disk, then sequences, then evened files.
 
-The first step reads and checks all records. Each step leaves a note, so an attempt that was killed continues
-after the last finished file. A step holds no more in memory than a few batches and one bucket of records.
+The first step reads and checks all records. Each step leaves a note, so a further attempt continues after the last
+finished file. A step holds no more in memory than a few batches and one bucket of records.
 """
 
 from collections.abc import Mapping

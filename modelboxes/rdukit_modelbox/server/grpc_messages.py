@@ -83,7 +83,7 @@ def description_message(description: Mapping[str, object]) -> pb.Description:
 
 
 def answer_message(answer: InferAnswer) -> pb.Answer:
-    """Return the message for what was inferred."""
+    """Return the message for an inference's answer."""
     return pb.Answer(
         outputs=[pb.Row(values=row) for row in answer.rows],
         labels=answer.labels,
@@ -136,7 +136,7 @@ def event_message(event: OperationEvent) -> pb.OperationEvent:
 
 
 def progress_message(progress: Progress) -> pb.Progress:
-    """Return the message for how far a verb is; what is unknown stays unset."""
+    """Return the message for a verb's progress; unknown figures stay unset."""
     step, total = max(progress.step, 0), max(progress.total, 0)
     return pb.Progress(
         stage=progress.stage, step=step, total=total, loss=progress.loss, throughput=progress.throughput,

@@ -37,7 +37,7 @@ class InferCall:
 @dataclass(frozen=True, slots=True)
 class InferAnswer:
     """Rows [N][C] and labels [N] for rows, tensors for tensors, predictions for rows by column name; ``timing_us``:
-    where the time went.
+    microseconds of each phase.
     """
 
     rows: Rows = field(default_factory=list)

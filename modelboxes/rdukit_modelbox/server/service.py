@@ -71,7 +71,7 @@ class BoxService:
         #: The models that it serves.
         self.models = self._make_models(mounted)
         self.metrics.add_models(self.models)
-        #: What answers ``Infer`` and ``InferStream`` on both wires.
+        #: Answers ``Infer`` and ``InferStream`` on both wires.
         self.inferencer: Inferencer = ModelInferencer(self.infer_rows, self.predict, self._find_version)
         self.operations = OperationTable(clock)
         self._runner = OperationRunner(

@@ -33,7 +33,7 @@ class AdaptedLinear(nn.Linear):
 
 @dataclass(slots=True)
 class AdapterShares:
-    """Mask [B, 1, N * R] of ones and zeros: the adapters' ranks that each text of a call uses; ``None``: none."""
+    """Mask [B, 1, N * R] of ones and zeros: the ranks of each text's adapter; ``None``: no mask."""
 
     value: torch.Tensor | None = None
 
@@ -41,7 +41,7 @@ class AdapterShares:
 class SharedLinear(nn.Linear):
     """A linear layer with updates of several adapters: A [N * R, I], and B [O, N * R] with the scales included.
 
-    Each text of a call uses its adapter's ranks: x W^T + b + ((x A^T) * shares) B^T.
+    A layer in which each text uses its adapter's ranks: x W^T + b + ((x A^T) * shares) B^T.
     """
 
     lora_A: torch.Tensor
@@ -99,7 +99,7 @@ def _layers_to_adapt(
 
 
 def _is_named(path: str, end: str) -> bool:
-    """Return whether a layer is meant by a name, which is its own or its last parts, as in PEFT's target_modules."""
+    """Return whether ``name`` means a layer: its full name or its last parts, as in PEFT's target_modules."""
     return path == end or path.endswith("." + end)
 
 
@@ -118,7 +118,7 @@ def add_adapters(model: nn.Module, rank: int, alpha: float, *outputs: int, layer
     Existing names are unchanged.
 
     Args:
-        outputs: numbers of outputs of heads, which get none.
+        outputs: numbers of outputs of heads; heads get no adapters.
         layers: names of the layers, or their last parts; empty: all.
     Raises:
         InvalidArgument: there is no such layer, or the rank is as large as one.

@@ -14,7 +14,7 @@ def levels_of(names: Sequence[str]) -> list[int]:
     """Return the level of each parameter, from 0 at the input. Pure.
 
     Each numbered module, such as a layer of a transformer, is a level. Parameters before the first one, such as
-    embeddings, are one level, and so are those after the last one, such as a final norm with the head. Of a model
+    embeddings, are one level, and so are those after the last one, such as a final norm with the head. In a model
     without numbered modules each module is a level.
 
     Args:

@@ -36,11 +36,11 @@ COMPILED_GRAD_NORM: Final = 1.0
 COMPILED_BETAS: Final = (0.9, 0.999)
 #: Optimizer → run-time scalars that only others have.
 _OF_OTHER_OPTIMIZERS: Final = {"adamw": frozenset({"momentum"}), "sgd": frozenset({"beta1", "beta2"})}
-#: The graph for one row of a PEF that serves batches, and what its inputs' names begin with.
+#: The graph for one row in a PEF that serves batches; also the prefix of its inputs' names.
 ONE_ROW: Final = "one_row"
-#: By how much answers may differ that are equal: additions may come in another order, and bf16 rounds to 2**-8.
+#: Largest difference of equal answers: additions may come in another order, and bf16 rounds to 2**-8.
 TOLERANCES: Final = {"f32": 1e-4, "bf16": 2.0**-6}
-#: What a model of each task returns with its target, and without; others a loss and an output.
+#: Values that a task's model returns with its target, and without; other tasks: a loss and an output.
 OUTPUTS: Final = {
     ("classification", TRAIN): ("loss", "logits"),
     ("classification", SERVE): ("logits",),
@@ -60,7 +60,7 @@ class ModelProgram:
     def __init__(self, shape: Shape, seed: int = 0, entry: ModelEntry | None = None) -> None:
         """Build everything from scratch; earlier graphs of this process are forgotten.
 
-        ``entry``: of a box's own module; None takes the zoo's entry by the shape's model.
+        ``entry``: from a box's own module; None: the zoo's entry for the shape's model.
         """
         samba.session.reset()
         utils.set_seed(seed)
@@ -97,8 +97,8 @@ class ModelProgram:
     def compile(self, name: str, folder: Path, mode: str, target: str, num_tiles: int, members: int = 1) -> Path:
         """Compile to ``<folder>/<name>/<name>.pef`` and return that path.
 
-        With several ``members`` gradients can be averaged over as many as a training then has.
-        What serves batches gets a second graph over the same parameters, for one row: alone, a request computes a row.
+        With several ``members``, gradients can be averaged over as many members of a training. A PEF that serves
+        batches gets a second graph over the same parameters, for requests of one row.
         """
         config = {
             "output_folder": str(folder), "pef_name": name, "optim_level": mode, "arch": target,
@@ -168,7 +168,7 @@ class ModelProgram:
         """Refuse what could not be evaluated, before anything is trained.
 
         Args:
-            batch: any whole one. samples: how many an evaluation has.
+            batch: any full one. samples: number of an evaluation's samples.
         Raises:
             PefMismatch: the model computes something else in evaluation mode, and the PEF has no graph for that.
             InvalidArgument: the samples leave a batch that is not full, and what fills it up changes its answers, or
@@ -194,10 +194,11 @@ class ModelProgram:
     ) -> float:
         """Run one whole step on one batch, an array per input, and return its loss before the update.
 
-        With ``accumulation_steps`` the batch has as many parts, whose gradients are added up before the update.
+        With ``accumulation_steps`` the batch is divided into that many parts, whose gradients are added up before the
+        update.
 
         Args:
-            rates: run-time scalars by name, such as lr; those that the optimizer does not have are passed over.
+            rates: run-time scalars by name, such as lr; those that the optimizer lacks are ignored.
             is_member: gradients are averaged over all members of the training before the update.
         Raises:
             PefMismatch: there are other members, and the PEF was not compiled for several.
@@ -245,7 +246,7 @@ class ModelProgram:
     def forward(self, batch: Sequence[NDArray[Any]]) -> tuple[torch.Tensor, ...]:
         """Forward only, on one batch, in evaluation mode; the outputs as f32, in the order of ``shape.outputs``.
 
-        Nothing is dropped out, batch norms take their running statistics and leave them as they are.
+        Dropout is off; batch norms use their running statistics and keep them unchanged.
         """
         with evaluating(self.model):
             outputs = samba.session.run(
@@ -255,7 +256,7 @@ class ModelProgram:
         return tuple(samba.to_torch(output).float() for output in outputs)
 
     def forward_filled(self, batch: Sequence[NDArray[Any]], count: int) -> tuple[torch.Tensor, ...]:
-        """``forward`` of a batch of which only the first ``count`` rows are asked for; the others fill it up.
+        """``forward`` of a batch in which only the first ``count`` rows are real and the others fill it up.
 
         The first time it is tried whether other rows in their place would change the answers, or the loss.
 
@@ -282,11 +283,11 @@ class ModelProgram:
     def loss_of_rows(self, rows: Sequence[NDArray[Any]]) -> float:
         """Return the loss of fewer rows than a batch has, an array per input, in evaluation mode.
 
-        A graph's loss is that of its whole batch, in which rows that only fill it up would count. So the model's own
-        forward computes this one on the host, in f32, with the parameters that the device has.
+        A graph's loss is that of its whole batch, in which rows that only fill it up would count. Instead the model's
+        own forward computes it on the host, in f32, with the device's parameters.
 
         Raises:
-            InvalidArgument: the model takes no other number of rows than a batch.
+            InvalidArgument: the model takes only full batches.
         """
         samba.session.to_cpu(self.model)
         kept = {name: plain_tensor(value) for name, value in self.model.state_dict(keep_vars=True).items()}
@@ -397,7 +398,7 @@ class ModelProgram:
 
 
 def tensor_names(model: nn.Module) -> TensorNames:
-    """Return what a PEF says of the names of a model's tensors."""
+    """Return a PEF's information about the names of a model's tensors."""
     state = model.state_dict(keep_vars=True)
     groups: dict[int, list[str]] = {}
     for name, value in state.items():
@@ -407,7 +408,7 @@ def tensor_names(model: nn.Module) -> TensorNames:
 
 
 def outputs_of(task: str, purpose: str) -> tuple[str, ...]:
-    """Return the names of what a model of a task returns, in order."""
+    """Return the names of the values that a task's model returns, in order."""
     return OUTPUTS.get((task, purpose), ("loss", "output") if purpose == TRAIN else ("output",))
 
 
@@ -436,7 +437,7 @@ def _filled_anew(values: NDArray[Any], count: int) -> NDArray[Any]:
 
 
 def plain_tensor(value: Any) -> torch.Tensor:
-    """Return a torch tensor from what a converted model's ``state_dict`` holds."""
+    """Return the torch tensor of a value from a converted model's ``state_dict``."""
     tensor: torch.Tensor = samba.to_torch(value)
     return tensor.detach().clone()
 

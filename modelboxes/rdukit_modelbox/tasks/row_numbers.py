@@ -36,7 +36,7 @@ class NumberEvaluation:
 
     predicted_N: NDArray[np.float64]
     true_N: NDArray[np.float64]
-    #: Mean squared error of the scaled numbers, which is what a training lowers.
+    #: Mean squared error of the scaled numbers, the loss of the training.
     loss: float
 
     @property
@@ -77,7 +77,7 @@ def simple_number_models(
     a linear regression and of gradient boosting, each with its defaults.
 
     Args:
-        max_rows: rows that they learn from at most.
+        max_rows: largest number of rows to learn from.
         max_features: features above which only the mean's error is returned.
     """
     truth_N = target.values(held.labels_N)

@@ -13,7 +13,7 @@ Tensors = Mapping[str, torch.Tensor]
 class WeightAverage:
     """Average of the trained weights: it begins as the weights after the first step.
 
-    Buffers, such as running statistics, and frozen weights are those of the newest step.
+    Buffers, such as running statistics, and frozen weights are not averaged: the newest step's are used.
     """
 
     def __init__(self, decay: float, trained: Collection[str], weights: Tensors | None = None) -> None:

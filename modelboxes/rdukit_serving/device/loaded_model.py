@@ -49,8 +49,8 @@ class LoadedModel:
         """Lease tiles, load the PEF and upload its parameters.
 
         Args:
-            checkpoint: a safetensors file, or a folder that train made; None leaves the parameters zero and is legal
-                for a PEF without any.
+            checkpoint: a safetensors file, or a folder that train made; None: the parameters stay zero, which only a
+                PEF without parameters allows.
         Raises:
             PefError, NoResources: the PEF cannot be used here; PefMismatch: it can train and not evaluate.
                 InvalidArgument: the checkpoint is of another model.
@@ -83,7 +83,7 @@ class LoadedModel:
         self._memory: memoryview | None = None
         self._inputs: list[torch.Tensor] = []
         self._call: Callable[[], RunTimes]
-        #: A call for each row that may run by itself. That many rows are done sooner by these calls than as a batch.
+        #: One call per row that may run alone. Up to that many rows are faster by these calls than as a batch.
         self._row_calls: list[Callable[[], RunTimes]] = []
         #: Number of rows that have been filled: the rows after them in shared memory are zero.
         self._filled = 0
@@ -170,7 +170,7 @@ class LoadedModel:
 
 
 def properties_of(application: Application, seconds: float) -> dict[str, str]:
-    """Describe a loaded PEF for people; ``seconds`` is how long loading took."""
+    """Describe a loaded PEF for people; ``seconds`` is the loading time."""
     pef = application.pef
     return {
         "chip": pef.arch, "mode": pef.mode, "precision": pef.precision, "compiler": pef.compiler_version,
@@ -182,7 +182,7 @@ def properties_of(application: Application, seconds: float) -> dict[str, str]:
 
 
 def rows_run_alone(batch_s: float, row_s: float, batch: int) -> int:
-    """Return up to how many rows one by one take no longer than a batch; at least one. Pure.
+    """Return the largest number of rows that take no longer one by one than as a batch; at least one. Pure.
 
     Args:
         batch_s, row_s: seconds of a run of the graph for ``batch`` rows, and of the one for one row.
@@ -207,7 +207,7 @@ def _seconds(call: Callable[[], RunTimes]) -> float:
 def _in_graph(
     specs: Sequence[ServedTensor], served: Sequence[str], own: Sequence[str], views: Sequence[torch.Tensor]
 ) -> HostTensors:
-    """Return views by a graph's own symbols, which stand where those of the served graph do."""
+    """Return views by a graph's own symbols, each at the place of the served graph's symbol."""
     return [(own[served.index(spec.symbol)], view) for spec, view in zip(specs, views, strict=True)]
 
 
@@ -219,12 +219,12 @@ def _view(memory: memoryview, offset: int, spec: ServedTensor, rows: int) -> tor
     return torch.frombuffer(memory, dtype=dtype, count=count, offset=offset).view(rows, *spec.row_shape)
 
 
-#: Format from which on a training PEF has an evaluation graph, where it needs one.
+#: First format in which a training PEF may have an evaluation graph.
 EVALUATES_SINCE: Final = (1, 4)
 
 
 def choose_graphs(pef: Pef, serving: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """Return the graph for batches and the one for one row, if any; None is the PEF's only graph.
+    """Return the graph for batches and the one for one row, if any; None means the PEF's only graph.
 
     ``serving`` may name the ``graph``; then it is that one alone.
     """
@@ -270,8 +270,8 @@ def choose_signature(
     """Return the signature of ``graph``.
 
     ``serving`` may list ``inputs`` and ``outputs`` as ``{"name", "symbol"?}``; a symbol is a name or a position in the
-    graph's list. Without it a PEF that a box compiled says which they are; of any other all inputs are served, and all
-    outputs that have a batch dimension. ``read_kernels`` gives the PEF's; with them, what indices may be is known.
+    graph's list. Without it, a PEF of a box names its tensors; any other PEF serves all inputs, and all outputs with a
+    batch dimension. ``read_kernels`` gives the PEF's; with them, what indices may be is known.
 
     Raises:
         InvalidArgument: ``serving`` names a symbol that is not there, or another number of labels than of classes.

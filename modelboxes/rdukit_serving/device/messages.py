@@ -58,7 +58,7 @@ def cut_options(text: str) -> Iterator[tuple[int, str]]:
 
 
 class LongPrompt:
-    """Prompt, or options of a text, whose parts come one after another."""
+    """Prompt, or options of a text, received in parts."""
 
     def __init__(self) -> None:
         self._parts: list[Any] = []

@@ -46,7 +46,7 @@ class ExpertProcess:
     ) -> None:  # fmt: skip
         """``on_end``: called with the configuration's name and how the process ended."""
         self.configuration = configuration
-        #: Rows of its caches, which the texts of all experts wait for in order.
+        #: Rows of its caches; the texts of all experts wait for them in order.
         self.turns = asyncio.Semaphore(configuration.text.texts)
         self.numbers: Iterator[int] = itertools.count(1)
         self.starts = 0
@@ -92,7 +92,7 @@ class ExpertProcess:
         return ExpertLine(self, expert, self.configuration.text.figures(), adapter)
 
     async def load(self, expert: str, checkpoint: Path, file: Path, adapters: Mapping[str, Path]) -> None:
-        """Bring the weights of an expert into memory, with adapters beside them, prepared as ``file``.
+        """Load the weights of an expert, with its adapters, prepared as ``file``.
 
         Raises:
             RdukitError: the checkpoint cannot be used. Unavailable: the process ended.
@@ -141,7 +141,7 @@ class ExpertProcess:
             self._asked.pop(number, None)
 
     def _take(self, message: Mapping[str, Any]) -> None:
-        """Give the events of a packet to the lines whose texts they are of."""
+        """Give the events of a packet to the lines of their texts."""
         events: dict[ExpertLine, list[dict[str, Any]]] = {}
         for event in message["events"]:
             number, kind = event["number"], event["kind"]

@@ -33,7 +33,7 @@ def find_wanted(value: bytes) -> SpanContext | None:
 def tell_batch(answer: InferResponse) -> bytes:
     """Return a further ``Server-Timing`` entry: milliseconds of forming the batch, and its content (pure).
 
-    Source: W3C Server Timing, ``dur`` and ``desc``; the texts of ``desc`` are ours.
+    Source: W3C Server Timing, ``dur`` and ``desc``; the content of ``desc`` is ours.
     """
     timing = answer.timing
     return b', batch;dur=%.3f;desc="requests=%d rows=%d most=%d own=%d"' % (

@@ -2,7 +2,7 @@
 
 Inferences need no web framework, whose import takes a third of a second, so a server answers them first. A thread
 builds the control routes as soon as the model answers; the first control request may wait for it. Every refusal is
-``{"error": text}`` with a 4xx status, as the protocol says.
+``{"error": text}`` with a 4xx status, as in the protocol.
 
 Source: Open Inference Protocol v2, "HTTP/REST"; Triton's extensions for binary data, statistics, model configuration
 and the model repository.
@@ -210,7 +210,7 @@ class OpenInferenceApp:
 
 
 def path_parts(path: str) -> list[str]:
-    """Return the parts of a path below ``/v2``, a model's name as one of them, though it may have a ``/`` (pure)."""
+    """Return the parts of a path below ``/v2``; a model's name is one part, even with a ``/`` (pure)."""
     parts = [part for part in path.split("/") if part][1:]
     begin = 2 if parts[:2] == ["repository", "models"] else 1
     if parts[begin - 1 : begin] != ["models"] or len(parts) <= begin + 1:
@@ -262,7 +262,7 @@ def _object(body: bytes, legal: str) -> Mapping[str, Any]:
 
 
 def _pictures(content_type: bytes, body: bytes) -> list[bytes]:
-    """Return the pictures of a request: its body, or what its JSON has in base64."""
+    """Return the pictures of a request: its body, or base64 in its JSON."""
     if content_type.lower().startswith((b"image/", b"application/octet-stream")):
         return [body]
     from rdukit_serving.raw_inputs.pictures import decode_pictures
@@ -344,7 +344,7 @@ class Disconnects:
     """Requests whose callers may go away. Belongs to one event loop."""
 
     def __init__(self) -> None:
-        #: Requests since the last look, and those that were there at that look.
+        #: Requests since the last check, and their number at that check.
         self._new: list[tuple[asyncio.Future[Any], _Receive]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._listening: set[asyncio.Task[None]] = set()

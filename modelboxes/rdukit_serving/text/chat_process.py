@@ -3,7 +3,7 @@
 ``{"template", "values", "seconds"}`` → ``{"prompt"}`` or ``{"refused"}``. It has limits that it cannot lift, and who
 started it kills it when an answer is late. It ends when its input does.
 
-Source: transformers, "Chat templates": what published templates may use beside Jinja's own.
+Source: transformers, "Chat templates": names of published templates in addition to Jinja's own.
 """
 
 import json
@@ -15,7 +15,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
 
-#: Beyond what it has once it is ready.
+#: Memory in addition to that of a ready process.
 MEMORY_BYTES: Final = 256 << 20
 MAX_PROMPT: Final = 4 << 20
 MAX_TEMPLATE: Final = 1 << 20
@@ -47,7 +47,7 @@ def _make_environment() -> Any:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """Tag around what the assistant said, which marks it for training; here it is plain text."""
+        """Tag around the assistant's words, which marks them for training; here it is plain text."""
 
         tags = {"generation"}
 

@@ -57,7 +57,7 @@ class Bodies:
         """Yield room for a body of up to ``size`` bytes, once the owner's other bodies leave enough.
 
         Raises:
-            Overloaded: there is no room in time.
+            Overloaded: no memory becomes free in time.
         """
         if owner in self._waiting or not self._fits(owner, size):
             await self._wait(owner, size)

@@ -89,7 +89,9 @@ def list_jobs(
     labels: Mapping[str, str],
     search: str = "",
 ) -> JobPage:
-    """Return a page of the tenant's jobs. Raises as ``listing.find_jobs``."""
+    """Record a pipeline of the caller's tenant: all its jobs or none. It counts as a batch. Raises as
+    ``listing.find_jobs``.
+    """
     with platform.database.read() as session:
         found = listing.find_jobs(session, caller.tenant_id, search, state, limit, cursor, labels)
     jobs = [show_job(row) for row in found.jobs]

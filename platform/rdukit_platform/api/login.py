@@ -48,7 +48,7 @@ class DevicePoll(RequestBody):
 
 
 class DeviceToken(BaseModel):
-    """Answer of the user, if there is one yet: the token, whose text is shown only once."""
+    """The user's answer, if there is one yet: the token, whose text is shown only once."""
 
     status: Literal["pending", "done"]
     token: str | None = None

@@ -45,7 +45,7 @@ def check_quota(session: Session, tenant_id: str, more: int, *, is_kept: bool = 
     """Refuse ``more`` bytes of artifacts if they exceed the tenant's limit.
 
     Args:
-        is_kept: lock the tenant, so that no other transaction adds artifacts before this one ends.
+        is_kept: lock the tenant until this transaction ends, so that others cannot add artifacts.
     Raises:
         QuotaExceeded: the message says by how much, and which artifacts could be deleted.
     """

@@ -226,7 +226,7 @@ class File(BaseModel):
     path: str
     digest: str
     bytes: int
-    #: Whoever may read the file may run it.
+    #: Readers of the file may also run it.
     executable: bool = False
 
 

@@ -59,7 +59,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class StoredBlob:
-    """A blob as a sweep sees it, or a foreign file among blobs. ``place`` is the store's own address of it."""
+    """A blob as a sweep sees it, or a foreign file among blobs. ``place`` is the blob's address in the store."""
 
     digest: str
     place: str
@@ -80,7 +80,7 @@ class PiecePlace(Protocol):
         """Store an upload's description."""
 
     def description(self, id: str) -> bytes | None:
-        """Return an upload's description; ``None``: it has none."""
+        """Return an upload's description; ``None``: the upload has none."""
 
     def size(self, id: str, number: int) -> int:
         """Return the number of received bytes of a file."""
@@ -385,7 +385,7 @@ def check_digest(digest: str) -> str:
     """Return the text if it is a SHA-256 in hexadecimal.
 
     Raises:
-        InvalidArgument: it is not.
+        InvalidArgument: the text has another form.
     """
     if len(digest) != 64 or set(digest) - set("0123456789abcdef"):
         raise InvalidArgument(f"{digest!r} is not a SHA-256 in hexadecimal")

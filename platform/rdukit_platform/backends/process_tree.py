@@ -26,7 +26,7 @@ def tree_of(pid: int) -> list[ProcessFacts]:
 
 
 def stats_of(pid: int) -> BoxStats | None:
-    """Return processor time, resident memory and threads of a process and its live descendants; ``None`` if it has
+    """Return processor time, resident memory and threads of a process and its live descendants. ``None`` if it has
     ended.
 
     Shared pages count once per process.

@@ -127,7 +127,7 @@ class SlurmBox(ProcessBox):
     """A box in a Slurm allocation."""
 
     def __init__(self, backend: "SlurmBackend", program: SlurmProgram, spec: BoxSpec, started: float) -> None:
-        """Open the box's sockets. Raises: Unavailable: one of them is not the box's own."""
+        """Open the box's sockets. Raises: Unavailable: one of the variables is not the box's own."""
         announced, wires = open_wires(spec, own_folder(spec) / ANNOUNCEMENT)
         limits = {"slurm": f"applied: job {program.job_id}", **(fenced_limits(spec, spec.fence) if spec.fence else {})}
         files = JobFiles(spec.state)
@@ -218,9 +218,9 @@ class SlurmBackend:
 
         Raises:
             NoResources: Slurm refuses the job, or gave no allocation in time; the message has Slurm's reason.
-            Unavailable: the job was cancelled, or the box ended or was not ready in time. Nothing of it is left.
+            Unavailable: the job was cancelled, or the box ended or was not ready in time. The box is removed.
             BackendUnavailable: Slurm does not answer.
-            Cancelled: ``stop`` was set meanwhile. Nothing of it is left.
+            Cancelled: ``stop`` was set meanwhile. The box is removed.
         """
         make_folder(spec.state)
         spec, files = replace(spec, descriptors=(), ends_with_parent=False), JobFiles(spec.state)

@@ -42,7 +42,7 @@ class WarmBoxes(Closable):
         self._start()
 
     def find(self) -> ForkServer | None:
-        """Return the server; ``None``: it is not ready, or is being started again."""
+        """Return the server; ``None``: it is not ready, or is restarting."""
         with self._lock:
             if self._server is None or self._server.is_ready():
                 return self._server

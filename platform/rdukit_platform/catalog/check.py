@@ -1,9 +1,8 @@
 """Checks of a job's parameters and inputs against what its verb allows (pure).
 
-A box describes each parameter by a JSON schema. Dependencies on other parameters are in three further keys:
-``x-when`` (others must have these values), ``x-cases`` (another schema while others have these values) and ``x-limits``
-(a limit is another parameter's value). A parameter without a schema is left to the box, which refuses what it does not
-take.
+A box describes each parameter by a JSON schema. Three further keys hold dependencies on other parameters: ``x-when``
+(they must have these values), ``x-cases`` (another schema for these values) and ``x-limits`` (a limit is another
+parameter's value). A parameter without a schema is left to the box, which refuses invalid values.
 """
 
 import math

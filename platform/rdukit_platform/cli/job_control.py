@@ -51,7 +51,7 @@ def _plain_option(choice: Choice) -> Callable[[Callable[..., Any]], Callable[...
     return click.option(*names, type=type_, default=None, help=help_)
 
 
-#: Options by which jobs are queued: those of plain fields, then those that are read in a way of their own.
+#: Options by which jobs are queued: those of plain fields, then those with a form of their own.
 _QUEUE_OPTIONS: Final = (
     *map(_plain_option, CHOICES),
     click.option(

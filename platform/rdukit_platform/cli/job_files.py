@@ -219,11 +219,11 @@ def _with_document(refused: RdukitError, number: int) -> RdukitError:
 def watched(
     names: Sequence[str], command: str, end: str, known: Callable[[], object], *, as_json: bool
 ) -> Iterator[None]:
-    """Tell the user, at the start and on Ctrl-C, that the work goes on without this command.
+    """Print at the start and on Ctrl-C that the work continues without this command.
 
     Args:
         command: such as sweep: ``rdukit sweep show NAME`` shows it, ``rdukit sweep END NAME`` ends it.
-        known: last description, with its id; printed on Ctrl-C with ``as_json``.
+        known: last description, with its id, which Ctrl-C prints with ``as_json``.
     """
     from rdukit_platform.cli import show
 

@@ -134,7 +134,7 @@ def _every_step(client: "ApiClient", job_id: str) -> list[dict[str, Any]]:
     """Return the lines of a job's artifact ``metrics`` as points without times.
 
     Raises:
-        NotFound: it has no such artifact.
+        NotFound: the job has no such artifact.
         InvalidArgument: the artifact has another format.
     """
     job, text = client.get(f"/v1/jobs/{job_id}"), io.BytesIO()

@@ -27,7 +27,7 @@ class _Bridged(greenlet):  # type: ignore[misc]
 
 
 async def run(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Return what a blocking function returns; its waits are awaited. Raises what it raises."""
+    """Return a blocking function's result; its waits are awaited. Raises what it raises."""
     child = _Bridged(lambda: function(*args, **kwargs))
     found: Any = child.switch()
     while not child.dead:

@@ -79,7 +79,7 @@ class Job:
         Raises:
             RdukitError: it failed; the error's code determines the class.
             Cancelled: it was cancelled.
-            DeadlineExceeded: it has not ended within ``timeout_s``; it goes on.
+            DeadlineExceeded: the job has not ended within ``timeout_s``; it continues.
         """
         for event in self._api.follow(self.id, timeout_s):
             if on_event is not None:
@@ -211,7 +211,7 @@ class Jobs:
             inputs: artifacts, such as another job's outputs, or their ids, by slot.
             members: processes of a training that compute together on one node, each with ``tiles`` tiles.
             constraint: labels that its node must have.
-            deadline: when it must be done: a time with its zone, or seconds from now.
+            deadline: a time with its zone, or seconds from now.
             retry: ``on``, ``backoff_s`` and ``max_backoff_s``, as REST has them.
             idempotency_key: the same key gives the same job; without it each call submits a new one.
         Raises:

@@ -150,7 +150,7 @@ def _read_seconds(text: str) -> float | None:
 
 
 def _read_moment(text: str) -> float | None:
-    """Read a time of the form, which is UTC; nothing is ``None``."""
+    """Read a UTC time of the form; ``None`` if it is empty."""
     if not text.strip():
         return None
     try:

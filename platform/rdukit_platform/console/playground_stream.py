@@ -51,10 +51,10 @@ class EventReader:
 
 
 def show_event(event: Mapping[str, Any], shown: int) -> dict[str, Any]:
-    """Return what the page is told of an event, an empty object if that is nothing.
+    """Return the line for an event; an empty object if the page need not know it.
 
-    ``tokens`` have ``text``, ``shade`` and ``words`` as ``ShownToken``; ``text`` comes without them. ``finish`` says
-    why the answer ended, ``usage`` has its figures, ``error`` what went wrong.
+    ``tokens`` have ``text``, ``shade`` and ``words`` as ``ShownToken``; a plain ``text`` has none. ``finish`` says why
+    the answer ended, ``usage`` has its figures, ``error`` what went wrong.
 
     Args:
         shown: number of tokens that the page already has; beyond ``MAX_TOKENS_SHOWN`` they come as text.

@@ -86,7 +86,7 @@ def again(request: Request, job_id: str, caller: Visitor) -> Response:
 
 @router.get("/catalog/{name}/run/{verb}")
 def form(request: Request, name: str, verb: str, caller: Visitor, job: str | None = None) -> Response:
-    """Show the form of a verb, filled with its defaults or with what a job had."""
+    """Show the form of a verb, filled with its defaults or with a job's values."""
     platform = platform_of(request)
     box = find_box(platform, caller, name)
     one = find_verb(box, verb)
@@ -136,7 +136,7 @@ def pipeline_form(request: Request, name: str, caller: Visitor) -> Response:
 
 @router.post("/catalog/{name}/pipeline")
 def run_pipeline(request: Request, name: str, caller: Editor, given: Given) -> Response:
-    """Submit the pipeline of a form, or show what is wrong with it."""
+    """Submit the pipeline of a form, or show the errors."""
     platform = platform_of(request)
     box = find_box(platform, caller, name)
     steps, errors = _read_steps(box, given)
@@ -227,7 +227,7 @@ def _pipeline_page(
 
 
 def find_box(platform: Platform, caller: Caller, name: str) -> BoxDescription:
-    """Return the box of that name and version, one that comes with rdukit or the tenant's own."""
+    """Return the box of that name and version: rdukit's or the tenant's own."""
     shipped = platform.catalog.boxes()
     if name in shipped.boxes:
         return shipped.boxes[name]
@@ -236,7 +236,7 @@ def find_box(platform: Platform, caller: Caller, name: str) -> BoxDescription:
 
 
 def find_verb(box: BoxDescription, name: str) -> BoxVerb:
-    """Return a box's verb. Raises ``NotFound``: it has none of this name."""
+    """Return a box's verb. Raises ``NotFound``: it lacks the verb."""
     for verb in box.verbs:
         if verb.name == name:
             return verb
@@ -244,7 +244,7 @@ def find_verb(box: BoxDescription, name: str) -> BoxVerb:
 
 
 def _check_job(session: Session, platform: Platform, caller: Caller, box: BoxDescription, asked: JobRequest) -> None:
-    """Refuse what submitting would refuse, but for quotas; nothing is recorded."""
+    """Refuse a job as submitting would, except for quotas; nothing is recorded."""
     asked = with_tiles(platform.store, session, caller.tenant_id, asked)
     kinds = {}
     for slot, artifact in asked.inputs.items():
@@ -280,7 +280,7 @@ def job_choices() -> list[Choice]:
 
 
 def read_queue(given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Read how a job is queued, as far as it is given: keys of a request, and by field what is wrong."""
+    """Read how a job is queued: the given keys of a request, and errors by field."""
     queue: dict[str, Any] = {}
     errors = {}
     readers: dict[str, Callable[[str], object]] = {
@@ -361,7 +361,7 @@ def form_key(given: Mapping[str, str], body: Mapping[str, object]) -> str | None
 
 
 def place_error(error: RdukitError | ValidationError, prefixes: Sequence[str]) -> dict[str, str]:
-    """Return by field what an error says; under the empty text what belongs to no field (pure)."""
+    """Return an error by field; the empty text is the key of errors without a field (pure)."""
     if isinstance(error, ValidationError):
         return dict(place_one(one["loc"], one["msg"], prefixes) for one in error.errors())
     parameter = error.detail.get("parameter")
@@ -397,7 +397,7 @@ def find_makers(box: BoxDescription, verb: BoxVerb, options: Mapping[str, Sequen
 def offer_artifacts(
     session: Session, tenant_id: str, box: BoxDescription, verb: BoxVerb, now: float
 ) -> dict[str, list[Option]]:
-    """Return the artifacts that fit each slot: what jobs of this box made, what others made, what was uploaded."""
+    """Return the artifacts that fit each slot: of jobs of this box, of other jobs, and uploaded ones."""
     offered = {}
     for slot in verb.inputs:
         options = []
@@ -414,7 +414,7 @@ def offer_artifacts(
 def given_at_first(
     platform: Platform, caller: Caller, box: BoxDescription, verb: BoxVerb, job: str | None
 ) -> dict[str, str]:  # fmt: skip
-    """Return what a form begins with: what a job had, or the verb's defaults and the newest inputs that fit."""
+    """Return the first content of a form: a job's values, or the verb's defaults and the newest inputs that fit."""
     with platform.database.read() as session:
         if job is not None:
             return given_by_job(service.get_job(session, caller.tenant_id, job), verb)

@@ -52,7 +52,7 @@ def check_limit(limit: int, name: str = "limit") -> int:
     """Return ``limit`` if it is legal; ``name`` is the caller's name of it.
 
     Raises:
-        InvalidArgument: it is not.
+        InvalidArgument: the limit is out of range.
     """
     if not 1 <= limit <= MAX_LIMIT:
         raise InvalidArgument(f"{name} is {limit}; expected 1 to {MAX_LIMIT}")

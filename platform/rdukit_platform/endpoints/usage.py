@@ -61,7 +61,7 @@ def read_use(status: int, head: bytes, tail: bytes, *, header_bytes: int | None 
     A refused request (4xx) is its caller's fault, not the revision's failure.
 
     Args:
-        head: the whole answer, or its begin.
+        head: the complete answer, or its begin.
         tail: the end of a stream of events.
         header_bytes: number of leading bytes that are JSON, if binary tensors follow.
     """
@@ -140,7 +140,7 @@ class UsageCounter:
         self._unwritten: dict[tuple[str, int, int, str], Use] = {}
 
     def count(self, endpoint_id: str, revision: int, use: Use, model: str = "") -> None:
-        """Count a use in memory. ``revision``: 0 if none answered; ``model``: the model of a bundle, else empty."""
+        """Count a use in memory. ``revision``: 0: no replica answered; ``model``: the model of a bundle, else empty."""
         key = endpoint_id, int(self._clock.now() // DAY_S), revision, model
         with self._lock:
             self._unwritten[key] = self._unwritten.get(key, Use()).plus(use)

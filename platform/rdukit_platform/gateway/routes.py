@@ -67,7 +67,7 @@ def send_to_console() -> Response:
 
 @router.get("/openapi.json")
 def give_document(request: Request) -> Response:
-    """Return the OpenAPI document of the routes, whose text is made once."""
+    """Return the OpenAPI document of the routes, whose text is rendered once."""
     state = request.app.state
     state.document = getattr(state, "document", None) or orjson.dumps(request.app.openapi())
     return Response(state.document, media_type="application/json")

@@ -1,7 +1,7 @@
 """Reuse of results: a job of the same tenant did the same with the same content, and its outputs still exist.
 
-The key is a digest of everything that determines a job's outputs: the box's description (with its compiler version),
-the verb, the parameters with their defaults, and the content of each input.
+The key is a digest of all that determines a job's outputs: the box's description with its compiler version, the verb,
+all parameters, and the content of each input.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from rdukit_platform.jobs.states import JobState
 
 
 def cache_base(box: BoxDescription, verb: str, parameters: Mapping[str, object], members: int = 1) -> str | None:
-    """Return a digest of what a job does, without its inputs; ``None``: the box asks to run it each time (pure)."""
+    """Return a digest of a job's work, without its inputs; ``None``: the box disables reuse (pure)."""
     if not box.verb(verb).is_cached:
         return None
     defaults = {each.name: each.default for each in box.verb(verb).parameters}

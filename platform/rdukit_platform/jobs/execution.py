@@ -85,7 +85,7 @@ def claim(
 ) -> JobRow | None:
     """Claim an attempt, or a part of one, for a worker of ``node``.
 
-    ``None``: it is claimed already, has ended, or belongs to another node; the caller drops the message.
+    ``None``: the attempt is already claimed, has ended, or belongs to another node; the caller drops the message.
     """
     if fencing.part:
         is_ours = node is not None and claim_part(session, fencing, worker, lease_s, now, node)
@@ -106,7 +106,7 @@ def claim(
 
 
 def beat(session: Session, fencing_tokens: Iterable[FencingToken], lease_s: float, now: float) -> list[FencingToken]:
-    """Extend the leases of attempts. Returns those that their worker must end: lost ones, and paused or preempted ones.
+    """Extend the leases of attempts. Returns those that the worker must end: lost, paused or preempted ones.
 
     An attempt that was asked to end keeps its lease until then, so the next one cannot begin while its box writes.
     """

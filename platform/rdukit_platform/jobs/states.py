@@ -1,7 +1,7 @@
 """The life of a job: states, events, reasons, and the table of transitions.
 
-``submitted`` waits for its inputs, ``queued`` for tiles and a worker, ``starting`` for its box, ``retrying`` for the
-time of its next attempt, ``paused`` for a user who resumes it.
+``submitted`` waits for inputs, ``queued`` for tiles and a worker, ``starting`` for its box, ``retrying`` for the time
+of its next attempt, ``paused`` for a user who resumes it.
 """
 
 from enum import StrEnum
@@ -55,11 +55,11 @@ class JobEvent(StrEnum):
     RESUME = "resume"
     #: A user resumes it, and earlier steps of its pipeline have not ended.
     AWAIT = "await"
-    #: Its deadline has passed, or comes before its run limit would end it.
+    #: Its deadline has passed, or precedes the end of its run limit.
     EXPIRE = "expire"
 
 
-#: Legal priorities of a job; one that names none has 0.
+#: Valid priorities of a job; the default is 0.
 LOWEST_PRIORITY: Final = -100
 HIGHEST_PRIORITY: Final = 100
 #: Largest number of members of a job.
@@ -135,7 +135,7 @@ FINAL_STATES: Final = {
     JobReason.STOPPED_EARLY: JobState.CANCELLED,
 }
 
-#: What to do about each reason; ``{job}`` is the job's id.
+#: Advice for each reason; ``{job}`` is the job's id.
 ADVICE: Final = {
     JobReason.COMPLETED: "Fetch its outputs: rdukit job show {job}, then rdukit artifact get ARTIFACT.",
     JobReason.CACHED: (

@@ -1,4 +1,4 @@
-"""Trace of a job for its users. Its events give the queue's spans, its attempts those of worker and box.
+"""Trace of a job for its users. Its events give the queue's spans; its attempts give those of worker and box.
 
 A collector gets the same ids, so both can be compared.
 """
@@ -115,7 +115,7 @@ def read_trace(session: Session, job: JobRow) -> JobTrace:
 
 
 def find_stays(events: Iterable[tuple[float, int, Mapping[str, Any]]]) -> list[Stay]:
-    """Return a job's waits from its state events, which are given oldest first (pure)."""
+    """Return a job's waits from its state events, oldest first (pure)."""
     stays, waits_since = list[Stay](), None
     for at, attempt, data in events:
         if waits_since is not None:

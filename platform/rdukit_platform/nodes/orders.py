@@ -65,7 +65,7 @@ def has_orders(session: Session, node: str) -> bool:
 
 
 def take_orders(session: Session, node: str, now: float) -> Sequence[NodeOrderRow]:
-    """Take a node's orders that are not taken yet, and whose callers still wait."""
+    """Take a node's open orders whose callers still wait."""
     waiting = (NodeOrderRow.node == node, NodeOrderRow.taken_at.is_(None))
     return session.scalars(update(NodeOrderRow).where(*waiting).values(taken_at=now).returning(NodeOrderRow)).all()
 

@@ -2,12 +2,11 @@
 
 Overdue jobs go first (``overdue``), then the others by the shares of their tenants (``shares``), then by age. A job
 starts on the node that fits it best (``rooms``). The first job that does not fit gets a reservation: the node and time
-at which the run limits of active jobs free enough tiles. Later jobs may start there if they end before, or need none of
-its tiles. If that time is unknown, smaller jobs may pass it until it is overdue; from then on nothing that would
-take its tiles starts before it. An overdue job is the first until it starts, so that its reservation holds. Where there
-are several tenants, no one of them gets the last free slot beside jobs of its own: the next one's first job finds it. A
-job that goes before active ones may have their tiles (``preempt``); it gets them when they have been given back, and
-nobody else meanwhile.
+at which the run limits of active jobs free enough tiles. Later jobs may start there if they end before that time, or
+use other tiles. If that time is unknown, smaller jobs may pass it until it is overdue; then jobs that would take its
+tiles wait. An overdue job is the first until it starts, so that its reservation holds. With several tenants, a tenant
+with active jobs does not get the last free slot; it is kept for another tenant's first job. A job may preempt active
+ones (``preempt``). Their tiles are reserved for it until they are released.
 
 Three questions, a module each: may this job start (``permits``), where (``rooms``, ``maintenance``), and what instead
 (``reserve``, ``preempt``).
@@ -111,7 +110,7 @@ class _Round:
     #: Sizes for which only the reserved node has room.
     behind: set[Need] = field(default_factory=set)
     firsts: dict[tuple[bool, bool], Wait] = field(default_factory=dict)
-    #: Whether any tenant is limited in what it may have.
+    #: Whether a tenant has a limit.
     has_limits: bool = False
     #: Per size, the end from which on no start time can be computed, for jobs of that size or more tiles.
     hopeless: dict[Need, float] = field(default_factory=dict)

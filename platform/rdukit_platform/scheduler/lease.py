@@ -76,7 +76,7 @@ def is_running(pid: int) -> bool:
     """Return whether a process of this place runs; a zombie does not.
 
     Raises:
-        OSError: it cannot be read, so it may run.
+        OSError: the process cannot be read, so it may run.
     """
     facts = read_facts(pid)
     return facts is not None and facts.is_running
@@ -135,7 +135,7 @@ class SchedulerLease:
         self._beaten_at = self._clock.monotonic()
 
     def check(self, session: Session) -> None:
-        """Begin a transaction of the holder: no other process can take the lease until it ends.
+        """Begin a transaction of the holder, during which no other process can take the lease.
 
         Raises:
             LeaseLost: another process has the lease; nothing may be written.

@@ -37,7 +37,7 @@ class Caller:
     scopes: frozenset[str]
     #: Id of the token, for the audit log.
     token_id: str
-    #: When the token ends; ``None``: never.
+    #: Time at which the token ends; ``None``: never.
     expires_at: float | None = None
     #: User that owns the token; ``None``: the tenant owns it.
     user_id: str | None = None

@@ -1,4 +1,4 @@
-"""Outcomes of attempts that fail: what an error means, by the phase that raised it."""
+"""Outcomes of failed attempts: the meaning of an error by the phase that raised it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class AttemptPhase(StrEnum):
     ISOLATION = "isolation"
     #: The box's work, from the request to its result.
     VERB = "verb"
-    #: What the box made goes to the store, and the job succeeds.
+    #: The phase stores the box's outputs, and the job succeeds.
     OUTPUTS = "outputs"
 
 

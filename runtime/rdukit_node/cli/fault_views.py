@@ -41,7 +41,7 @@ class View:
     end: str | None = None
     #: The column with the row's component, or components.
     component: str | None = "comp_name"
-    #: Rows to ask for, where the daemon has no pages.
+    #: Rows per request if the daemon has no pages.
     limit: int | None = None
     separator: str | None = None
     is_paged: bool = False
@@ -327,7 +327,7 @@ def find_severity(word: str) -> str:
     """Return a severity in any case.
 
     Raises:
-        InvalidArgument: there is none of this name.
+        InvalidArgument: the severity is unknown.
     """
     for severity in SEVERITIES:
         if severity.lower() == word.lower():

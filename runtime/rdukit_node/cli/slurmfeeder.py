@@ -65,7 +65,7 @@ def needs_of(loaded: LoadedPef, platform: str | None = None, nodes: int = 1) -> 
     fits.
 
     Raises:
-        InvalidArgument: no such platform; or the replicas that it was compiled for do not fit on ``nodes``.
+        InvalidArgument: the platform is unknown, or the PEF's replicas do not fit on ``nodes``.
         PefMismatch: compiled for another chip than the platform's. PefCorrupt: its number of tiles is not one.
     """
     pef = loaded.pef

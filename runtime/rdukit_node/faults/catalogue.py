@@ -36,7 +36,7 @@ def find_class(name: str) -> FaultClass:
     """Return the class called ``name``.
 
     Raises:
-        InvalidArgument: there is none; the message lists the legal names.
+        InvalidArgument: the class is unknown; the message lists the known ones.
     """
     found = fault_classes().get(name)
     if found is None:

@@ -42,7 +42,7 @@ class InstallChanges:
 
 
 def install(root: Path, plan: InstallPlan) -> InstallChanges:
-    """Make the places. All conflicts are found before anything is written.
+    """Make the places. All conflicts are found before the first write.
 
     Raises:
         Conflict: files are there that this command did not make; the message lists them.
@@ -124,7 +124,7 @@ def read_manifest(root: Path) -> Manifest | None:
     """Return the manifest of an installation, ``None`` if there is none.
 
     Raises:
-        InvalidArgument: it is damaged.
+        InvalidArgument: the manifest is damaged.
     """
     path = root / MANIFEST
     try:

@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 #: Folders of groups are ours if they begin like this; the daemon's name follows.
 PREFIX: Final = "rdukit-"
-#: How long the thread lets requests gather, so that it does not compete with the daemon's for each.
+#: Seconds for which the thread lets requests gather, so that it does not compete with the daemon for each.
 _BATCH_S: Final = 0.05
 
 
@@ -52,7 +52,7 @@ class CgroupGuard:
         """Create the guard without accessing the system.
 
         Args:
-            owner: name of the daemon's node and place, which no other daemon of the machine has.
+            owner: name of the daemon's node and place, unique on the machine.
         """
         self.owner: Final = re.sub(r"[^A-Za-z0-9_.-]", "-", owner)[:100] or "node"
         self._tiles_per_rdu: Final = tiles_per_rdu
@@ -80,7 +80,7 @@ class CgroupGuard:
         self._do(lambda: self._enter(lease, pid, tiles))
 
     def leave(self, lease: str) -> None:
-        """Give the processes of an ended lease back to where they came from, and remove its group."""
+        """Return the processes of an ended lease to their earlier groups, and remove its group."""
         self._reports.pop(lease, None)
         self._do(lambda: self._leave(lease))
 
@@ -264,7 +264,7 @@ class CgroupGuard:
         return (self._proc / name).read_text()
 
 
-#: How long a group whose processes were killed may take to become empty.
+#: Seconds that a group of killed processes may take to become empty.
 _EMPTY_WITHIN_S: Final = 2.0
 
 

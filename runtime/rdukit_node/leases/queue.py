@@ -75,7 +75,7 @@ class LeaseQueue:
         return self._line.pop(connection, None)
 
     def settle(self, acquire: Callable[[LeaseRequest, int], None], now: float) -> list[SettledRequest]:
-        """Grant from the head on what ``acquire`` grants, and refuse what waited too long or can never fit.
+        """Grant requests from the head, and refuse those that waited too long or can never fit.
 
         Args:
             acquire: grants to the request of a connection; raises as ``Allocator.acquire`` does.

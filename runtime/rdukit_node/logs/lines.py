@@ -58,7 +58,7 @@ class LogLine(NamedTuple):
 
 
 def parse_line(line: str) -> LogLine | None:
-    """Return the event that a line tells of, or ``None`` if it is not of the grammar. Escapes stay as they are."""
+    """Return the event of a line; ``None``: the line is not of the grammar. Escapes are not decoded."""
     found = re.fullmatch(_LINE, line.rstrip("\n"), re.DOTALL)
     if found is None or found[2] not in LogLevel.__members__:
         return None
@@ -74,7 +74,7 @@ def level_named(text: str) -> LogLevel:
     """Return the level called ``text``, in any case.
 
     Raises:
-        InvalidArgument: there is none; the message names the legal ones.
+        InvalidArgument: the level is unknown; the message lists the known ones.
     """
     word = text.strip().upper()
     if word in _ALIASES:

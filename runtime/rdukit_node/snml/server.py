@@ -71,7 +71,7 @@ _OPTIONS: Final = (
 
 @dataclass(slots=True)
 class SnmlServer:
-    """A server that runs. ``notices`` say where it does not listen, and why."""
+    """A server that runs. ``notices``: addresses where it does not listen, and the reasons."""
 
     #: TCP port; ``None``: the UNIX socket only.
     port: int | None
@@ -225,7 +225,7 @@ def _identity_of(path: Path) -> tuple[int, int] | None:
 
 
 class _NodeHealth(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
-    """The standard health service: whether the daemon answers, each time it is asked."""
+    """The standard health service: each call checks whether the daemon answers."""
 
     def __init__(self, calls: NodeCalls) -> None:
         self._calls = calls

@@ -66,7 +66,7 @@ def check_authorization(metadata: Iterable[tuple[str, str | bytes]], token: str)
     """Check that a call's metadata carries ``authorization: Bearer <token>``.
 
     Raises:
-        Unauthenticated: it does not, or with another token.
+        Unauthenticated: the token is missing or wrong.
     """
     given = [value for key, value in metadata if key.lower() == AUTHORIZATION]
     need = "changes need the metadata 'authorization: Bearer <token>' with the token from the node's admin.token file"

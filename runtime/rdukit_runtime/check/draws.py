@@ -33,8 +33,8 @@ class InputSet:
 
     ``kind``: ``whole`` (small whole numbers and powers of two, with ties), ``random``, ``small`` (random, near zero),
     ``above`` (around 30, whole ones large), ``below`` (around -30), ``wide`` (of all sizes), ``least`` (negative
-    infinity alone), or the special numbers that are strewn among random ones. ``gradient``: what arrives at a
-    backward: ``whole``, ``ones``, ``random`` or ``one-hot``. ``masks``: how many of a mask's places are true.
+    infinity alone), or special numbers, which are mixed into random ones. ``gradient``: what arrives at a
+    backward: ``whole``, ``ones``, ``random`` or ``one-hot``. ``masks``: share of a mask's true places.
     ``is_narrow``: whole inputs are zeros and ones, as places may be computed from them.
     """
 
@@ -75,7 +75,7 @@ class GuardedTensor:
     memory: torch.Tensor
 
     def is_whole(self) -> bool:
-        """Return whether the guards are as they were made."""
+        """Return whether the guards are unchanged."""
         return bool((self.memory[:GUARD_BYTES] == _GUARD).all() and (self.memory[-GUARD_BYTES:] == _GUARD).all())
 
 
@@ -190,7 +190,7 @@ def _large_numbers(dtype: torch.dtype) -> torch.Tensor:
 
 
 def _indices(shape: Sequence[int], role: InputRole, generator: torch.Generator) -> torch.Tensor:
-    """Draw indices in range, the first, the last, a repeated and a negative one where there is room."""
+    """Draw indices in range; the first, the last, a repeated and a negative one if there is room."""
     made = torch.randint(0, max(1, role.limit), tuple(shape), generator=generator)
     legal = [0, role.limit - 1, role.limit - 1]
     if role.least < 0:

@@ -7,7 +7,7 @@ from rdukit.pef.kernel import KernelGraph
 from rdukit.pef.operators import GETITEM
 from rdukit_runtime.check.roles import LAYOUTS, word_of
 
-#: Operators that change no digit, whatever they are given.
+#: Operators that never change a digit.
 _MOVING: Final = LAYOUTS | frozenset(
     f"aten.{name}"
     for name in (

@@ -1,4 +1,6 @@
-"""The verdict on a unit: both sides run on the same drawn inputs, each backward on what its own forward saved."""
+"""The verdict on a unit: both forms run on the same drawn inputs, and each backward uses its own forward's saved
+values.
+"""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +24,7 @@ from rdukit_runtime.engine.portable import Kernel, build_portable
 ALL_S: Final = 0.005
 FEW_S: Final = 2.0
 ONE_S: Final = 10.0
-#: How often the portable form runs moved, and how often one that takes longer than ``FEW_S``.
+#: Number of perturbed runs of the portable form, and their number for units longer than ``FEW_S``.
 _MOVED_RUNS: Final = 6
 _FEW_MOVED_RUNS: Final = 2
 
@@ -175,7 +177,7 @@ class _Judge:
 
 
 class Written(Exception):
-    """A kernel wrote where it must not."""
+    """A kernel wrote outside of its outputs."""
 
 
 def _arriving(unit: Unit) -> list[TensorSpec]:
@@ -210,7 +212,7 @@ def find_shapes(kernel: KernelGraph, inputs: Sequence[torch.Tensor]) -> dict[str
 
 
 def find_all_roles(unit: Unit) -> Mapping[str, InputRole]:
-    """Return the roles of the forward's inputs, including those that are known from the backward only."""
+    """Return the roles of the forward's inputs, including those that only the backward reveals."""
     specs = unit.forward.inputs
     zeros = [torch.zeros(spec.shape, dtype=getattr(torch, spec.dtype)) for spec in specs]
     try:

@@ -141,7 +141,7 @@ READERS: Final[Mapping[tuple[str, int], Find]] = {
 }  # fmt: skip
 
 
-#: Operators that hand the elements of their first argument on as they are.
+#: Operators that pass on the elements of their first argument unchanged.
 LAYOUTS: Final = frozenset(
     f"aten.{name}"
     for name in (
@@ -199,7 +199,7 @@ def _role_of(word: str, position: int, node: KernelNode, shapes: Shapes, own: In
 
 
 def _note_places(node: KernelNode, shapes: Shapes, roles: dict[str, InputRole]) -> None:
-    """Note the indices of ``x[i, j]``: each along its own axis."""
+    """Record the indices of ``x[i, j]``: each along its own axis."""
     indexed, places = node.args[0], node.args[1]
     if not isinstance(indexed, Ref) or not isinstance(places, list) or indexed.name not in shapes:
         return

@@ -1,4 +1,4 @@
-"""How much of a result rounding decides: measured, by moving each operator's result by its last bit.
+"""Influence of rounding on a result: measured by moving each operator's result by its last bit.
 
 Also what tests compare torch's own results with (``tests/fuzzing/judge.py``).
 """
@@ -109,7 +109,7 @@ _INFINITE_BY_PLACE: Final = frozenset(
 
 
 class Elsewhere(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Returns what torch's kernels compute of the same numbers in other places of a tensor, where that differs."""
+    """Returns results of torch's kernels for the same numbers at other places of a tensor, if they differ."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

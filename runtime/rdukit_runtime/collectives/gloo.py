@@ -124,7 +124,7 @@ class Gloo(Collectives):
         compare_calls(self.exchange(text))
 
     def exchange(self, text: str) -> list[str]:
-        """Return each rank's text, by rank; what is over 512 bytes is cut off."""
+        """Return each rank's text, by rank; texts are cut after 512 bytes."""
         rows = [torch.empty(TEXT_BYTES, dtype=torch.uint8) for _ in range(self.size)]
         self._group.allgather([rows], [bytes_of(text)]).wait()
         return [text_of(row) for row in rows]

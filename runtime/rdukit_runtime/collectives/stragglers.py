@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(slots=True)
 class RankLateness:
-    """Lateness of one rank: collectives at which it came last, and seconds that it came after the first, added up."""
+    """Lateness of one rank: number of collectives at which it came last, and total seconds after the first."""
 
     rank: int
     last: int = 0

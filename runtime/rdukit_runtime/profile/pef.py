@@ -1,11 +1,11 @@
 """The profile of a PEF's sections on this machine, and its distance from the machine's limits. Pure.
 
-Two clocks are kept apart everywhere: *measured* is the host's, *projected* the cost model's for the emulated chip.
-FLOPs and bytes are the cost model's count; a section moves its inputs, weights and outputs once.
+Two clocks are always distinguished: *measured* is the host's, *projected* the cost model's for the emulated chip. FLOPs
+and bytes are the cost model's count; a section moves its inputs, weights and outputs once.
 
 The limit of a section is the roofline: the smaller of the machine's GEMM speed in the section's dtype and of memory
-bandwidth times FLOPs per byte. Portable kernels have a third limit, their operator calls; it is named where it binds
-and does not change the share. A section's dtype is that of its matrix products: a kernel's graph has the dtypes of its
+bandwidth times FLOPs per byte. Portable kernels have a third limit, their operator calls; it is named if it binds, and
+does not change the share. A section's dtype is that of its matrix products: a kernel's graph has the dtypes of its
 inputs, the others follow from conversions and operands.
 
 Source: ours.
@@ -66,7 +66,7 @@ class SectionRow:
 
     @property
     def name(self) -> str:
-        """The first section's name, and how many there are."""
+        """The first section's name, and the number of sections."""
         return self.first.name if self.sections == 1 else f"{self.first.name} ×{self.sections}"
 
     @property
@@ -86,7 +86,7 @@ class SectionRow:
 
     @property
     def limit_share(self) -> float:
-        """Share of the roofline; above 1 where the data were in the cache."""
+        """Share of the roofline; above 1 if the data were in the cache."""
         return self.limit_s / self.measured_s if self.measured_s else 0.0
 
     @property

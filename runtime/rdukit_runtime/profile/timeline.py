@@ -1,7 +1,7 @@
 """Recording of single calls in a profiled process: what ``rdukit profile`` draws.
 
-The calls are those that ``snprof`` adds up. Beside its times each has the Python lines that led to it, and each run its
-sections. What is recorded are names, lines and times, never values of tensors.
+The calls are those that ``snprof`` adds up. Each call has its times and the Python lines that led to it; each run also
+has its sections. What is recorded are names, lines and times, never values of tensors.
 
 A process keeps its first ``most`` calls and sections. Those that come later are added up by section, and counted.
 All times are of ``CLOCK_MONOTONIC``, which all processes of a machine share: ranks need no alignment.

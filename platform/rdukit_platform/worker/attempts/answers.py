@@ -1,4 +1,4 @@
-"""A box's answers: its progress and logs as they come, its result, or its silence."""
+"""A box's answers: its progress and logs, its result, or its silence."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -110,7 +110,7 @@ def _check_result(attempt: AttemptState, operation: Mapping[str, Any]) -> None:
 
 
 def judge_silence(attempt: AttemptState, error: Cancelled | Unavailable) -> AttemptFailure:
-    """Return what it means that a box gave no result: its end says why. Keeps the last lines of its log."""
+    """Return the meaning of a box that gave no result, from its end. Keeps the last lines of its log."""
     box = attempt.box
     if box is not None and not box_ends.is_timeout(error):
         box_ends.await_end(box, DYING_S, attempt.stop)
