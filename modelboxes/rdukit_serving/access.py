@@ -29,7 +29,7 @@ class Access:
         """Read tokens from a file; ``#`` begins a comment. An empty path means no tokens.
 
         Raises:
-            InvalidArgument: it cannot be read, or holds no token.
+            InvalidArgument: the file cannot be read, or is empty.
         """
         if not path:
             return cls()

@@ -101,7 +101,7 @@ class Batcher:
 
     @property
     def pending(self) -> int:
-        """Return how many requests wait or run."""
+        """Return the number of waiting and running requests."""
         return len(self._waiting) + len(self._running)
 
     def attach(self, client: DeviceClient) -> None:

@@ -12,7 +12,7 @@ from rdukit.pef.identity import ModelIdentity, identity_from_json
 
 TRAIN: Final = "train"
 SERVE: Final = "serve"
-#: A label that counts in no loss, as torch's cross entropy has it by default.
+#: A label that every loss ignores, as torch's cross entropy does by default.
 IGNORED: Final = -100
 
 #: Least number of tokens that get a graph of their own for reading.
@@ -130,7 +130,7 @@ class Shape:
     outputs: tuple[str, ...] = ("loss", "logits")
     #: Rows of a call → the graph for that number; empty: there is only one graph.
     graphs: Mapping[int, str] = field(default_factory=dict)
-    #: Rank of the updates that train beside frozen weights, and what their sum is multiplied by over the rank; 0: all
+    #: Rank of the updates that train with frozen weights, and the factor of their sum over the rank; 0: all
     #: parameters train.
     lora_rank: int = 0
     lora_alpha: float = 16.0

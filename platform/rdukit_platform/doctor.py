@@ -319,7 +319,7 @@ def boxes_finding(backend: str, is_fenced: bool, tenants: int, install: str) -> 
 
 
 def slurm_finding() -> Finding:
-    """Check that Slurm answers, and that this machine is a node of it with what the settings name."""
+    """Check that Slurm answers, and that this machine is one of its nodes, with the configured resources."""
     try:
         place, node = find_place(SlurmCommands())
     except RdukitError as error:

@@ -1,8 +1,8 @@
 """A file that scheduler and worker touch while their loops turn: what container engines probe, having no port to ask.
 
 ``python -m rdukit_platform.heartbeat_file worker`` ends with 0 if this host's or container's worker has touched its
-file recently, otherwise with ``hang_guard.STUCK``. It says nothing about broker or database, whose absence a restart
-would not mend; the gateway's health does.
+file recently, otherwise with ``hang_guard.STUCK``. The file shows nothing about broker or database, whose absence a
+restart would not mend; the gateway's health does.
 """
 
 import logging

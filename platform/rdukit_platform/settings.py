@@ -342,7 +342,7 @@ class Home:
 
     @property
     def node_name_file(self) -> Path:
-        """File with the name of this home folder's node, where no setting has one."""
+        """File with the name of this home folder's node, if no setting names it."""
         return self.folder / "node-name"
 
     @property
@@ -353,7 +353,7 @@ class Home:
     def find_up(self) -> int | None:
         """Return the process of the ``rdukit up`` with this home; ``None``: none runs.
 
-        Its lock is not tried, which would keep one from beginning just now.
+        The lock is not tried: that would block an ``rdukit up`` that begins just now.
         """
         with suppress(OSError, ValueError):
             pid = int(self.up_lock.read_text())

@@ -1,7 +1,7 @@
 """The components of a node: their paths, such as ``/NODE/XRDU_0/RDU_1/TILE_3``, and their entries in an inventory.
 
-A *flat* RDU number counts RDUs over the whole node, a *flat* tile number counts tiles over the whole node; both follow
-the paths' order, so that tile ``t`` of flat RDU ``r`` is ``r * chip.tiles + t``.
+*Flat* numbers count RDUs or tiles over the whole node, in the order of paths: tile ``t`` of flat RDU ``r`` is ``r *
+chip.tiles + t``.
 
 Serial numbers are emulated, in the vendor's form. They derive from the node's name and the path, so a node keeps them
 and two nodes differ; a replaced part gets a new one.

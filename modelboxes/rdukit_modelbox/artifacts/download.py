@@ -1,4 +1,4 @@
-"""Downloads of a source to a file: resumed where a connection was cut, bounded in size."""
+"""Downloads of a source to a file: resumed after a broken connection, bounded in size."""
 
 import json
 import os
@@ -38,7 +38,7 @@ class ByteSource(Protocol):
 
         Raises:
             Interrupted: a retry may help; also raised while the blocks are read.
-            RdukitError: it is not there, not allowed, or not legal.
+            RdukitError: the source is missing, not allowed, or not valid.
         """
         ...
 

@@ -5,7 +5,7 @@ of its own, because the process of a box imports neither torch nor models::
 
     python -m rdukit_modelbox.artifacts.hub_folder PARENT FOLDER PLACE PRECISION [CONTEXT]
 
-It leads a session, and ends with the process PARENT, which started it.
+It leads a session, and ends with its parent process PARENT.
 """
 
 import hashlib

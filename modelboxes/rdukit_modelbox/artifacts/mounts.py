@@ -22,10 +22,10 @@ class Mounts:
     """The folders whose files a box may read and write. Relative paths start at the first."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
-        """``folders`` must exist; at least one.
+        """``folders`` must be a non-empty sequence of existing folders.
 
         Raises:
-            InvalidArgument: none given, or one is not a folder.
+            InvalidArgument: there are no folders, or one is not a folder.
         """
         if not folders:
             raise InvalidArgument("a box needs at least one mounted folder")

@@ -61,7 +61,8 @@ class ArtifactStore:
 
         Raises:
             NotFound, PermissionDenied: by the server, or a refused address.
-            InvalidArgument: another digest than the reference's, too large, or no archive where a folder is needed.
+            InvalidArgument: the content has another digest than the reference, is too large, or is no archive although
+                a folder is needed.
             NoResources: the disk is full.
             Unavailable: the server was cut off too often, or boto3 is missing.
         """

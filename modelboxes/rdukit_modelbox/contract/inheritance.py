@@ -59,7 +59,7 @@ class EffectiveDocument:
     """A box's document, merged with its task's."""
 
     value: dict[str, Any]
-    #: Places in the file by places in ``value``, where they differ; ``extends`` is the place of everything inherited.
+    #: Places in the file by places in ``value``, if they differ; inherited content has the place of ``extends``.
     origins: Mapping[Path, Path] = field(default_factory=dict)
     #: Forbidden changes of the box, with places in the file.
     faults: tuple[Problem, ...] = ()

@@ -29,7 +29,7 @@ MODULE_NAME: Final = "rdukit_box_module"
 #: Parameter of compile that names published sizes, and its value for the box's own small ones.
 VARIANT: Final = "variant"
 TINY: Final = "tiny"
-#: Tasks whose target is a class, where the output has a score for each.
+#: Tasks whose target is a class and whose output has a score for each class.
 CLASS_TASKS: Final = frozenset({"image-classification", "sequence-classification", "segmentation"})
 
 

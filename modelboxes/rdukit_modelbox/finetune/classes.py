@@ -1,4 +1,4 @@
-"""Classes of a classifier's data next to those of its folder, and how the data become arrays.
+"""Classes of a classifier's data and of its folder, and the conversion of the data to arrays.
 
 A head with other classes than the data's is replaced; the rest of the model keeps its weights.
 """

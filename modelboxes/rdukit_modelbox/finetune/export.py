@@ -74,8 +74,8 @@ def write_folder(
 ) -> None:  # fmt: skip
     """Write parameters as a Hugging Face folder, with the original folder's other files.
 
-    ``config.json`` is the original one, with the dtype of the weights and the names of the ``classes``: a training
-    changes no size but their number.
+    ``config.json`` is the original one, with the dtype of the weights and the names of the ``classes``; a training
+    changes only their number.
     """
     identity = identity_of(hub)
     with drawing_nothing():

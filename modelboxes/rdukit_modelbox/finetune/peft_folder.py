@@ -157,7 +157,7 @@ def adapter_for(folder: Path, hub: HubFolder, rank: int) -> PeftAdapter | None:
     """Return the adapter that a training continues from; None for a model's folder.
 
     Raises:
-        NotFound, InvalidArgument: as ``read_peft_folder``; or a rank was asked for that is not the adapter's.
+        NotFound, InvalidArgument: as ``read_peft_folder``; or the requested rank is not the adapter's.
     """
     if not is_peft_folder(folder):
         return None

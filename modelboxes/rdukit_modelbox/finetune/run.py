@@ -308,8 +308,8 @@ def open_model(folder: Path, base: Path | None = None) -> HubFolder:
     """Open a folder of a model that is trained here, or the base of an adapter. No code in it runs.
 
     Raises:
-        NotFound, InvalidArgument: as ``open_hub_folder``; it needs code of its own, generates no texts, or lacks a
-            tokenizer.
+        NotFound, InvalidArgument: as ``open_hub_folder``; the model needs code of its own, does not generate text, or
+            lacks a tokenizer.
     """
     if is_peft_folder(folder):
         folder = base_of(folder, base)

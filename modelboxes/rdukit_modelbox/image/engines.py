@@ -30,7 +30,7 @@ def find_engine(wanted: str) -> str:
 
     Raises:
         InvalidArgument: rdukit knows no such engine.
-        Unavailable: none answers; the message says how to build without one.
+        Unavailable: no engine answers; the message says how to build without one.
     """
     if wanted != "auto" and wanted not in ENGINES:
         raise InvalidArgument(f"engine {wanted!r} is not valid; expected auto, none, {', '.join(ENGINES)}")

@@ -74,7 +74,7 @@ class ImageLayout:
         """Return the layout at ``folder``.
 
         Raises:
-            NotFound: there is none.
+            NotFound: the folder is no layout.
             InvalidArgument: of a version that is not known.
         """
         try:
@@ -99,7 +99,7 @@ class ImageLayout:
         """Return a blob's bytes, checked.
 
         Raises:
-            NotFound: it is not there.
+            NotFound: the blob is missing.
             InvalidArgument: its digest is another one.
         """
         try:
@@ -149,7 +149,7 @@ class ImageLayout:
         """Return the image named ``reference``; or, if that is ``None``, the only one except the base.
 
         Raises:
-            NotFound: there is none, or more than one; the message has the names.
+            NotFound: no image matches, or several do; the message has the names.
         """
         found = self.references()
         boxes = [name for name in found if name != BASE_REFERENCE or len(found) == 1]

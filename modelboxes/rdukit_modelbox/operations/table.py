@@ -45,7 +45,7 @@ class OperationEventLog:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._sequence = 0
-        #: States and the result, at most four.
+        #: States and the result: at most four events.
         self._kept: list[OperationEvent] = []
         #: Progress and log events.
         self._passing: deque[OperationEvent] = deque(maxlen=KEPT_EVENTS)

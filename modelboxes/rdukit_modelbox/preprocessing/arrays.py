@@ -129,7 +129,7 @@ class ArrayDataset:
         return made
 
     def count(self, split: str) -> int:
-        """Return the number of samples in a split; 0 where there is none of that name."""
+        """Return the number of samples in a split; 0 if there is no such split."""
         if split in self._rows:
             return len(self._rows[split][1])
         return len(self._arrays[split][self.names[0]]) if split in self._arrays else 0
@@ -165,7 +165,7 @@ class ArrayDataset:
         """Refuse labels beyond the classes and indices beyond a table.
 
         Raises:
-            InvalidArgument: names the array, the value and what is legal.
+            InvalidArgument: the message has the array, the value and the expected ones.
         """
         for split, arrays in self._arrays.items():
             for form in forms:
@@ -183,7 +183,8 @@ def open_arrays(folder: Path, forms: Sequence[ArrayForm]) -> ArrayDataset:
     """Open the data set in ``folder``.
 
     Raises:
-        NotFound: there is none. InvalidArgument: it is damaged, or its arrays or their values are not the model's.
+        NotFound: the data set is missing. InvalidArgument: it is damaged, or its arrays or their values are not the
+            model's.
     """
     manifest = read_manifest(folder, KIND)
     try:
@@ -269,7 +270,7 @@ def _read_data(
 def _draw_splits(
     entry: ModelEntry, sizes: Mapping[str, SizeValue], samples: int, ratio: float, seed: int
 ) -> dict[str, Arrays]:
-    """Draw both splits, each with a seed of its own: no sample of one is in the other, or next to it in time."""
+    """Draw both splits, each with its own seed: a sample of one is never in the other, or next to it in time."""
     if entry.generate is None:
         raise InvalidArgument(f"model {entry.name!r} draws no data of its own; name files as the input data")
     held = int(samples * ratio)
@@ -286,7 +287,7 @@ def apply_drift(splits: Mapping[str, Arrays], names: Sequence[str], drift: float
     """Return splits whose arrays ``names`` are read by an instrument that has drifted; the others stay.
 
     Each place of a sample (its last two axes) gets a gain of about 1 ± drift / 2, and an offset of about drift / 2
-    deviations of the training split. Readings that are never negative stay so. Pure.
+    deviations of the training split. Readings that are never negative stay non-negative. Pure.
 
     Raises:
         InvalidArgument: no array has readings; texts have none.

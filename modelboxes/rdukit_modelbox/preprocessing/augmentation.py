@@ -82,7 +82,8 @@ def load_transforms() -> Any:
     """Return ``torchvision.transforms.v2``.
 
     Raises:
-        InvalidArgument: it is not installed, or not built for the installed torch; says what is expected.
+        InvalidArgument: the library is missing, or is not built for the installed torch; the message says what is
+            expected.
     """
     try:
         from torchvision.transforms import v2  # type: ignore[import-not-found]
@@ -136,7 +137,7 @@ def augmentation_parameters(text: str) -> dict[str, object]:
 
 
 def read_augmentation(manifest: Mapping[str, Any], preprocessing: PicturePreprocessing | None) -> Augmentation | None:
-    """Return the augmentation that a manifest lists; None where it lists none.
+    """Return the augmentation in a manifest; None: it has none.
 
     Raises:
         InvalidArgument: it lists another transform or value than there is.

@@ -25,7 +25,7 @@ def with_data(
 ) -> Iterator[Mapping[str, Path]]:
     """Yield the inputs with ``data`` among them: the caller's, or a folder ``name`` that ``write`` fills for the block.
 
-    Its files have no time of their own, so that an attempt that was killed is continued.
+    Its files have fixed times, so a further attempt continues a killed one.
     """
     if "data" in inputs:
         yield inputs

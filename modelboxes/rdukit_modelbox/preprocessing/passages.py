@@ -71,8 +71,8 @@ def read_passages(
 ) -> Passages:
     """Return ``tokens``, ``types`` and ``mask`` [N, T], and the targets of the task.
 
-    Masked language modelling: ``labels`` [N, T]; classification: ``label`` [N], whole numbers as they are, other
-    classes numbered in the order of their names.
+    Masked language modelling has ``labels`` [N, T], classification ``label`` [N]: whole numbers stay, other classes are
+    numbered in the order of their names.
 
     Raises:
         NotFound, InvalidArgument: a file, column or value is missing or wrong; the message names it.

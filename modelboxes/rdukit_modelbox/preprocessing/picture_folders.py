@@ -60,8 +60,8 @@ def read_picture_folder(
         shape: of an array, [C, Y, X].
         num_classes: classes of the model.
     Raises:
-        InvalidArgument: a picture is in no folder of a class or cannot be read, the folders are not as many as the
-            classes, or the model takes other channels; names the file and what is expected.
+        InvalidArgument: a picture is outside of the classes' folders or cannot be read, the numbers of folders and
+            classes differ, or the model takes other channels. The message has the file and the expectation.
         Cancelled: between two pictures.
     """
     sources = find_sources(data, "**/*", "auto", (Format.IMAGES,))

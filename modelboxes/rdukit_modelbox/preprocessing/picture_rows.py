@@ -119,7 +119,7 @@ def find_picture_rows(data: Path) -> list[PictureRows] | None:
     """Return the pictures of each file of a table or of arrays of uint8; None if there are no such files.
 
     Raises:
-        InvalidArgument: a file is damaged, or lacks pictures or labels; says what is expected.
+        InvalidArgument: a file is damaged, or lacks pictures or labels; the message says what is expected.
     """
     if data.is_dir() and any(data.glob("*.npy")):
         arrays = {path.stem: path for path in sorted(data.glob("*.npy"))}

@@ -62,7 +62,7 @@ class ProgressReporter:
 
 @contextmanager
 def digests_meanwhile(sources: Sequence[SourceFile]) -> Iterator[Callable[[], list[str]]]:
-    """Read the sources in a thread while the block runs; call what it yields for their SHA-256, in their order."""
+    """Read the sources in a thread while the block runs; the yielded function returns their SHA-256 in order."""
     with ThreadPoolExecutor(1, thread_name_prefix="digest") as thread:
         digests = [thread.submit(sha256_of_file, source.path) for source in sources]
         try:

@@ -105,8 +105,8 @@ def within_limit(limit: int, counts: list[int], splits_N: NDArray[np.int64]) -> 
 
 
 def given_splits(sources: Sequence[SourceFile]) -> dict[str, int] | None:
-    """Return the split of each file from its first folder or its name. None unless each file has one, and both train
-    and test occur.
+    """Return the split of each file from its first folder or its name. None unless each file has a split, and both
+    train and test occur.
     """
     found = {}
     for source in sources:

@@ -115,8 +115,8 @@ def gather_figures(run: RowRun) -> dict[str, Any]:
     """Read all rows, and digest the sources on another core meanwhile.
 
     Returns:
-        The step's note: figures of ``columns``, names of each of ``categories``, ``labels`` with their counts and those
-        of each split, ``rows`` of each split, ``sha256`` of each source, numbers of rows left out.
+        The step's note: figures of ``columns``, names of each of ``categories``, ``labels`` with their counts in all
+        and per split, ``rows`` per split, ``sha256`` per source, numbers of omitted rows.
     Raises:
         InvalidArgument: a row cannot be used, or none can.
         Cancelled: between two blocks.

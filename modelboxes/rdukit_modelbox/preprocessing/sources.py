@@ -66,7 +66,7 @@ class SourceFile:
 
 
 def find_sources(data: Path, pattern: str, wanted: str, legal: Sequence[Format]) -> tuple[SourceFile, ...]:
-    """Find the files that ``data`` means, in the order of their names: itself, or those in it that ``pattern`` matches.
+    """Find the files of ``data``, in the order of their names: itself, or the files in it that ``pattern`` matches.
 
     In a folder, files of another format than ``legal`` are left out, unless all files are such; hidden files and links
     that lead out of the folder never count.
@@ -197,10 +197,11 @@ class RowErrors:
     dropped: int = 0
 
     def add(self, file: str, line: int | None, reason: str, legal: str, column: str | None = None) -> None:
-        """Note a bad row. ``line`` counts from 1: the line of a text file, the row of another; None is the whole file.
+        """Note a bad row. ``line`` counts from 1: the line of a text file, or the row of another file; None: the
+        complete file.
 
         Raises:
-            InvalidArgument: unless bad rows are skipped; names file, line, column and what is legal.
+            InvalidArgument: bad rows are not skipped; the message has file, line, column and the expected values.
         """
         place = f"{file}:{line}" if line is not None else file
         if column is not None:

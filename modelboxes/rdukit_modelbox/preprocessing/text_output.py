@@ -115,7 +115,7 @@ def _check_enough(run: TextRun, kind: str, files: int, sums: TokenStatistics) ->
 
 
 def _write_test(run: TextRun, folder: Path, file: int) -> Path:
-    """Copy a test file as text: lines of the source, or of JSON if it was a table."""
+    """Copy a test file as text: lines of the source, or lines of JSON for a table."""
     is_text = run.sources[0].format == Format.TXT
     path = folder / "test_files" / f"{run.splits[file].name}.{'txt' if is_text else 'jsonl'}"
     decode = msgspec.json.Decoder(str).decode

@@ -1,7 +1,7 @@
 """Text inputs → records as lines of JSON, checked: what ``articles.make_decoder`` decodes.
 
-A line of a .txt file becomes a JSON string, with its newline; a .jsonl line stays as it is; a row of a table becomes an
-object with the keywords as keys.
+A line of a .txt file becomes a JSON string, with its newline. A .jsonl line stays unchanged; a row of a table becomes
+an object with the keywords as keys.
 """
 
 from collections.abc import Callable, Iterator, Sequence

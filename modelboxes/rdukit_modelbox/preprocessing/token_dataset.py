@@ -263,7 +263,7 @@ def plan_balance(rows: Sequence[int]) -> tuple[list[int], list[Move]]:
     Source: generative_data_prep balances its files the same way, so that each worker sees all of its rows once.
     """
     least, remainder = divmod(sum(rows), len(rows))
-    # The files with most rows keep the odd ones, so that few rows move.
+    # The largest files keep the surplus rows, so that few rows move.
     order = sorted(range(len(rows)), key=lambda index: (-rows[index], index))
     targets = [least] * len(rows)
     for index in order[:remainder]:
@@ -349,7 +349,7 @@ def metadata_of(
 
 
 def write_tokenizer(folder: Path, tokenizer: TextTokenizer) -> None:
-    """``tokenizer/`` with the tokenizer and what lay beside it."""
+    """Folder of the tokenizer and the files that lay next to it."""
     write_atomic(folder / "tokenizer" / FILE_NAME, tokenizer.json)
     for name, data in tokenizer.companions:
         write_atomic(folder / "tokenizer" / name, data)

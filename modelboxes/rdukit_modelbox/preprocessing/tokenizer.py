@@ -58,7 +58,7 @@ def load_tokenizer(path: Path, end_of_text: str = "") -> TextTokenizer:
     """Return a tokenizer from a ``tokenizer.json`` or a folder with one.
 
     Args:
-        end_of_text: its end-of-text token; empty takes it from the configuration beside it, or a usual name.
+        end_of_text: its end-of-text token; empty: from the configuration next to it, or a usual name.
     Raises:
         NotFound: the folder has no tokenizer.json.
         InvalidArgument: the file is not a tokenizer.
@@ -95,7 +95,7 @@ def load_tokenizer(path: Path, end_of_text: str = "") -> TextTokenizer:
 
 
 def byte_level_tokenizer() -> TextTokenizer:
-    """Make a tokenizer with one token a byte, id = the byte's value, and 256 for the end of text.
+    """Make a tokenizer with one token per byte (its id is the byte's value) and 256 for the end of text.
 
     Needs nothing from outside.
     """

@@ -72,7 +72,7 @@ class Recipe(StrictModel):
         return Verb.INFER if self.evaluate is None else Verb.EVALUATE
 
     def parameters_of(self, verb: Verb) -> Parameters | None:
-        """Return the parameters of ``verb``; ``None``: it is not called."""
+        """Return the parameters of ``verb``; ``None``: the recipe does not call it."""
         named: Parameters | None = getattr(self, verb.value)
         return named
 

@@ -25,7 +25,7 @@ def call_from(request: pb.VerbRequest) -> VerbCall:
     """Return a verb's request; whole doubles count as ints when the parameters are checked.
 
     Raises:
-        InvalidArgument: it has a field that boxes of 0.1.0 took; the message says what replaces it.
+        InvalidArgument: the request has a field of 0.1.0; the message names the replacement.
     """
     for unknown in UnknownFieldSet(request):
         if (name := _REMOVED_NUMBERS.get(unknown.field_number)) is not None:

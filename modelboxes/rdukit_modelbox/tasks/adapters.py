@@ -61,7 +61,7 @@ def share_adapters(model: nn.Module, adapters: int, rank: int, *outputs: int) ->
     The model then has a further input, ``AdapterShares.value``, which selects each text's adapter.
 
     Raises:
-        InvalidArgument: there is no such layer, or the rank is as large as one.
+        InvalidArgument: there is no such layer, or the rank reaches a layer's size.
     """
     shares = AdapterShares()
     for layer in _layers_to_adapt(model, rank, "adapter_rank", *outputs):
@@ -121,7 +121,7 @@ def add_adapters(model: nn.Module, rank: int, alpha: float, *outputs: int, layer
         outputs: numbers of outputs of heads; heads get no adapters.
         layers: names of the layers, or their last parts; empty: all.
     Raises:
-        InvalidArgument: there is no such layer, or the rank is as large as one.
+        InvalidArgument: there is no such layer, or the rank reaches a layer's size.
     """
     adapted = _layers_to_adapt(model, rank, "lora_rank", *outputs, layers=layers)
     for parameter in model.parameters():
@@ -142,7 +142,7 @@ def head_outputs(sizes: Mapping[str, SizeValue]) -> tuple[int, ...]:
 def fit_adapters(parameters: Tensors, wanted: Mapping[str, torch.Tensor]) -> Tensors:
     """Convert a checkpoint's parameters to those of a model, ``wanted``.
 
-    A model without adapters gets merged weights. A model with adapters keeps its own initial ones if the checkpoint has
+    A model without adapters gets merged weights. A model with adapters keeps their initial values if the checkpoint has
     none.
     """
     own = {name: value for name, value in wanted.items() if name.endswith(ADAPTER_PARTS)}

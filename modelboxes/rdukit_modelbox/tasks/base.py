@@ -61,7 +61,7 @@ class TaskData(Protocol):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return the features of a row in their order; empty if they have no names, or there are none."""
+        """Return the features of a row in their order; empty if there are none, or none have names."""
         ...
 
     @property

@@ -61,7 +61,7 @@ def class_report(outputs_NC: NDArray[Any], labels_N: NDArray[Any], names: Sequen
 
     Args:
         outputs_NC: before a softmax; may be mapped from a file.
-        names: of the classes, in their order; equal ones get their numbers. Empty: their numbers.
+        names: ordered names of the classes; equal names get their numbers. Empty: their numbers.
     """
     count, classes = outputs_NC.shape
     highest_N, sums_N, predicted_N = np.zeros(count), np.zeros(count), np.zeros(count, np.int64)

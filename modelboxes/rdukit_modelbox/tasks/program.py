@@ -171,8 +171,8 @@ class ModelProgram:
             batch: any full one. samples: number of an evaluation's samples.
         Raises:
             PefMismatch: the model computes something else in evaluation mode, and the PEF has no graph for that.
-            InvalidArgument: the samples leave a batch that is not full, and what fills it up changes its answers, or
-                the model takes no fewer rows.
+            InvalidArgument: the last batch is not full, and padding changes its answers, or the model only takes full
+                batches.
         """
         with evaluating(self.model):
             samba.session.check_mode(str(self.model.name))
@@ -219,7 +219,7 @@ class ModelProgram:
         return float(samba.to_torch(outputs[0]).float().mean())
 
     def _accumulated_step(self, batch: Sequence[NDArray[Any]], scalars: Mapping[str, float]) -> float:
-        """Run backward on each part of a batch, then the update: the gradients are those of the batch's mean loss."""
+        """Run backward on each part of a batch, then the update with the gradients of the batch's mean loss."""
         size, loss = self.shape.batch_size, 0.0
         weights = self._part_weights(batch)
         for number, weight in enumerate(weights):
@@ -303,7 +303,7 @@ class ModelProgram:
         return float((made[0] if isinstance(made, tuple) else made).float().mean())
 
     def logits_of(self, features_NF: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Forward of a classifier for at most one batch of rows; the rest of the batch is zeros and cut off again.
+        """Forward of a classifier for at most one batch of rows; padding with zeros is cut off again.
 
         Returns:
             [N, C] float32.

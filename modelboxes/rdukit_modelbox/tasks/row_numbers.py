@@ -73,8 +73,8 @@ def judge_numbers(outputs_N: NDArray[Any], labels_N: NDArray[Any], target: Numbe
 def simple_number_models(
     train: Samples, held: Samples, target: NumberTarget, max_rows: int, max_features: int
 ) -> dict[str, float]:
-    """Return errors (RMSE) on held-out rows, in the label's unit: of the training rows' mean, and with scikit-learn of
-    a linear regression and of gradient boosting, each with its defaults.
+    """Return errors (RMSE) on held-out rows, in the label's unit: of the training rows' mean, and of scikit-learn's
+    linear regression and gradient boosting with their defaults.
 
     Args:
         max_rows: largest number of rows to learn from.

@@ -28,7 +28,7 @@ class WeightAverage:
         self._weights: dict[str, torch.Tensor] = dict(weights or {})
 
     def add(self, weights: Tensors) -> None:
-        """Count the weights after a step; those that are not averaged are kept, and must not change."""
+        """Count the weights after a step; weights that are not averaged must not change."""
         former = self._weights
         self._weights = {
             name: torch.lerp(former[name].float(), value.float(), 1 - self._decay).to(value.dtype)

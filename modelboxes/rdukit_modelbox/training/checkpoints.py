@@ -163,7 +163,7 @@ def with_rows_a_step(found: Checkpoint, rows: int, samples: int) -> Checkpoint:
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """Return whether a training left at least one whole checkpoint there."""
+    """Return whether a training left a complete checkpoint there."""
     return (folder / LATEST).is_file()
 
 

@@ -124,8 +124,8 @@ def precision_of(precision: str, purpose: str) -> str:
 def figures_of(pef: Pef, native_kernels: int, shape: Shape) -> dict[str, object]:
     """Return what compile answers about a PEF.
 
-    ``projected_step_seconds`` is the cost model's, for the target chip; of a PEF with graphs for several numbers of
-    rows it is that of the most, and evaluation is not part of a step.
+    ``projected_step_seconds`` is the cost model's, for the target chip, without evaluation. With graphs for several
+    numbers of rows it refers to the largest.
     """
     stepping = (pef.graphs[shape.graphs[max(shape.graphs)]],) if shape.graphs else pef.main_graphs()
     step = {number for graph in stepping for number in graph.schedule}
@@ -146,7 +146,7 @@ def check_repeatable_state(entry: ModelEntry, sizes: Sizes) -> None:
     """Refuse a model with random values that no checkpoint holds: training would draw others than serving.
 
     Raises:
-        InvalidArgument: two builds of the model differ there; the message names what does.
+        InvalidArgument: two builds of the model differ; the message names the difference.
     """
     found = []
     for seed in (0, 1):
@@ -235,9 +235,8 @@ def compile_text_serving(
 
 
 def text_graphs(text: TextSizes) -> dict[str, tuple[samba.SambaTensor, ...]]:
-    """Return the inputs of each graph that continues texts: ``prefill_T`` reads T tokens of one, ``decode_B`` takes B
-    tokens, each of a text of its own or several of one, ``copy`` gives a text to another row of the caches, where there
-    are several and texts may begin alike.
+    """Return the inputs of each graph for texts. ``prefill_T`` reads T tokens of one text; ``decode_B`` takes B tokens
+    of one or several texts. ``copy`` copies a text to another row of the caches, if there are several.
     """
 
     def inputs(graph: str, **shapes: tuple[int, ...]) -> tuple[samba.SambaTensor, ...]:

@@ -7,7 +7,7 @@ from typing import Final
 
 from rdukit_modelbox.verbs.context import Progress, VerbContext
 
-#: Steps of a compile in order, by the names that the compiler reports; it leaves out those that a PEF does not need.
+#: Steps of a compile in order, by the compiler's names; a compile skips those that its PEF does not need.
 STEPS: Final = (
     "building the model", "dtypes", "cutting sections", "sections", "kernels", "kernels checked", "writing the PEF",
 )  # fmt: skip

@@ -1,7 +1,7 @@
 """Preprocess: files as people have them → a data set for the other verbs. Needs no device.
 
-A box whose preprocess has ``max_seq_length`` makes sequences of tokens, one with ``samples`` named arrays, another
-normalised float32 rows.
+The box's parameters decide the result: ``max_seq_length`` means sequences of tokens, ``samples`` named arrays,
+otherwise normalised float32 rows.
 
 Axes: N samples, F features (28 x 28 grey values, row by row).
 """

@@ -43,8 +43,8 @@ def run_train(
 ) -> VerbResult:  # fmt: skip
     """Train by the order that the seed gives, watch the dev split, and report the test split once at the end.
 
-    A training that evaluates on its way takes ``validation_share`` of the training samples as the dev split of a data
-    set without one.
+    If a data set has no dev split, a training with evaluations takes ``validation_share`` of the training samples as
+    one.
 
     Resumes from ``<output>/checkpoint`` if an earlier attempt left one, else starts from the input ``checkpoint`` if
     given, else from the seed. Batches are whole: the rest of an epoch that fills no batch is left out of that epoch.
@@ -147,7 +147,7 @@ def run_train(
 
 
 def _follow(run: TrainingRun) -> VerbResult:
-    """Train as a member that is not the first one, to the end that the first one says."""
+    """Train as a further member, to the end that the first one announces."""
     with TemporaryDirectory() as folder, TrainingJournal(Path(folder), 0) as journal:
         run.go(journal)
     return VerbResult({}, {})

@@ -7,8 +7,8 @@ has a second graph, for one row, which shares the parameters and adds little to 
 rows take it one by one if that is faster by the times measured when the model was loaded. A graph for each batch size
 would cost compile time, and dynamic shapes have no static memory plan.
 
-``bind`` checks sections and tensors once. A run then copies, makes one native call and counts; checks in each run, as
-programs have them, would halve the requests a second. To change shapes or tensors, bind again.
+``bind`` checks sections and tensors once. A run then only copies, makes one native call and counts; per-run checks, as
+in programs, would halve the requests a second. To change shapes or tensors, bind again.
 """
 
 import math
@@ -37,7 +37,7 @@ from rdukit_serving.device.parameters import (
 from rdukit_serving.shape import TRAIN, shape_of
 from rdukit_serving.signature import BY_TORCH_NAME, ServedSignature, ServedTensor
 
-#: Calls by which a graph's time is measured when it is loaded, and the seconds after which there is no further one.
+#: Calls that time a graph at its load, and the seconds after which no further call begins.
 MEASURED_CALLS: Final = 8
 MEASURE_S: Final = 0.1
 
@@ -235,7 +235,7 @@ def choose_graphs(pef: Pef, serving: Mapping[str, Any]) -> tuple[str | None, str
 
 
 def choose_evaluation(pef: Pef, graph: Graph, format_of: Callable[[], tuple[int, int]]) -> Graph:
-    """Return the evaluation graph of ``graph``, or ``graph`` where it has none.
+    """Return the evaluation graph of ``graph``, or ``graph`` if it has none.
 
     Args:
         format_of: gives the version of the PEF's format.

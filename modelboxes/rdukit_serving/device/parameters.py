@@ -153,7 +153,7 @@ def compare_models(wanted: Shape, header: CheckpointHeader, checkpoint: Path) ->
 
 
 def _warn_of_unknown(wanted: Shape, header: CheckpointHeader, checkpoint: Path) -> None:
-    """Warn where checkpoint or PEF do not say which model they are of."""
+    """Warn if the checkpoint or the PEF does not identify its model."""
     if header.identity is None:
         logger.warning(
             "checkpoint=%s does not say what model it is of: only names, shapes and known sizes are compared; write it "
@@ -168,7 +168,7 @@ def _warn_of_unknown(wanted: Shape, header: CheckpointHeader, checkpoint: Path) 
 
 
 def _of_sizes(known: ModelIdentity, sizes: Mapping[str, IdentityValue]) -> ModelIdentity:
-    """Return the identity that sizes give; one that is 0 may stand for another, and is not known."""
+    """Return the identity from sizes; a size of 0 means unknown."""
     return ModelIdentity(
         known.architecture, {name: value for name, value in sizes.items() if value != 0 or value is False}
     )
@@ -304,8 +304,8 @@ def match_parameters(pef: Pef, names: Iterable[str]) -> Mapping[str, str]:
 def _kept_buffers(pef: Pef, wanted: Iterable[str]) -> set[str]:
     """Return the symbols of buffers that a checkpoint holds.
 
-    A PEF of an earlier version, or of a program without a box, does not name them. They are then the buffers that no
-    section writes, such as tables of rotary angles, and that the PEF does not hold itself.
+    A PEF of an earlier version, or of a program without a box, does not name them. Then they are the buffers that are
+    neither written by a section nor stored in the PEF, such as tables of rotary angles.
     """
     shape = shape_of(pef, pef.name) if BOX_KEY in pef.metadata else None
     if shape is None or shape.identity is None:

@@ -151,7 +151,7 @@ class BundleFiles:
         """Return the file that the bundle names at ``path``.
 
         Raises:
-            InvalidArgument: the file is outside the allowed folders. NotFound: it is not there.
+            InvalidArgument: the file is outside the allowed folders. NotFound: the file is missing.
         """
         if self._is_of_artifacts and not text.startswith(ARTIFACT):
             legal = f"{ARTIFACT}ID, or {ARTIFACT}ID/PATH of one that is a folder"

@@ -159,7 +159,7 @@ def _too_large(experts: Sequence[ExpertSizes], budget: int, tier: str, drafts: i
 
 
 def _least(count: int) -> str:
-    """Return a size as a bundle says it that is not below ``count`` bytes."""
+    """Return a size in a bundle's notation of at least ``count`` bytes."""
     for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if count >= 10 * factor:
             return f"{-(-count // factor)}{unit}"
@@ -178,7 +178,7 @@ def _count(experts: Iterable[ExpertSizes], budget: int) -> int:
 
 
 def fit_tables(fit: BundleFit) -> list[Table]:
-    """Return what fits as tables of at most 80 columns."""
+    """Return the fit of a bundle as tables of at most 80 columns."""
     device, total = fit.device, len(fit.experts)
     weights = sum(expert.weights_bytes for expert in fit.experts)
     fixed = sum(each.fixed_bytes for each in fit.configurations)

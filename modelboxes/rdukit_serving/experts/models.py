@@ -122,7 +122,7 @@ class ExpertVersion(ModelVersion):
             adapter.has_failed(error)
 
     async def unload(self, drain_s: float) -> None:
-        """Let it go when its texts have ended."""
+        """Unload it when its texts have ended."""
         await self._pool.unload(self.found.entry.name)
 
 
@@ -142,7 +142,7 @@ class ExpertRepository(Repository):
         """Return the expert in any state.
 
         Raises:
-            NotFound: it has no such version.
+            NotFound: the repository has no such version.
         """
         if version not in ("", VERSION):
             raise NotFound(f"expert {self.name!r} has no version {version!r}; expected {VERSION}")
@@ -169,7 +169,7 @@ class ExpertRepository(Repository):
         """Unload the expert when its texts have ended; a request loads it again.
 
         Raises:
-            NotFound: it has no such version.
+            NotFound: the repository has no such version.
         """
         self.find(self.name, version)
         await self._expert.unload(0)

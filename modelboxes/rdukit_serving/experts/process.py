@@ -18,7 +18,7 @@ from rdukit_serving.text.queue import PARTS
 
 logger = logging.getLogger(__name__)
 
-#: Counts a switch of the device to an expert's parameters. Returns what the emulated device copied for the switch.
+#: Switches the device to an expert's parameters and counts that. Returns the bytes that the emulated device copied.
 CountSwitch = Callable[[str], ExpertSwitch]
 
 
@@ -54,7 +54,7 @@ class ExpertProcess:
         self._client: DeviceClient | None = None
         self._starting = asyncio.Lock()
         self._watching: asyncio.Task[None] | None = None
-        #: The line of each text in the process, and the copies made for it.
+        #: The line of each text in the process, and its copies.
         self._lines: dict[int, ExpertLine] = {}
         self._switches: dict[int, ExpertSwitch] = {}
         #: Loads and unloads that are under way.

@@ -257,7 +257,8 @@ def check_checkpoints(found: FoundBundle) -> None:
     """Check that each checkpoint can be read and has a tensor for each parameter of its PEF, and that adapters fit.
 
     Raises:
-        NotFound, InvalidArgument: one does not; names the expert, or the configuration whose draft it is.
+        NotFound, InvalidArgument: a checkpoint does not fit; the message names the expert, or the draft's
+            configuration.
     """
     from rdukit_serving.device.adapters import place_adapters  # torch: what only serves needs none
     from rdukit_serving.device.parameters import (

@@ -1,8 +1,8 @@
 """Table of experts in the host's memory, and of waiting ones (pure); ``pool.py`` executes its decisions.
 
 The least recently used experts are evicted, except pinned ones and those with running sequences. If only experts with
-running sequences could make room, they accept no further ones until they have been evicted; otherwise busy experts
-would starve the others. Waiting experts are served in order.
+running sequences could make room, they accept no new sequences until they are evicted; otherwise busy experts would
+starve the others. Waiting experts are served in order.
 """
 
 from collections.abc import Iterable, Mapping

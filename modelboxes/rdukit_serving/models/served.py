@@ -1,7 +1,7 @@
 """The models that a box serves: those named at its start or loaded by request, and its own newest training.
 
-A model that was loaded by name stays. One that was only found (the newest training, the files of a request) is unloaded
-when it idles, or when an operation needs its tiles.
+A model that was loaded by name stays. A version that was only found (the newest training, the files of a request) is
+unloaded when it idles, or when an operation needs its tiles.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class ServedModels:
         #: Chooses a model for requests that name it.
         self.router: NamedRouter | None = None
         self._find_latest = find_latest
-        #: Found, not asked for: version -> what stands for its files, and when it was last used.
+        #: Versions that were only found: version -> its files, and the time of its last use.
         self._found: dict[str, str] = {}
         self._used: dict[str, float] = {}
         self._finding = asyncio.Lock()

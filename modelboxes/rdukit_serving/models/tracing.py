@@ -1,8 +1,8 @@
 """Traces of inferences: timing of a request, returned only to callers whose trace is sampled.
 
-Other requests only cost a comparison of each header's name. For sampled ones, the answer's ``Server-Timing`` has the
-batch, so that a replica without a network can report to its gateway. If the box exports spans itself, it also creates
-spans for the request.
+Other requests only cost a comparison of each header's name. For sampled requests, the answer's ``Server-Timing`` has
+the batch, so that a replica without a network can report to its gateway. If the box exports spans itself, it also
+creates spans for the request.
 """
 
 import time

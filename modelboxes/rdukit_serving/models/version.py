@@ -111,7 +111,7 @@ class ModelVersion:
 
     @property
     def pending(self) -> int:
-        """Return how many requests wait or run."""
+        """Return the number of waiting and running requests."""
         return self._batcher.pending + self.texts.pending
 
     def submit(self, request: InferRequest) -> "asyncio.Future[InferResponse]":

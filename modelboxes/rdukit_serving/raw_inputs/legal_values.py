@@ -148,7 +148,7 @@ def date_features(value: datetime.datetime | None) -> list[float]:
 
 
 def as_float32(values: NDArray[Any]) -> NDArray[np.float32]:
-    """Return numbers as float32 by way of float64, as numbers from text are; values that do not fit become infinite."""
+    """Return numbers as float32 by way of float64, like numbers from text; values that do not fit become infinite."""
     with np.errstate(over="ignore"):
         found: NDArray[np.float32] = values.astype(np.float64).astype(np.float32)
     return found

@@ -256,7 +256,7 @@ def render_infer(
     clients (``tritonclient``) read them; strict readers refuse the answer. As null, an infinity would be read as NaN.
 
     Raises:
-        InvalidArgument: an output of FP16 or BF16 was asked for as JSON, which has no form for it.
+        InvalidArgument: an FP16 or BF16 output was requested as JSON, which cannot hold it.
     """
     binary = request.binary
     outputs: list[dict[str, object]] = []

@@ -90,7 +90,7 @@ _hold_out = hold_out
 def test(file: Path, examples: Path, embeddings: str | None, token: str | None, as_json: bool) -> None:
     """Judge ROUTER by other labelled prompts.
 
-    EXAMPLES has lines of {"prompt", "expert"} that it has not learned from.
+    EXAMPLES has lines of {"prompt", "expert"} that were not used for learning.
 
     Example: rdukit router test router.safetensors others.jsonl
 

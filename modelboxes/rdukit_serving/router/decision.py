@@ -93,7 +93,7 @@ class Router:
         described = {
             "format": FORMAT, "experts": list(self.experts), "neighbours": self.neighbours, "model": self.model,
         }  # fmt: skip
-        # One key, as several come in any order.
+        # One key, because several are unordered.
         metadata = {"router": json.dumps(described, sort_keys=True)}
         tensors = {"bias": self.bias, "labels": self.labels, "scale": self.scale, "weights": self.weights}
         content = save({name: np.ascontiguousarray(each) for name, each in tensors.items()}, metadata)

@@ -83,7 +83,7 @@ def render_infer(
     name: str, version: str, signature: ServedSignature, request: InferRequest, answer: InferResponse, is_raw: bool,
     load_us: int = 0,
 ) -> Any:  # fmt: skip
-    """Return the answer in the caller's form, with where its time went among its parameters, in microseconds.
+    """Return the answer in the caller's form; its parameters include the times of its phases in microseconds.
 
     Requests compile nothing; ``load_us`` is the time of loading the version once.
     """

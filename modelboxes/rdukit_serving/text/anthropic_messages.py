@@ -122,7 +122,7 @@ class TurnMessage(RequestPart):
     content: str | list[Block]
 
     def for_chat(self) -> list[ChatMessage]:
-        """Return it as messages of a chat, where each result of a tool is one.
+        """Return the message as messages of a chat; each result of a tool becomes one.
 
         Raises:
             InvalidArgument: a block that this role does not have.

@@ -1,4 +1,4 @@
-"""Messages of a chat → one prompt, by the template that came with the tokenizer or a plain one of ours.
+"""Messages of a chat → one prompt, by the tokenizer's template or a plain one of ours.
 
 A template is a program of the model's author. It runs in a process of its own (``chat_process``), warm after the first
 chat, with limits of memory and time.
@@ -202,7 +202,7 @@ def _refused(reason: str) -> InvalidArgument:
 #: The tokenizer, the tokens that end a text, and the number of tokens.
 TOKENIZER_FILE: Final = "tokenizer.json"
 GENERATION_FILE: Final = "generation_config.json"
-#: As the tokenizers' own libraries name them: a template, the one for tools, what has one in the key ``chat_template``,
+#: Names of the tokenizers' own libraries: a template, the one for tools, one in the key ``chat_template``,
 #: special tokens.
 TEMPLATE_FILES: Final = (
     "chat_template.jinja", "additional_chat_templates/tool_use.jinja",

@@ -26,8 +26,8 @@ from rdukit_serving.text.forms.spelling import spell
 MAX_FORM_CHARACTERS: Final = 1_000_000
 #: Number of compiled forms that are kept.
 _KEPT: Final = 32
-#: A stranger's form may take about a second and 100 MB, not more: all texts of the model wait meanwhile. An error does
-#: not tell the text so far.
+#: A stranger's form may take about a second and 100 MB: all texts of the model wait meanwhile. An error does
+#: not reveal the text so far.
 _LIMITS: Final[Mapping[str, Any]] = {
     "initial_lexer_fuel": 500_000, "step_lexer_fuel": 100_000, "max_lexer_states": 50_000, "verbose_errors": False,
 }  # fmt: skip

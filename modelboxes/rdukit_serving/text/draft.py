@@ -43,7 +43,7 @@ class DraftModel:
         return self._seconds.get(texts, least)
 
     def copy(self, source: int, target: int) -> None:
-        """Give what one row holds to another, too."""
+        """Copy the content of one row to another."""
         self._program.copy(source, target)
         self._held[target] = list(self._held[source])
 

@@ -1,7 +1,7 @@
 """Tokens of long prompts, made in a thread of the server while streams continue; too long prompts are refused early.
 
-A tokenizer takes seconds and gigabytes for what no context holds. So a prompt is bounded by its bytes first, then by
-the tokens of its slices, and only then read completely.
+A tokenizer takes seconds and gigabytes for texts that exceed any context. So a prompt is bounded by its bytes first,
+then by the tokens of its slices, and only then read completely.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class PromptReader:
         """Return the tokens of a prompt; a rendered prompt gets no further special tokens.
 
         Raises:
-            InvalidArgument: the prompt has many more than ``most`` tokens. Up to twice as many are returned.
+            InvalidArgument: the prompt has many more than ``most`` tokens. Up to twice ``most`` tokens are returned.
         """
         bound = most * self.token_bytes
         if len(text) > bound or (len(text) * 4 > bound and len(text.encode(errors="replace")) > bound):

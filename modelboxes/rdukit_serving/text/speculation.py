@@ -28,7 +28,7 @@ class Lookup:
 
     def __init__(self) -> None:
         self._tokens: list[int] = []
-        #: Some tokens in a row → where what followed them last begins.
+        #: Some consecutive tokens → the place after their last occurrence.
         self._places: dict[tuple[int, ...], int] = {}
 
     def __len__(self) -> int:

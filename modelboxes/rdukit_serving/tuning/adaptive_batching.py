@@ -7,8 +7,8 @@ makes them wait for a complete call. So a share of the last call's time is spent
 as on one core, requests trickle in one by one, and a call for each would slow all of them. So the policy waits for them
 while the box is busy.
 
-The number of callers is unknown, so the policy probes: now and then it waits for one more than came last time. A box
-with nothing to do shows that there are no more; a lone caller pays for that a millisecond in a thousand requests.
+The number of callers is unknown, so the policy probes: now and then it waits for one more than came last time. An idle
+box shows that there are no more callers; a lone caller pays a millisecond in a thousand requests for that.
 """
 
 from typing import Final

@@ -121,7 +121,7 @@ def collect_garbage(
 
 @router.delete("/{artifact_id}")
 def delete(request: Request, artifact_id: str, caller: ArtifactsWriter) -> Deleted:
-    """Delete an artifact. Refused while it is pinned, or something needs it; the answer says what."""
+    """Delete an artifact. Refused while it is pinned or needed; the answer has the reason."""
     platform = platform_of(request)
     with platform.database.write() as session:
         gone = delete_artifact(session, caller.tenant_id, artifact_id, platform.clock.now())

@@ -27,7 +27,7 @@ MAX_VALUES: Final = 100_000
 BODIES_AT_ONCE: Final = 4
 #: Seconds that a request waits for room for its body.
 WAIT_S: Final = 30.0
-#: Number of errors from which on not all are formatted, because that takes ten times as long as finding them.
+#: Beyond this number of errors only some are formatted, because formatting takes ten times as long as finding.
 MANY_ERRORS: Final = 1000
 #: Number of entries per object and list that are searched for errors in such a body.
 KEPT: Final = 40

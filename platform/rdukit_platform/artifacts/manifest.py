@@ -46,7 +46,7 @@ def make_manifest(files: Sequence[FolderEntry], folders: Sequence[str] = ()) -> 
     """Return the manifest of a folder's files and empty folders, given in any order.
 
     Raises:
-        InvalidArgument: a path is invalid, or no file system could hold all of them.
+        InvalidArgument: a path is invalid, or a file system cannot hold all paths together.
     """
     check_paths([check_relative(file.path) for file in files], [check_relative(path) for path in folders])
     return FolderManifest(tuple(sorted(files, key=lambda file: file.path)), tuple(sorted(folders)))

@@ -47,7 +47,7 @@ def check_quota(session: Session, tenant_id: str, more: int, *, is_kept: bool = 
     Args:
         is_kept: lock the tenant until this transaction ends, so that others cannot add artifacts.
     Raises:
-        QuotaExceeded: the message says by how much, and which artifacts could be deleted.
+        QuotaExceeded: the message has the excess, and artifacts that could be deleted.
     """
     tenant = select(TenantRow).where(TenantRow.id == tenant_id)
     row = session.scalars(tenant).one()

@@ -1,4 +1,4 @@
-"""Content by its digest: files as blobs, folders as a manifest of blobs. Stores differ in where they keep the blobs.
+"""Content by its digest: files as blobs, folders as a manifest of blobs. Stores differ in the place of their blobs.
 
 A folder is a blob too: its manifest. A blob appears completely or not at all; adding it twice has no further effect.
 Readers get the bytes of the digest or an error. A damaged blob is repaired when its content is added again.
@@ -150,7 +150,7 @@ class PendingContent(ABC):
         """Store a folder whose files are in the store already.
 
         Raises:
-            InvalidArgument: a path is invalid, or no folder could hold all of them.
+            InvalidArgument: a path is invalid, or a folder cannot hold all paths together.
         """
         check_lengths([entry.path for entry in entries])
         manifest = make_manifest(entries, empty_folders)
@@ -222,7 +222,7 @@ class BlobStore(ABC):
 
     @abstractmethod
     def size(self, digest: str) -> int:
-        """Return how many bytes a blob has.
+        """Return the size of a blob in bytes.
 
         Raises:
             NotFound: no such blob.

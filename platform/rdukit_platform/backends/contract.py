@@ -77,7 +77,7 @@ class BoxSpec:
     image: str | None = None
     #: Whether the box ends with the process that started it (processes only).
     ends_with_parent: bool = True
-    #: Open files that it inherits but never uses (processes only), so that a file lock lasts as long as the box.
+    #: Open files that it inherits but never uses (processes only): so a file lock lasts as long as the box.
     descriptors: Sequence[int] = ()
     #: Writable folders in addition to its own; inside they have the same paths.
     outputs: Sequence[Path] = ()

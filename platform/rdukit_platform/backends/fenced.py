@@ -1,7 +1,7 @@
 """A box in a fence: its folders, variables and wires, its start and its end.
 
 In the attempt's folder the box can write ``box`` only. Its log, and every file that decides where this process writes
-or connects to, is outside: a box may create links wherever it writes.
+or connects, is outside: a box may create links in its own folders.
 """
 
 import contextlib

@@ -175,7 +175,7 @@ class PodBox:
         return int(codes[0]) if codes and codes[0] is not None else None
 
     def waits_for(self) -> str:
-        """Describe why it has not started, as a suffix; empty if it has."""
+        """Describe why it has not started, as a suffix; empty: it has started."""
         reasons = pending_reasons(self._status())
         return f" ({'; '.join(reasons)})" if reasons else ""
 

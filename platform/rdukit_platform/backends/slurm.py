@@ -164,7 +164,7 @@ class SlurmBox(ProcessBox):
                 self._is_cancelled = True
 
     def stop(self, grace_s: float = 10.0) -> None:
-        """End it; the job then counts as successful, unless it was cancelled before."""
+        """Stop the box; its job then counts as successful, unless it was cancelled before."""
         self._is_ending = True
         with self._cancelling:  # Slurm must know before the program ends
             if not self._is_cancelled:

@@ -22,7 +22,7 @@ _PRIVATE: Final = 0o600
 
 
 class BackupTarget(Protocol):
-    """Target of a backup; before ``finish`` it does not count as one."""
+    """Target of a backup; it becomes a valid backup only by ``finish``."""
 
     def has(self, path: str, size: int) -> bool:
         """Return whether the file exists from an interrupted or earlier backup."""

@@ -234,8 +234,8 @@ def check_picture(data: bytes) -> None:
 def read_box(raw: Mapping[str, object], version: int | None = None) -> BoxDescription:
     """Return a box from its description.
 
-    With a version it is a tenant's own box: its patterns are not evaluated here, because a regular expression can block
-    the platform.
+    A version means a tenant's own box: its patterns are not evaluated here, because a regular expression can block the
+    platform.
 
     Raises:
         InvalidArgument: a key is missing or of the wrong type.

@@ -86,7 +86,7 @@ def check_form(
 def place_error(error: RdukitError | ValidationError, given: Mapping[str, str]) -> dict[str, str]:
     """Return the errors by field; the empty text is the key of errors without a field.
 
-    An error that names no field is about the one whose value it has.
+    An error without a field belongs to the field with the error's value.
     """
     if isinstance(error, ValidationError):
         found = {}

@@ -1,4 +1,4 @@
-"""The console's forms of endpoints: make one, serve something else, scale it, split its calls, go back, delete it."""
+"""The console's forms of endpoints: create one, serve another revision, scale, split calls, roll back, delete."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final

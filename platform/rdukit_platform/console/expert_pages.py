@@ -58,7 +58,7 @@ def expert(request: Request, name: str, caller: Visitor) -> Response:
 def deprecate(
     request: Request, name: str, caller: BoxesEditor, reason: Annotated[str, Form(max_length=4000)] = ""
 ) -> Response:
-    """Mark a version of an expert as one not to begin with."""
+    """Mark a version of an expert as deprecated."""
     reason = reason.strip()
     if not reason or len(reason) > MAX_REASON:
         error = f"it has {len(reason)} characters; expected 1 to {MAX_REASON}" if reason else "say in a few words why"

@@ -244,7 +244,7 @@ def artifact(request: Request, artifact_id: str, caller: Visitor) -> Response:
 
 @router.get("/artifacts/{artifact_id}/picture")
 def artifact_picture(request: Request, artifact_id: str, caller: Visitor) -> Response:
-    """Show an artifact as a picture. Its maker is not trusted, so it must be a PNG, and nothing in it runs."""
+    """Show an artifact as a picture. The picture's author is not trusted, so it must be a PNG, which runs no code."""
     platform = platform_of(request)
     with platform.database.read() as session:
         row = get_artifact(session, caller.tenant_id, artifact_id)

@@ -383,7 +383,7 @@ def place_one(place: Sequence[int | str], message: str, prefixes: Sequence[str])
 
 
 def find_makers(box: BoxDescription, verb: BoxVerb, options: Mapping[str, Sequence[Option]]) -> dict[str, str]:
-    """Return, for each required input for which no job has made one, the verb of the box that does (pure)."""
+    """Return, for each required input without an artifact, the verb of the box that makes it (pure)."""
     makers = {output.name: one.name for one in reversed(box.verbs) for output in one.outputs}
     return {
         slot.name: makers[slot.name]

@@ -174,7 +174,7 @@ class Database:
         Args:
             is_durable: the commit waits for the disk. Without it, a crashed process loses nothing, but a power failure
                 may lose the last commits. That suits rows that are useless after a power failure, such as claims of
-                attempts. The next durable commit takes those before it along.
+                attempts. The next durable commit also makes earlier ones durable.
             on_commit: called when others see the changes; for SQLite, before the sync has ended.
 
         Source: SQLite's ``synchronous=NORMAL`` in WAL mode, PostgreSQL's ``synchronous_commit=off``.

@@ -1,8 +1,8 @@
 """Bundles of experts whose files are artifacts: find the artifacts, check the bundle, and lay out its files.
 
-A bundle is an artifact of the kind ``bundle``: a bundle file as ``rdukit serve`` takes it, whose files are named
-``artifact://ID`` or ``artifact://ID/PATH``. Its language belongs to the server, whose process checks it; this module
-only finds the names of artifacts. The artifacts become the bundle's lineage, and are kept with it.
+A bundle is an artifact of the kind ``bundle``: a file for ``rdukit serve`` that names its files ``artifact://ID`` or
+``artifact://ID/PATH``. Its language belongs to the server, whose process checks it; this module only finds the names of
+artifacts. The artifacts become the bundle's lineage, and are kept with it.
 """
 
 import os

@@ -117,7 +117,7 @@ def _tokens(usage: object) -> Use:
 
 
 def read_object(text: bytes) -> dict[str, Any]:
-    """Parse an answer as a JSON object (pure); anything else gives an empty one."""
+    """Parse an answer as a JSON object (pure); other answers give an empty one."""
     try:
         value = orjson.loads(text)
     except ValueError:

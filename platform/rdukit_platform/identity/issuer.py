@@ -87,7 +87,7 @@ class Issuer:
         """Return the URL to which a browser is sent for the login.
 
         Raises:
-            Unavailable: the issuer does not answer, or not as one.
+            Unavailable: the issuer does not answer, or not as an issuer.
             InvalidArgument: the settings are not valid.
         """
         asked = {

@@ -119,7 +119,7 @@ def beat(session: Session, fencing_tokens: Iterable[FencingToken], lease_s: floa
             AttemptRow.token.in_(each.token for each in whole),
         )
         own = select(AttemptRow.id).where(*is_own, AttemptRow.ended_at.is_(None))
-        # Locked in the same order as by ends, so that they cannot deadlock.
+        # Locked in the same order as by ends of jobs, so that deadlocks cannot occur.
         locked = own.order_by(AttemptRow.job_id).with_for_update()
         beaten = update(AttemptRow).where(AttemptRow.id.in_(locked)).values(lease_expires_at=now + lease_s)
         beaten = beaten.execution_options(synchronize_session=False)

@@ -41,7 +41,7 @@ MAX_ATTEMPTS: Final = 20
 
 
 class RequestBody(BaseModel):
-    """Base of request bodies: unknown keys are errors, and so are numbers given as text or booleans."""
+    """Base of request bodies: unknown keys are errors, as are numbers given as text or booleans."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -392,7 +392,9 @@ def show_pipeline(row: PipelineRow, jobs: Iterable[JobRow]) -> Pipeline:
 
 
 def pipeline_state(states: Iterable[JobState]) -> JobState:
-    """Derive the state of a group of jobs: failed or cancelled if one is and none is open, else that of the slowest."""
+    """Derive the state of a group of jobs: failed or cancelled once all have ended and one has this state, else that of
+    the slowest.
+    """
     found = list(states)
     if all(state is JobState.SUCCEEDED for state in found):
         return JobState.SUCCEEDED

@@ -49,7 +49,7 @@ class JobEvent(StrEnum):
     #: The scheduler took its tiles for a job that precedes it.
     PREEMPT = "preempt"
     CANCEL = "cancel"
-    #: A user holds it; its attempt, if it had one, has given its tiles back.
+    #: A user holds it; an attempt that it had has released its tiles.
     PAUSE = "pause"
     #: A user resumes it; its inputs are there.
     RESUME = "resume"
@@ -95,7 +95,7 @@ class WaitCode(StrEnum):
     Source: Slurm 25.05, "Job Reason Codes". The mapping of our reasons to its codes is ours.
     """
 
-    #: Other jobs precede it, and it would take resources that they wait for.
+    #: Other jobs precede it, and it would use resources that they wait for.
     PRIORITY = "Priority"
     #: Tiles, places on the node or worker slots are taken.
     RESOURCES = "Resources"
@@ -248,7 +248,7 @@ def next_state(job_id: str, state: JobState, event: JobEvent, reason: JobReason 
 
 
 def advise(reason: str, job_id: str, outcome: str | None = None) -> str:
-    """Return what to do about a job that ended for ``reason``; empty for a reason that this version does not know.
+    """Return advice about a job that ended for ``reason``; empty for a reason that this version does not know.
 
     Args:
         outcome: how its last attempt ended, if that is known.

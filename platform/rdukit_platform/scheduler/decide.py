@@ -231,7 +231,7 @@ class _Round:
         return any(of[0] <= need[0] and of[1:] == need[1:] and end <= until for of, end in known.items())
 
     def pass_over(self, job: QueuedJob, wait: Wait) -> None:
-        """Skip jobs of the same need as one that waits for resources, once no job may pass it."""
+        """Skip jobs with the same need as a waiting one, once no job may pass it."""
         if not self.preemptor.is_idle:
             return  # a later one may have others preempted, and a slot, for it
         if self.ledger.rooms.slots <= 0:

@@ -1,11 +1,11 @@
 """Overdue jobs (pure): a job that has waited too long precedes jobs of tenants with smaller use.
 
 A job is overdue once it has waited ``FACTOR`` times the average wait of the active jobs, weighted by tiles in service,
-or by places on nodes or worker slots if those are scarcer. Only jobs that were queued before it count in this average:
-tiles that are free, or that later jobs have, count as never waited for. While older jobs have more than half of the
-tiles, a job is not overdue, and later jobs of tenants with smaller use pass it. When younger jobs have the other half,
-it is overdue. So half of the tiles are given by age and half by share. A wait is at most about twice that of a queue by
-age, and a tenant that uses little hardly waits.
+or by places on nodes or worker slots if those are scarcer. Only jobs that were queued before it count in this average;
+tiles that are free or used by later jobs count with a wait of 0. While older jobs have more than half of the tiles, a
+job is not overdue, and later jobs of tenants with smaller use pass it. When younger jobs have the other half, it is
+overdue. So half of the tiles are given by age and half by share. A wait is at most about twice that of a queue by age,
+and a tenant that uses little hardly waits.
 
 An overdue job stays overdue until it starts: its wait grows, and the number of older jobs only falls. Preempted jobs
 are the exception, since they return with the age that they had.
@@ -42,7 +42,7 @@ class ActiveWaits:
         self._summed, self._sums = 0, _NOTHING
 
     def add_all(self, active: Iterable[ActiveJob], now: float) -> None:
-        """Add the jobs of a snapshot; one that no worker has claimed counts as begun now."""
+        """Add the jobs of a snapshot; unclaimed jobs count as begun now."""
         self._waits += [
             (job.since, job.job_id, (now if job.began is None else job.began) - job.since, job.tiles)
             for job in active

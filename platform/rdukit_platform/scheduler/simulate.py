@@ -97,7 +97,7 @@ class SimulatedSystem:
         )  # fmt: skip
 
     def as_granted(self, job: TraceJob) -> TraceJob:
-        """Return a job with the tiles that it gets: whole RDUs if it needs more than one."""
+        """Return a job with its granted tiles: complete RDUs if it needs more than one."""
         if job.tiles <= self.layout.rdu_tiles or not self.layout.rdu_tiles:
             return job
         return replace(job, tiles=whole_tiles(job.tiles // job.members, self.layout.rdu_tiles) * job.members)

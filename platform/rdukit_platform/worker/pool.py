@@ -1,7 +1,7 @@
 """Pool of boxes that stay for the next job of their tenant, so that most jobs need not wait for a new box.
 
-A box of the pool belongs to one tenant for its life, and to one job at a time. It sees two folders for jobs, ``in`` and
-``out``, in which each job has one that is removed with it. It takes jobs of rdukit's boxes that lease no tiles and
+A box of the pool belongs to one tenant for its life, and to one job at a time. It sees two folders, ``in`` and ``out``;
+each job has a folder in both, which is removed with the job. It takes jobs of rdukit's boxes that lease no tiles and
 leave no work for a next attempt; such boxes are all started with the same arguments. A pooled box ends with its worker,
 after an unsuccessful job, after a number of jobs or some idle seconds, when it has grown, and when others need its
 memory.

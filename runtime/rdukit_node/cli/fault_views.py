@@ -15,7 +15,7 @@ from rdukit_node.inventory import LISTED_KINDS
 
 Row = Mapping[str, Any]
 
-#: Count of policies that do not count errors, such as those of requested errors.
+#: Value of ``count`` for policies that do not count errors, such as those of requested errors.
 _NO_COUNT: Final = 1_000_000
 SEVERITIES: Final = tuple(map(str, FaultSeverity))
 _UNHEALTHY_STATES: Final = frozenset({"PENDING", "UNAVAILABLE"})
@@ -25,8 +25,8 @@ _UNHEALTHY_STATES: Final = frozenset({"PENDING", "UNAVAILABLE"})
 class View:
     """A listing: the operation that fills it and its columns.
 
-    ``accepted`` are the filters that the daemon applies. ``columns`` are those of ``--csv``, ``more`` the further ones
-    of ``--csv --verbose``, ``cells`` those of the short line.
+    ``accepted`` are the filters that the daemon applies. ``columns`` are for ``--csv``, ``more`` for ``--csv
+    --verbose``, ``cells`` for the short line.
     """
 
     op: str
@@ -355,7 +355,7 @@ class HealthVerdict:
 def judge(faults: Iterable[Row], rdus: Iterable[Row], severity: str, is_current: bool) -> HealthVerdict:
     """Return the verdict over active faults at or above ``severity`` and RDUs that are recovering or out of service.
 
-    A node whose recovery is pending is never called healthy; nor is one whose daemon does not answer.
+    A node is never called healthy while a recovery is pending, or if its daemon does not answer.
 
     Source: runtime reference 4.3, 11.
     """

@@ -270,7 +270,7 @@ class FaultActions:
         builder.notice(NoticeKind.STATE, path, f"{state}: {reason}", reset.error_uuid)
 
     def _record_of_reset(self, reset: Reset, builder: OutcomeBuilder, now_ns: int) -> ErrorRecord:
-        """Return the error that asked for a reset which failed; another if a fault without consequence has that one."""
+        """Return the error that requested a failed reset, or another if a fault without consequence has that one."""
         registry = self._registry
         for component, name in ((reset.component, reset.class_name), (reset.rdu_path, "chip-reset")):
             entry = find_class(name)

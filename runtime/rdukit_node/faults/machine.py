@@ -258,7 +258,7 @@ class FaultMachine:
         return {part: self._actions.serial_of(part) for part in parts}, outcome
 
     def reset_counts(self, component: str) -> int:
-        """Let policies count the errors at or below a component anew: what came so far makes no fault with later ones.
+        """Reset the error counts at or below a component: earlier errors no longer contribute to faults.
 
         Returns:
             Rows that this concerns; they keep their totals.

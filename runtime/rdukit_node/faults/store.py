@@ -78,7 +78,7 @@ class FaultStore:
     def open(cls, path: Path) -> "FaultStore":
         """Open the database at ``path``; create it if it is missing, and migrate it if it is old.
 
-        A disk that takes nothing is no reason to fail: ``is_writable`` is false then, and what can be read is loaded.
+        A disk that refuses writes is no error: ``is_writable`` is false, and readable rows are loaded.
 
         Raises:
             Conflict: another process writes it.

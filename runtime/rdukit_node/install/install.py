@@ -173,7 +173,7 @@ def _is_same(target: Path, content: bytes, mode: int) -> bool:
 
 
 def _make_folder(root: Path, path: str, made: list[str], mode: int = 0o755) -> None:
-    """Make a folder and those above it, and note each that was not there."""
+    """Create a folder and its missing parents, and record each new one."""
     parts = PurePosixPath(path).parts
     for count in range(1, len(parts) + 1):
         name = str(PurePosixPath(*parts[:count]))

@@ -90,8 +90,8 @@ class CgroupGuard:
         self._do(lambda: self._reap(names))
 
     def report(self, lease: str) -> dict[str, str]:
-        """Return one text a controller, as ``isolation.apply`` returns; ``{}`` for a lease that never
-        entered or ended.
+        """Return one text per controller, as ``isolation.apply`` returns; ``{}`` for a lease that never entered or has
+        ended.
         """
         return dict(self._reports.get(lease, {}))
 
@@ -299,7 +299,8 @@ def write_number(path: Path, value: object) -> None:
 def remove_group(folder: Path, home: Path) -> None:
     """Remove a group; processes that are still in it go to ``home``.
 
-    A killed process takes a moment to leave, so it tries again for a while; then it leaves the group, and says so.
+    A killed process takes a moment to leave, so the removal is retried for a while; then the group stays, which is
+    logged.
     """
     deadline = time.monotonic() + _EMPTY_WITHIN_S
     while True:

@@ -179,8 +179,8 @@ class Allocator:
 
         Raises:
             InvalidArgument: a number or the affinity mask is not valid on this node.
-            NoResources: not possible at present; says why and what would fit. The error's detail ``fits_when_empty``
-                shows whether waiting can help.
+            NoResources: impossible at present; the message has the reason and what would fit. The error's detail
+                ``fits_when_empty`` shows whether waiting can help.
         Source:
             Runtime reference 3.2; ``placement`` says which of the rules are ours.
         """

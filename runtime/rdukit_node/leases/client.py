@@ -205,7 +205,7 @@ class PrivateLease(_Lease):
 class DaemonLease(_Lease):
     """A lease of the node daemon, held by a connection of this process.
 
-    A forked child does not hold it: the connection is closed there, so that the parent's death is seen at once.
+    A forked child closes the connection, so that the parent's death is noticed at once.
     """
 
     kind: Final = "daemon"

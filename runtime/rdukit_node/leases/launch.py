@@ -68,7 +68,7 @@ class Launch:
 
 
 def read_launch(environ: Mapping[str, str]) -> Launch:
-    """Return the launch that ``environ`` describes; a world of one where no launcher's variables are set.
+    """Return the launch in ``environ``; a world of one without a launcher's variables.
 
     Raises:
         InvalidArgument: a variable is not a number, or the rank is not below the size.

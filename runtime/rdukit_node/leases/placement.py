@@ -1,7 +1,7 @@
 """Placement of a request for tiles and memory, or the largest one that would fit. Pure search; nothing is changed.
 
-A request that fits inside one RDU gets contiguous tiles there, first fit from RDU 0 upward. A larger one gets whole
-RDUs, on as few XRDUs as can be, and its memory is spread over them evenly.
+A request that fits inside one RDU gets contiguous tiles there, first fit from RDU 0 upward. A larger request gets
+complete RDUs on as few XRDUs as possible, and its memory is spread evenly.
 
 Source: runtime reference 3.2 (contiguous inside an RDU, first fit, the affinity mask's layout on SN10); complete RDUs
 for larger requests, their choice, and the mask on other chips (one bit a tile in flat order) are ours.

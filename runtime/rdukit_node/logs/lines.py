@@ -24,7 +24,7 @@ MAX_TEXT: Final = 16_384
 
 
 class LogLevel(IntEnum):
-    """Levels, more severe ones higher; asking for one gives all that are as severe."""
+    """Levels, more severe ones higher; a chosen level includes all higher ones."""
 
     DEBUG = 0
     INFO = 1

@@ -1,8 +1,8 @@
 """One log file to which many processes append, and which any of them rotates.
 
 Each line is one ``write`` under an exclusive ``flock`` on the file that has the name at that moment. So lines are never
-torn, lost or written into a rotated file. A process that cannot get the lock (another one was stopped while it had it)
-writes without: appending is atomic anyway. Logging never fails or blocks the
+torn, lost or written into a rotated file. A process that cannot get the lock (a stopped process holds it) writes
+without it, because appending is atomic. Logging never fails or blocks the
 program: lost lines are counted, and reported once on stderr.
 
 Source: ours; the runtime reference 2.1 recommends rotation.
@@ -53,7 +53,7 @@ class LogFile:
         #: A line is under way.
         self._is_busy = False
         self._descriptor = -1
-        #: Lines that could not be written since the last one that could, and whether a piece of one was.
+        #: Lines lost since the last written one, and whether a part of a line was written.
         self._lost = 0
         self._is_torn = False
         self._has_complained = False

@@ -1,7 +1,7 @@
 """SNML messages from the node daemon's rows: fields by name, component paths and trees, routes between RDUs. Pure.
 
-A row may have fields that a message lacks and the other way round, so that daemon and interface can grow apart for a
-while. Every message is valid for every row: numbers are cut to the field's range, objects become JSON.
+Rows and messages may each have fields that the other lacks, so that daemon and interface can differ for a while. Every
+message is valid for every row: numbers are cut to the field's range, objects become JSON.
 
 Each RDU has numbered links; which one leads to which other RDU is not public. Here RDU ``a`` reaches RDU ``b`` by its
 link number ``b mod links``; if that is down, by the next one that is up.

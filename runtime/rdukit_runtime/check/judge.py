@@ -20,7 +20,7 @@ from rdukit_runtime.check.roles import InputRole, find_roles
 from rdukit_runtime.check.rounding import MOVES, Elsewhere, Rounding
 from rdukit_runtime.engine.portable import Kernel, build_portable
 
-#: Seconds of the portable form up to which all sets are tried, up to which two are, and up to which one is.
+#: Seconds of the portable form up to which all sets, two sets, or one set are tried.
 ALL_S: Final = 0.005
 FEW_S: Final = 2.0
 ONE_S: Final = 10.0

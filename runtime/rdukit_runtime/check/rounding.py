@@ -101,7 +101,7 @@ def is_floating(value: Any) -> bool:
 #: Gradients that torch's kernel makes NaN if the function's input is NaN, except beyond the last full vector. That
 #: input is their last argument.
 _NAN_IN_VECTORS: Final = frozenset({torch.ops.aten.elu_backward.default, torch.ops.aten.hardswish_backward.default})
-#: Norms of rows whose mean, the second result, torch's kernel makes infinite or NaN where a number of the row is
+#: Norms of rows whose mean (the second result) torch's kernel makes infinite or NaN if a number of the row is
 #: infinite, depending on its place. All other results of such a row are NaN.
 _INFINITE_BY_PLACE: Final = frozenset(
     {torch.ops.aten.native_layer_norm.default, torch.ops.aten.native_group_norm.default}

@@ -222,7 +222,7 @@ def _imprecise(node: KernelNode, error: float, tolerance: float, shown: Mapping[
 
 
 def _error(value: Any, reference: Any) -> float:
-    """Return the largest difference over the largest magnitude; infinity where one is finite and the other is not."""
+    """Return the largest difference over the largest magnitude; infinity if only one of two values is finite."""
     if not isinstance(value, torch.Tensor):
         pairs = zip(value, reference, strict=False) if isinstance(value, list | tuple) else ()
         return max((_error(a, b) for a, b in pairs), default=0.0)

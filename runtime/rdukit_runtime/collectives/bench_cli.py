@@ -1,4 +1,4 @@
-"""``rdukit collective bench``: what collectives take on this machine. torch is imported when it runs, not for help."""
+"""``rdukit collective bench``: times of collectives on this machine. torch is imported when it runs, not for help."""
 
 import json
 from typing import TYPE_CHECKING

@@ -24,8 +24,8 @@ _open: "Final[weakref.WeakSet[Gloo]]" = weakref.WeakSet()
 def close_planes() -> None:
     """Leave all groups.
 
-    A group that something still holds when Python ends has threads that meet the C++ library's clean-up, which ends the
-    process with SIGABRT.
+    If a group is still referenced when Python ends, its threads meet the C++ library's clean-up, which ends the process
+    with SIGABRT.
     """
     for plane in list(_open):
         plane.close()

@@ -1,7 +1,7 @@
 """Collectives of a group of ranks, and the choice of their data plane.
 
 All planes make the same bits: values are added in rank order, in f32 for bf16 and f16, and rounded once. Source:
-runtime reference 9 for the primitives; that the order is fixed: ours, so that results do not depend on the plane.
+runtime reference 9 for the primitives. The fixed order is ours, so that results do not depend on the plane.
 """
 
 import zlib

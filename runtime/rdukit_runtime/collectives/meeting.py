@@ -53,7 +53,7 @@ def serve_store() -> TCPStore:
 def connect_store(address: Address) -> TCPStore:
     """Return another rank's store.
 
-    torch waits without a limit for a process that accepts the connection and never answers, such as a stopped one.
+    torch would wait forever for a process that accepts the connection but never answers, such as a stopped one.
     Therefore a thread connects, and is left behind after the limit.
 
     Raises:

@@ -32,7 +32,7 @@ _TEXT_BYTES: Final = 512
 #: Words of 8 bytes in a rank's page, a cache line apart: meetings, begun collectives, state, number of the last text,
 #: and times of arrival at collectives, alternating like the slots.
 _MEETINGS, _BEGUN, _STATE, _LAST, _ARRIVED = 0, 8, 16, 24, 32
-#: A rank's texts: two of collectives, in turn as the slots, one of sending and receiving, and one of what it does
+#: A rank's texts: two of collectives, alternating like the slots, one of sending and receiving, and one of its activity
 #: between collectives.
 _PAIR_TEXT, _DOING_TEXT = 2, 3
 _TEXTS_AT: Final = 512

@@ -83,7 +83,7 @@ def allocate_regions(sizes: Mapping[str, int], device: torch.device) -> dict[str
 
 
 def out_of_memory(wanted: int, device: torch.device) -> OutOfDeviceMemory:
-    """Return the error for a GPU that is full. ``wanted``: bytes of what did not fit, 0 if not known."""
+    """Return the error for a GPU that is full. ``wanted``: bytes that did not fit; 0: unknown."""
     what = f"{format_bytes(wanted)} of persistent memory" if wanted else "what a run needs"
     return OutOfDeviceMemory(
         f"{device} has no room for {what}; use a smaller model or batch, end other programs on that GPU, or run on the "

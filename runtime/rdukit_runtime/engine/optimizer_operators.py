@@ -38,7 +38,7 @@ def sgd(
 
 
 def _of_one_dtype(*lists: Tensors) -> Iterator[Sequence[Tensors]]:
-    """Return the lists, divided by the first one's dtypes where torch's fused kernels want that: on a GPU."""
+    """Return the lists, divided by the first one's dtypes if torch's fused kernels require that: on a GPU."""
     first = lists[0]
     if first[0].device.type == "cpu" or len({tensor.dtype for tensor in first}) == 1:
         yield lists

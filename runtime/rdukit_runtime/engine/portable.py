@@ -35,7 +35,7 @@ OPERATORS: Final = {
 }  # fmt: skip
 
 #: Operators that run in another form. A few of torch's operators lay their results out otherwise than its records
-#: say, so that a view is not always possible; of what lies as recorded, a reshape is a view.
+#: say, so that a view is not always possible; for values that lie as recorded, a reshape is a view.
 _FORMS: Final = dict.fromkeys(("aten.view.default", "aten._unsafe_view.default"), "aten.reshape.default")
 #: Operators of torch whose threads add f32 numbers by atomic operations, in no fixed order. Each run has other last
 #: bits, and several threads are several times slower than one.
@@ -48,7 +48,7 @@ _ADD_UNORDERED: Final = frozenset(
 )  # fmt: skip
 
 #: Takes the input tensors in order and the run-time scalars; returns the outputs in order. A list of inputs is the
-#: kernel's to empty: what the caller does not hold elsewhere is freed after its last use inside.
+#: kernel's to empty: values that the caller does not hold elsewhere are freed after their last use inside.
 Kernel = Callable[[Sequence[torch.Tensor], Mapping[str, float]], Sequence[torch.Tensor]]
 
 
@@ -174,7 +174,7 @@ def _callable_of(op: str) -> Callable[..., Any]:
 
 
 def _makes_from_nothing(called: Any) -> bool:
-    """Return whether an operator takes a device and no tensor that would say which, as ``arange`` does."""
+    """Return whether an operator takes a device but no tensor that determines it, such as ``arange``."""
     schema = getattr(called, "_schema", None)
     if schema is None:
         return False

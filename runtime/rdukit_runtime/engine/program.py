@@ -80,7 +80,7 @@ class LoadedProgram(DeviceTensors):
         self._unseen = {section.id for section in pef.sections}
         #: While a program measures: host seconds of each section that ran, in order; None otherwise.
         self.section_seconds: list[tuple[int, float]] | None = None
-        #: Symbols that hold a run-time scalar, such as a dropout rate, and the scalars that they hold now.
+        #: Symbols with a run-time scalar, such as a dropout rate, and their present values.
         self._rates = tuple(name for name in pef.hyperparameters if name in self._slot_of)
         self._held: Mapping[str, float] | None = None
         #: Compares the contents of slots with the plan, until a run fails. None without ``RDUKIT_CHECK``, and on a GPU:
@@ -466,7 +466,8 @@ def _sections_of(part: PlanStep | NativeRun) -> str:
 
 
 class MemoryWatch:
-    """Follows a program's runs by the plan, from load until a run fails: the plan does not say what that run leaves.
+    """Follows a program's runs by the plan, from load until a run fails: the plan does not describe the state after a
+    failed run.
 
     Switched on by ``RDUKIT_CHECK``.
     """

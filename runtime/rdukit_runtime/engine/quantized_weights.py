@@ -3,11 +3,11 @@
 ``int8``: [N, K] int8 with a scale in f32 for each row, whose largest magnitude is 127.
 
 ``int4``: each group of 32 elements of a row has a scale in bf16, of five binary digits [N, K / 32], and numbers from -8
-to 7, two per byte, as uint8 [N, K / 32, 16]. Both lie in blocks of 16 rows, in the order that native kernels read them
-in; the last block has the rows that are left. A block's scales are [groups, rows]. Its bytes are [groups, 4 lines,
-rows, 4 bytes]. The low half of byte i of line j is 8 plus the group's element 8 j + i; the high half is 8 plus element
-8 j + 4 + i. A number times its scale has no more digits than bf16 holds. Source: ours; llama.cpp's Q4_0 has groups of
-32 with a scale, too.
+to 7, two per byte, as uint8 [N, K / 32, 16]. Both lie in blocks of 16 rows, in the order in which native kernels read
+them; the last block has the remaining rows. A block's scales are [groups, rows]. Its bytes are [groups, 4 lines, rows,
+4 bytes]. The low half of byte i of line j is 8 plus the group's element 8 j + i; the high half is 8 plus element 8 j +
+4 + i. A number times its scale has no more digits than bf16 holds. Source: ours; llama.cpp's Q4_0 has groups of 32 with
+a scale, too.
 """
 
 from collections.abc import Callable, Mapping

@@ -57,8 +57,8 @@ def max_threads(current: int, leased: int, setting: int, usable: int, *, is_chos
 def is_chosen_count(current: int, environ: Mapping[str, str], machine_cores: int, bound: int) -> bool:
     """Return whether torch's number of threads is somebody's choice rather than its default. Pure.
 
-    torch's default is all cores that the process is bound to, or half of them if cores run two hardware threads each. A
-    choice that equals it makes no difference but on a lease of fewer cores; ``engine.threads`` says it unmistakably.
+    torch's default is all cores that the process is bound to, or half of them if cores run two hardware threads each.
+    An equal choice matters only on a lease of fewer cores; ``engine.threads`` states it unmistakably.
     """
     if any(environ.get(name, "").strip() for name in _CHOICES):
         return True

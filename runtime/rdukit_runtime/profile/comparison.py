@@ -71,7 +71,7 @@ def interval_places(count: int, confidence: float) -> int:
     """Return the number of values, out of ``count`` ordered ones, that lie below the interval of their median, and
     above it.
 
-    0 means that the whole range is the interval, and that even this holds less often where ``count`` is too small.
+    0: the complete range is the interval; for a small ``count`` even that holds less often than wanted.
     """
     allowed, below, places = (1.0 - confidence) / 2.0, 0.0, 0
     for k in range(count // 2):

@@ -75,7 +75,7 @@ class Breakdown:
 
 
 class Recorder:
-    """Times the functions that it wraps, in the thread that made it; in others they run untimed.
+    """Times the wrapped functions in the thread that created it; in other threads they run untimed.
 
     ``clock`` returns nanoseconds that never go back.
     """

@@ -1,10 +1,10 @@
 """Recording of single calls in a profiled process: what ``rdukit profile`` draws.
 
 The calls are those that ``snprof`` adds up. Each call has its times and the Python lines that led to it; each run also
-has its sections. What is recorded are names, lines and times, never values of tensors.
+has its sections. Names, lines and times are recorded, but never values of tensors.
 
-A process keeps its first ``most`` calls and sections. Those that come later are added up by section, and counted.
-All times are of ``CLOCK_MONOTONIC``, which all processes of a machine share: ranks need no alignment.
+A process keeps its first ``most`` calls and sections. Later ones are added up by section, and counted. All times are of
+``CLOCK_MONOTONIC``, which all processes of a machine share: ranks need no alignment.
 
 Source: ours.
 """
@@ -34,7 +34,7 @@ SCHEMA: Final = 1
 #: Numbers that a call has in ``calls``: row, name, begin and end in ns, stack (-1: an inner call), PEF, first section
 #: in ``sections``, sections.
 CALL_FIELDS: Final = 8
-#: Python lines of a stack, the innermost ones, and frames that are looked at for them.
+#: Python lines of a stack, the innermost ones, and frames that are examined for them.
 _MOST_LINES: Final = 12
 _MOST_FRAMES: Final = 60
 #: Time between two readings of the process's memory, ns.
@@ -204,7 +204,7 @@ _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 def pef_to_dict(pef: Pef, native: frozenset[str]) -> dict[str, Any]:
-    """Return what a timeline shows of a PEF's sections, and the device memory that is planned while each runs."""
+    """Return the timeline's data of a PEF's sections, and the device memory planned during each."""
     planned: dict[int, int] = {}
     for graph in pef.graphs.values():
         plan = plan_memory(pef, graph)

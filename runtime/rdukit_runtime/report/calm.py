@@ -1,7 +1,7 @@
 """The calmer half of a program's runs: what advice and trials are based on. Pure.
 
-On a busy machine other programs interrupt some runs for much longer than the runs take. Runs are grouped, ten in a row,
-so that what a program does at every tenth run stays in; groups that took longer than the median are left out.
+On a busy machine other programs interrupt some runs for much longer than the runs take. Ten consecutive runs form a
+group, so that work at every tenth run is included; groups slower than the median are left out.
 
 Source: ours.
 """
@@ -68,7 +68,7 @@ def _own_times(calls: list[TimedCall]) -> dict[BreakdownRow, int]:
 
 
 def at_calm_pace(facts: ProgramFacts, calm: ProgramFacts) -> ProgramFacts:
-    """Return the facts of all runs as they would be at the pace of the calm ones.
+    """Return the facts of all runs at the pace of the calm ones.
 
     Args:
         calm: facts of ``calm_part``: breakdown, sections, and times of reading and of the program's Python.

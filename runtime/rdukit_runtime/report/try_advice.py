@@ -68,7 +68,7 @@ class Trials:
         return try_in_order(advice, self._try_change)
 
     def try_command(self, advice: Sequence["Advice"], command: Sequence[str]) -> list["Advice"]:
-        """Try a command in which the user made the change of the best advice that changes the program's text."""
+        """Try a command in which the user has applied the best advice about the program's text."""
         chosen = next((n for n, each in enumerate(advice) if each.apply is None and each.scope == "runs"), None)
         if chosen is None:
             self.echo("no advice changes the program's text: --try-with was not measured")

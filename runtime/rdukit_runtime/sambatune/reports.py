@@ -78,8 +78,8 @@ def stage_rows(stages: Mapping[str, Any], counters: Sequence[str] = ()) -> list[
     The cost model has no buffers, so no row has the stage id -1, and the vendor's related stages are left out.
 
     Args:
-        stages: what a compile wrote to ``mac_gen/stages.json``.
-        counters: what to count: of ``COUNTERS``; none: the latency alone.
+        stages: content of a compile's ``mac_gen/stages.json``.
+        counters: chosen ``COUNTERS``; empty: only the latency.
     """
     rows = []
     clock, mac = stages["clock_hz"], 0
@@ -171,7 +171,7 @@ def _section_insight(section: Section, total_s: float, stages: Sequence[Row]) ->
 
 
 def unified(sections: Sequence[Row], stages: Sequence[Row], breakdown: Sequence[Row]) -> Row:
-    """Return the reports as one document. Of the vendor's parts, those that the emulated chip has."""
+    """Return the reports as one document. Those of the vendor's parts that the emulated chip has."""
     return {
         "stage_latency": list(stages),
         "measure_sections": list(sections),

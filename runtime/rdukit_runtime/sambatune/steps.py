@@ -1,4 +1,5 @@
-"""Steps of ``sambatune``: each is tried, logged with its time and the command that repeats it, and stops no other.
+"""Steps of ``sambatune``: each is tried, and logged with its time and the command that repeats it; a failure does not
+stop the others.
 
 A line a step goes to the terminal and to ``logs/run.log`` in the vendor's form. The other logs are written at the end:
 ``status_summary`` (steps with their seconds, -1.000 where nothing was timed), ``status_debug`` (commands that repeat a
@@ -24,7 +25,7 @@ NOT_TIMED: Final = -1.0
 
 @dataclass(frozen=True, slots=True)
 class TuneStep:
-    """An ended step. ``failure`` is empty where it succeeded; ``command`` repeats it, where it is one."""
+    """An ended step. ``failure``: empty if it succeeded; ``command``: repeats it, if a command can."""
 
     name: str
     seconds: float
@@ -69,7 +70,7 @@ class StepLog:
         self._note(TuneStep(name, NOT_TIMED, failure=f"needs what the step {missing!r} makes, which failed"))
 
     def info(self, text: str) -> None:
-        """Note what the user should know and what is no step."""
+        """Log information for the user that is not a step."""
         self._say("Info", text)
 
     def _note(self, result: TuneStep) -> None:

@@ -34,7 +34,7 @@ def make_workbook(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> bytes:
 
 
 def _write(sheet: "xlsxwriter.worksheet.Worksheet", row: int, column: int, value: object) -> None:
-    """Write a cell: numbers as such, nothing for None, all else as text, which numbers without end are, too."""
+    """Write a cell: numbers as numbers, nothing for None, and other values, also infinite ones, as text."""
     if value is None:
         return
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):

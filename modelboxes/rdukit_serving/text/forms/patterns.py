@@ -164,7 +164,8 @@ def _other_than(pattern: str) -> str:
     if not is_anywhere:
         tail: str | None = None
         for one, other in zip(reversed(ones), reversed(others), strict=True):
-            # Nothing, another character here, or this one with another continuation; all of it is the refused text.
+            # Nothing, another character here, or this one with another continuation; the complete expression is the
+            # refused text.
             longer = (f"|{one}{_ANY}+" if ends else "") if tail is None else f"|{one}{tail}"
             tail = f"(?:|{other}{_ANY}*{longer})"
         return f"^{tail}$"

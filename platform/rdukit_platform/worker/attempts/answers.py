@@ -71,7 +71,7 @@ def _told_by_box(events: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, A
 
 
 def _as_silence(named: RdukitError) -> Unavailable:
-    """Return an error that a box named by the code of ours, as that of a box that gives no result."""
+    """Return an error of a box that has the code of our own error as the error of a silent box."""
     return Unavailable(f"the box broke off its answer: {named.message}")
 
 

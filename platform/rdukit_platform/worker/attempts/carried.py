@@ -37,7 +37,7 @@ def choose_work(earlier: Iterable[EarlierAttempt], here: str, *, has_folder: boo
     """Choose the stored content with which an attempt begins (pure); ``None``: the local folder.
 
     Args:
-        earlier: newest first. The newest that ran here or stored content has the most progress.
+        earlier: newest first. The newest attempt that ran here or stored content has the most progress.
         has_folder: an output folder exists here; without one no attempt has run here.
     """
     for attempt in earlier:

@@ -61,7 +61,7 @@ class AttemptState:
     lock: int = -1
     inputs: dict[str, str] = field(default_factory=dict)
     own: OwnBox | None = None
-    #: Leases of tiles, one per member, as the node gave them, and as the box gets them.
+    #: Leases of tiles, one per member, in the node's form and in the box's form.
     leases: list[dict[str, Any]] = field(default_factory=list)
     tiles: Sequence[LeasedTiles] = ()
     link: LinkedPart | None = None

@@ -122,7 +122,7 @@ def _chosen(root: Path, names: list[str]) -> list[TuneRun]:
     """Return the runs to compare.
 
     Raises:
-        InvalidArgument: there are too few or too many. NotFound: there is no such run.
+        InvalidArgument: there are too few or too many. NotFound: the run does not exist.
     """
     if not 2 <= len(names) <= MOST_COMPARED:
         raise InvalidArgument(
