@@ -51,7 +51,7 @@ class Access:
         """Check the value of an ``authorization`` header.
 
         Raises:
-            Unauthenticated: no bearer token, or one that is not known.
+            Unauthenticated: the bearer token is missing or unknown.
         """
         if not self._digests or header in self._let_in:
             return

@@ -133,7 +133,7 @@ class Batcher:
         return failed
 
     def refuse(self, error: RdukitError) -> None:
-        """Fail everything that waits, as no process will come."""
+        """Fail all waiting requests, as no process will come."""
         while self._waiting:
             _fail(self._waiting.popleft(), error)
         self._note_idle()
@@ -192,7 +192,7 @@ class Batcher:
         return sum(waiting.rows for waiting in self._waiting)
 
     def _schedule(self) -> None:
-        # After the callbacks that are ready now: requests that came in together go together.
+        # After the present callbacks, so that requests that arrived together run together.
         self._is_scheduled = True
         self._loop.call_soon(self._dispatch)
 

@@ -227,7 +227,7 @@ def classify(
 ) -> tuple[ServedSignature, InferResponse]:  # fmt: skip
     """Return response and signature with classes in place of scores, as BYTES [rows, count].
 
-    ``counts`` is what ``check_classes`` allowed.
+    ``counts``: values that ``check_classes`` has accepted.
     """
     specs, outputs = [], list(answer.outputs)
     for spec in signature.outputs:

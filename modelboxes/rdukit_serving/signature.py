@@ -1,5 +1,5 @@
-"""A served model's inputs and outputs: datatypes, its signature, and requests and responses as the protocols hand them
-over, with names, shapes and raw bytes.
+"""A served model's inputs and outputs: datatypes, signature, and the protocols' requests and responses with names,
+shapes and raw bytes.
 
 Both processes share these values. Source: Open Inference Protocol v2, "Tensor Data Types".
 """
@@ -77,7 +77,7 @@ class ServedTensor:
 
 @dataclass(frozen=True)
 class ServedSignature:
-    """Inputs and outputs of one loaded model, and the most rows of one call."""
+    """Inputs and outputs of one loaded model, and the largest number of rows per call."""
 
     inputs: tuple[ServedTensor, ...]
     outputs: tuple[ServedTensor, ...]
@@ -165,7 +165,7 @@ class InferRequest:
     id: str = ""
     #: Output -> number of its likeliest classes that are wanted instead of its numbers.
     classes: Mapping[str, int] | None = None
-    #: Microseconds after which the caller wants no answer any more; 0: it waits.
+    #: Microseconds that the caller waits for an answer; 0: no limit.
     timeout_us: int = 0
 
 

@@ -1,4 +1,4 @@
-"""A file that scheduler and worker touch while their loops turn: what container engines probe, having no port to ask.
+"""A file that scheduler and worker touch while their loops turn; container engines probe it, since there is no port.
 
 ``python -m rdukit_platform.heartbeat_file worker`` ends with 0 if this host's or container's worker has touched its
 file recently, otherwise with ``hang_guard.STUCK``. The file shows nothing about broker or database, whose absence a
@@ -30,7 +30,7 @@ class HeartbeatFile:
         self.path = run_folder / f"{kind}@{socket.gethostname()}.beat"
 
     def touch(self) -> None:
-        """Touch the file: the loop works. A disk that cannot take it does not stop the work."""
+        """Touch the file: the loop works. A full disk does not stop the work."""
         try:
             self.path.touch(mode=0o600)
         except OSError as error:

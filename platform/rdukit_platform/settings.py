@@ -357,7 +357,7 @@ class Home:
         """
         with suppress(OSError, ValueError):
             pid = int(self.up_lock.read_text())
-            # One that was killed leaves the file, and its number may be another's by now.
+            # A killed process leaves the file, and another process may have its number by now.
             if b"up" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
                 return pid
         return None

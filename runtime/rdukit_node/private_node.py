@@ -33,15 +33,15 @@ def open_lease(
 ) -> NodeLease:
     """Lease ``tiles`` tiles and ``memory_bytes`` of device memory for a program compiled for ``arch``.
 
-    ``$RDUKIT_LEASE`` (``<id>:<token>``) makes it attach to that lease; otherwise the setting ``node`` says whether to
-    ask the daemon or to make a private node.
+    ``$RDUKIT_LEASE`` (``<id>:<token>``) names a lease to attach to; otherwise the setting ``node`` chooses the daemon
+    or a private node.
 
     Args:
         application: the name that ``rdukit node status`` shows.
         arch: a chip's name; ``None`` or empty: any chip.
         launch: leases of one launch count as one application.
     Raises:
-        NoResources: not that many tiles, or not that much memory, are free; or the lease to attach to has fewer.
+        NoResources: too few tiles or too little memory are free, or the lease to attach to has less.
         OutOfDeviceMemory: the lease to attach to has less memory.
         PefMismatch: the daemon's node has another chip than ``arch``.
         InvalidArgument: a number, a chip's name or a setting is not valid.

@@ -1,11 +1,12 @@
 """The status page: shared memory with an application's counters and phase, which the node daemon reads.
 
 The application writes, without a system call; the daemon reads whenever somebody asks, also after the application was
-killed. One word goes the other way: the number of interrupts, which the application looks at before and after each run.
+killed. One word has the other direction: the number of interrupts, which the application checks before and after each
+run.
 
 The page is 4096 bytes of native 64-bit words, see ``PageWord``. A writer makes ``SEQUENCE`` odd while it changes
-several words and even afterwards, so that a reader can tell a torn copy. Times are ``CLOCK_MONOTONIC`` nanoseconds,
-which all processes of a machine share.
+several words, and even afterwards, so that readers detect a torn copy. Times are ``CLOCK_MONOTONIC`` nanoseconds, which
+all processes of a machine share.
 
 Source: ours; sntilestat distinguishes these phases (runtime reference 3.1, 6.1).
 """
@@ -71,7 +72,7 @@ class PageValues(NamedTuple):
     ddr_written: int = 0
     pcie_rx: int = 0
     pcie_tx: int = 0
-    #: By chip; empty where nothing went from chip to chip.
+    #: By chip; empty if chips exchanged no bytes.
     link_rx: tuple[int, ...] = ()
     link_tx: tuple[int, ...] = ()
 

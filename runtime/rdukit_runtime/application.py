@@ -48,7 +48,7 @@ with gc_paused():
 
 logger = logging.getLogger(__name__)
 
-#: The name of programs in sn.log, as the vendor's runtime says it.
+#: Name of programs in sn.log, as in the vendor's runtime.
 PROGRAM = "python"
 
 
@@ -143,7 +143,7 @@ class Application(Closable):
         self, graph: str | None, sections: tuple[int, ...], scalars: Mapping[str, float], inputs: HostTensors,
         outputs: HostTensors,
     ) -> Callable[[], RunTimes]:  # fmt: skip
-        """Return ``run`` again and again with copies from ``inputs`` before and into ``outputs`` after, as one call.
+        """Return one call that copies ``inputs``, runs, and copies into ``outputs``, for repeated use.
 
         Args:
             inputs, outputs: tensors of the host by their symbols; each call uses their present content.
@@ -349,7 +349,7 @@ _is_installed = False
 
 
 def call_at_termination(callback: Callable[[], None]) -> None:
-    """Call the bound method ``callback`` if SIGTERM comes, before the process dies of it.
+    """Call the bound method ``callback`` on SIGTERM, before the signal kills the process.
 
     Has no effect if the program handles SIGTERM itself, or outside the main thread.
     """

@@ -32,12 +32,12 @@ from rdukit_runtime.vendor_variables import find_notes
 logger = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.02
-#: Seconds between looks whether ranks that have not come have ended.
+#: Seconds between checks whether missing ranks have ended.
 _LOOK_S: Final = 0.2
 
 
 def join_process_group(timeout: timedelta | None = None) -> Launch:
-    """Make torch's default process group of the ranks that were launched together; a world of one when launched alone.
+    """Create torch's default process group of the ranks that were launched together; alone, a world of one.
 
     Does nothing if there is a group already.
 

@@ -34,7 +34,7 @@ class ByteSource(Protocol):
     """A remote file."""
 
     def open(self, start: int, validator: str | None) -> Opened:
-        """Ask for the bytes from ``start`` on, if the content is still what ``validator`` names.
+        """Request the bytes from ``start`` on, if the content is still the one of ``validator``.
 
         Raises:
             Interrupted: a retry may help; also raised while the blocks are read.

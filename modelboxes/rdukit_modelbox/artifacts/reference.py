@@ -128,7 +128,7 @@ def text_of(value: object, what: str) -> str:
     """Return a caller's value for an input as one text; ``{"uri": …, "sha256": …}`` is also read.
 
     Raises:
-        InvalidArgument: neither of these.
+        InvalidArgument: the value has another form.
     """
     if isinstance(value, str):
         return value

@@ -45,7 +45,7 @@ def finetune_on_platform(
         Conflict: ``output`` exists.
         Cancelled: the job was cancelled.
         RdukitError: the job failed; the error's code determines the class.
-        SystemExit: a command failed, which has said why.
+        SystemExit: a command failed and printed the reason.
     """
     if output.exists():
         raise Conflict(f"{output} exists already; name another folder with --output, or remove it")

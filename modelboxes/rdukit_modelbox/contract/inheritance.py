@@ -252,7 +252,7 @@ def _narrowed(base: AllowedValues, wanted: AllowedValues) -> dict[str, Any]:
 
 
 def _widenings(kind: ParameterType, base: AllowedValues, wanted: AllowedValues) -> Iterator[str]:
-    """Yield where ``wanted`` allows more than ``base``, or cannot be compared with it."""
+    """Yield the places where ``wanted`` allows more than ``base``, or cannot be compared with it."""
     for value in wanted.enum or ():
         if find_objection(kind, base, value) is not None:
             yield f"{value!r} is more than the task allows"

@@ -109,7 +109,7 @@ def read_shape(box: Box, pef: Path) -> Shape:
 def _choices_of(loaded: LoadedPef, task: str) -> dict[str, int]:
     """Return the number of legal values of each integer input: rows of its smallest table, or classes.
 
-    The target [B, …] of a task of classes is compared with an output [B, classes, …], as torch's cross entropy has it.
+    In a task of classes, the target [B, …] is compared with an output [B, classes, …], as in torch's cross entropy.
     """
     pef = loaded.pef
     inputs = [symbol.name for symbol in pef.symbols.values() if symbol.kind is SymbolKind.INPUT]

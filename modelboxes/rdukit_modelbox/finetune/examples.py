@@ -34,7 +34,7 @@ _PREFERENCE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class PreparedData:
-    """Data as preprocess reads them: the file or folder, and what each record is."""
+    """Data for preprocess: the file or folder, and the kind of its records."""
 
     path: Path
     kind: str

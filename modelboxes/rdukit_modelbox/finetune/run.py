@@ -299,7 +299,7 @@ def _with_adapter(options: FinetuneOptions, adapter: PeftAdapter | None) -> Fine
 
 
 def _in_words(hub: HubFolder, sizes: Mapping[str, SizeValue]) -> str:
-    """Return the model with the sizes that are not its default ones."""
+    """Return the model with its non-default sizes, as text."""
     other = [f"{name} {value}" for name, value in sizes.items() if hub.entry.sizes.get(name) != value]
     return f"{hub.entry.name}: {', '.join(other) or 'all sizes are its defaults'}"
 

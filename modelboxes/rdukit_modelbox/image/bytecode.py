@@ -54,7 +54,7 @@ def imported_files() -> frozenset[str]:
 def bytecode_entries(entries: Iterable[LayerEntry], files: Collection[str]) -> Iterator[LayerEntry]:
     """Yield bytecode for the entries whose source is one of ``files`` (real paths).
 
-    It does not depend on dates: its bytes depend on source, path and interpreter only.
+    Its bytes depend only on source, path and interpreter, not on dates.
     """
     for entry in entries:
         if entry.source is None or os.path.realpath(entry.source) not in files:

@@ -120,7 +120,7 @@ class ImageLayout:
     def add_layer(self, entries: Iterable[LayerEntry], seconds: int, is_compressed: bool = False) -> ImageLayer:
         """Write a layer with ``entries``.
 
-        Uncompressed by default: gzip's bytes depend on the library that made them, a tar's do not.
+        Uncompressed by default: gzip's bytes depend on the library version, a tar's do not.
         """
         # Its name is known only after writing, so atomic_target cannot be used.
         temporary = self.folder / "blobs" / f".layer.{os.getpid()}.{secrets.token_hex(4)}.part"

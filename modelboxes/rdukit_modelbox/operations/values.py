@@ -77,7 +77,7 @@ REMOVED_FIELDS: Final[Mapping[str, str]] = {
 class VerbCall:
     """A caller's request for a verb.
 
-    ``timeout_s`` counts from the moment that the box takes the request; 0: no limit.
+    ``timeout_s`` counts from the box's acceptance of the request; 0: no limit.
     """
 
     parameters: Mapping[str, object] = field(default_factory=dict)

@@ -118,7 +118,7 @@ class ArrayDataset:
             split: {name: np.load(folder / split / f"{name}.npy", mmap_mode="r") for name in self.names}
             for split in SPLITS
         }
-        #: Split → the one whose arrays hold its samples, and their rows there; of others the whole split.
+        #: Split → the split whose arrays hold its samples, and their rows there; other splits use their own arrays.
         self._rows: dict[str, tuple[str, NDArray[np.int64]]] = {}
 
     def with_validation(self, share: float) -> "ArrayDataset":

@@ -1,4 +1,4 @@
-"""Columns of rows: the request for them, their figures in one pass, and what their encoding is made from. Pure.
+"""Columns of rows: the request for them, their figures in one pass, and the basis of their encoding. Pure.
 
 Axes: N rows of a block, C numbers of a row, K categorical columns.
 """
@@ -51,7 +51,7 @@ class RowPreprocessRequest:
     skips_bad_rows: bool = False
     #: Most rows of each split, from the start; 0 keeps all.
     limit: int = 0
-    #: Side of the square that images are made; 0 leaves them, if they are all of one size.
+    #: Side of the square images; 0: images keep their size, which must be equal.
     image_size: int = 28
     #: ``grey`` or ``rgb``.
     image_mode: str = "grey"
@@ -61,7 +61,7 @@ class RowPreprocessRequest:
         """Make a request from checked parameters.
 
         Raises:
-            IllegalValue: a column has two roles that exclude each other, or a categorical one is no feature.
+            IllegalValue: a column has two exclusive roles, or a categorical column is not a feature.
         """
         base = cls()
         request = cls(
@@ -184,7 +184,7 @@ class ColumnFigures:
         return deviation
 
     def to_json(self) -> dict[str, list[float | int | None]]:
-        """Return lists by name; a column without any value has no least and most."""
+        """Return lists by name; a column without any value has no minimum and maximum."""
         return {
             "count": self.count_C.tolist(), "mean": self.mean_C.tolist(), "std": self.deviation_C.tolist(),
             "min": [value if np.isfinite(value) else None for value in self.least_C.tolist()],

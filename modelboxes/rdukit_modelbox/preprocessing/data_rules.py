@@ -21,7 +21,7 @@ class ValueLimit:
     count: int
     #: Name of the model's size with this limit; empty: none.
     size: str = ""
-    #: Whether they may also be ``IGNORED``, as targets that count in no loss.
+    #: Whether values may also be ``IGNORED``, as for targets that no loss counts.
     allows_ignored: bool = False
 
 

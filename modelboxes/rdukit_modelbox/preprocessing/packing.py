@@ -156,7 +156,7 @@ class Packer:
     def _choose_rows(
         self, lengths_U: NDArray[np.int64], waiting: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-        """Row and column of each unit, and the row that is still open; -1 if none is."""
+        """Return row and column of each unit, and the row that is still open; -1: none is."""
         if self._style == "single":
             return np.cumsum(lengths_U > 0) - 1, np.zeros(len(lengths_U), np.int64), -1
         rows, columns = [], []

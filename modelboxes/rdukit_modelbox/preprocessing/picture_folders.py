@@ -18,7 +18,7 @@ from rdukit_modelbox.preprocessing.sources import Format, SourceFile, find_sourc
 from rdukit_modelbox.verbs.context import Progress, VerbContext
 from rdukit_serving.raw_inputs.pictures import BadPicture, PicturePreprocessing
 
-#: Mean and deviation of each channel on the scale 0..1: of ImageNet, as everybody uses them; and what makes -1..1.
+#: Mean and deviation of each channel on the scale 0..1: ImageNet's usual ones; and those that give -1..1.
 NORMALISATIONS: Final[Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]]] = {
     "half": ((0.5,), (0.5,)),
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),

@@ -27,8 +27,8 @@ def picture_parameters(hub: HubFolder) -> dict[str, ParameterValue]:
     A folder without one squashes pictures to the model's size, and takes values to -1..1.
 
     Raises:
-        InvalidArgument: it is damaged, asks for steps or a normalisation that there are not, or its size is not the
-            model's.
+        InvalidArgument: the processor is damaged, needs unknown steps or another normalisation, or has another size
+            than the model.
     """
     path = hub.path / PROCESSOR
     said = _read(path)

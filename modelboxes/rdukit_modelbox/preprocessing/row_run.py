@@ -22,7 +22,7 @@ from rdukit_modelbox.verbs.context import VerbContext
 from rdukit_serving.raw_inputs.layout import TableLayout
 
 TABLES: Final = (Format.CSV, Format.JSONL, Format.PARQUET)
-#: Splits by number; the last one is there if a column or names of files say so.
+#: Splits by number; the last one exists if a column or files' names say so.
 SPLITS: Final = ("train", "test", "dev")
 
 
@@ -33,7 +33,7 @@ class RowRun:
     context: VerbContext
     request: RowPreprocessRequest
     sources: Sequence[SourceFile]
-    #: Split that each source's name says, if names say one.
+    #: Split named by each source's name, if names have one.
     given: Mapping[str, int] | None
     #: Of tables.
     layout: TableLayout | None

@@ -144,7 +144,7 @@ class LineBlock:
 
 
 def read_line_blocks(source: SourceFile, block_bytes: int = BLOCK_BYTES) -> Iterator[LineBlock]:
-    """Return the file's lines in blocks; a last line without end gets one.
+    """Return the file's lines in blocks; a last line without a line end gets one.
 
     Raises:
         InvalidArgument: a line is too long, or the compressed data is damaged.

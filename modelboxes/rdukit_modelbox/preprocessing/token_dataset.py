@@ -138,7 +138,7 @@ def load_token_dataset(folder: Path, *, verify: bool = False) -> TokenDataset:
         verify: also compare each file's SHA-256, which reads all of it.
     Raises:
         NotFound: the folder has no manifest, so no finished preprocess wrote it.
-        InvalidArgument: it is another kind of data set, or damaged.
+        InvalidArgument: the data set is of another kind, or damaged.
     """
     path = folder / MANIFEST
     try:

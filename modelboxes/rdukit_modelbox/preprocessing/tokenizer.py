@@ -40,7 +40,7 @@ class TextTokenizer:
     end_id: int
     pad_id: int
     begin_id: int | None
-    #: Files to put beside it: name to content.
+    #: Files to write next to it: name to content.
     companions: tuple[tuple[str, bytes], ...] = ()
 
     @property
@@ -124,7 +124,7 @@ def codon_tokenizer() -> TextTokenizer:
     """Make GenSLM's tokenizer: five special tokens and the 64 codons, a word each.
 
     Codons may have spaces between them or none, and small letters. Other codons become ``[UNK]``. A gene ends with
-    ``[SEP]``, which is our choice: GenSLM's own file names no end.
+    ``[SEP]``: our choice, since GenSLM's own file names no end.
     """
     unknown, _, separator, padding, _ = SPECIAL_TOKENS
     vocabulary = {token: index for index, token in enumerate((*SPECIAL_TOKENS, *CODONS))}

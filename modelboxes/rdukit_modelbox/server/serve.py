@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 class BoxOptions:
     """The box to run, and its served model; a PEF without parameters needs no checkpoint.
 
-    A draft guesses the texts of the served model. ``model_name`` is its name in requests; "" for the box's.
+    A draft model makes the speculative tokens of the served model. ``model_name`` is its name in requests; "" for the
+    box's.
     """
 
     box_file: Path

@@ -66,7 +66,7 @@ def share_adapters(model: nn.Module, adapters: int, rank: int, *outputs: int) ->
     shares = AdapterShares()
     for layer in _layers_to_adapt(model, rank, "adapter_rank", *outputs):
         layer.__class__ = SharedLinear
-        # Buffers, as a checkpoint need not have them.
+        # Buffers, because a checkpoint need not contain them.
         layer.register_buffer("lora_A", torch.zeros(adapters * rank, layer.in_features))
         layer.register_buffer("lora_B", torch.zeros(layer.out_features, adapters * rank))
         layer.shares = shares

@@ -205,7 +205,7 @@ def _check_lengths(prompts: Sequence[Prompt], context_length: int) -> None:
 
 
 def _options(parameters: Mapping[str, ParameterValue], prompt: Prompt) -> SamplingOptions:
-    """Give each prompt a seed of its own: two prompts that are the same are not continued alike."""
+    """Give each prompt a seed of its own, so that equal prompts are continued differently."""
     return SamplingOptions(
         float(parameters.get("temperature", 0.0)), float(parameters.get("top_p", 1.0)),
         int(parameters.get("top_k", 0)), int(parameters.get("seed", 0)) + prompt.index,

@@ -28,7 +28,7 @@ from sambaflow.samba.graph import FwdGraph
 from sambaflow.sessions.compiling import SILENT
 from sambaflow.sessions.modes import evaluating
 
-#: Values compiled in; every run passes its own. They only must not be zero, so that momentum has its state.
+#: Compiled-in values; every run passes its own. They must not be zero, so that momentum has its state.
 COMPILED_LR: Final = 0.01
 COMPILED_MOMENTUM: Final = 0.9
 COMPILED_WEIGHT_DECAY: Final = 1e-4
@@ -91,7 +91,7 @@ class ModelProgram:
         identity = entry.identity(shape.sizes)
         self.shape = replace(shape, outputs=outputs, task=entry.task, identity=identity, tensors=tensors)
         self._traced: Any = None
-        #: Whether it was seen that what fills a batch up changes no row's answer.
+        #: Whether a test showed that padding of a batch changes no row's answer.
         self._rows_are_alone = False
 
     def compile(self, name: str, folder: Path, mode: str, target: str, num_tiles: int, members: int = 1) -> Path:
@@ -165,7 +165,7 @@ class ModelProgram:
             self._traced = utils.trace_graph(self.model, self.inputs, self.optimizer, pef=str(pef))
 
     def check_evaluation(self, batch: Sequence[NDArray[Any]], samples: int) -> None:
-        """Refuse what could not be evaluated, before anything is trained.
+        """Refuse data that could not be evaluated, before the training begins.
 
         Args:
             batch: any full one. samples: number of an evaluation's samples.

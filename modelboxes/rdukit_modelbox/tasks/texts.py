@@ -31,7 +31,7 @@ class TextData:
         self.classes: tuple[str, ...] = ()
         self.columns: tuple[str, ...] = ()
         self.tokens_per_sample: int = dataset.max_seq_length
-        #: Split → the one whose files hold its sequences, and their rows there; of others the whole split.
+        #: Split → the split whose files hold its sequences, and their rows there; other splits use their own files.
         self._rows: dict[str, tuple[str, NDArray[np.int64]]] = {}
 
     def with_validation(self, share: float) -> "TextData":

@@ -133,7 +133,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, is_best: bool = False)
 
 
 def with_rows_a_step(found: Checkpoint, rows: int, samples: int) -> Checkpoint:
-    """Return a checkpoint as one of a training with ``rows`` rows a step, at the same row of the same epoch (pure).
+    """Return a checkpoint for a training with ``rows`` rows a step, at the same row of the same epoch (pure).
 
     The optimizer's state is unchanged. The best evaluation is forgotten: its checkpoint is in another folder.
 

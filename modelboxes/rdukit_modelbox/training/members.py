@@ -58,7 +58,7 @@ class Members:
     def begin_at(self, step: int) -> int:
         """Return the first member's step to continue from, and take over its random state.
 
-        Only the first one's folder is sure to hold the checkpoint: others may be on other nodes.
+        Only the first member's folder certainly holds the checkpoint: others may be on other nodes.
 
         Raises:
             PeerLost: a member died or does not answer.

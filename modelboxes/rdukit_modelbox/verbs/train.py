@@ -47,9 +47,9 @@ def run_train(
     one.
 
     Resumes from ``<output>/checkpoint`` if an earlier attempt left one, else starts from the input ``checkpoint`` if
-    given, else from the seed. Batches are whole: the rest of an epoch that fills no batch is left out of that epoch.
-    Also writes ``<output>/metrics.jsonl``, the picture ``<output>/report.svg`` and ``<output>/curves``. With several
-    members, each trains on its part of a larger batch, and only the first one writes.
+    given, else from the seed. Batches are complete: remaining rows of an epoch are left out of that epoch. Also writes
+    ``<output>/metrics.jsonl``, the picture ``<output>/report.svg`` and ``<output>/curves``. With several members, each
+    trains on its part of a larger batch, and only the first one writes.
 
     Args:
         model: task and model in place of the box's, with the same parameters.

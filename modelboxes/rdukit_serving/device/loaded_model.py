@@ -3,9 +3,9 @@
 Needs the runtime only: neither the program that was compiled nor the SDK. Axes: B the PEF's batch, then the row's.
 
 Shapes are static, so a run computes the whole batch, however few rows are filled. A PEF that serves batches therefore
-has a second graph, for one row, which shares the parameters and adds little to the compile. A lone row takes it. A few
-rows take it one by one if that is faster by the times measured when the model was loaded. A graph for each batch size
-would cost compile time, and dynamic shapes have no static memory plan.
+has a second graph, for one row, which shares the parameters and adds little to the compile. A lone row takes it. Few
+rows run one by one if that was faster when the model was loaded. A graph for each batch size would cost compile time,
+and dynamic shapes have no static memory plan.
 
 ``bind`` checks sections and tensors once. A run then only copies, makes one native call and counts; per-run checks, as
 in programs, would halve the requests a second. To change shapes or tensors, bind again.
@@ -271,7 +271,7 @@ def choose_signature(
 
     ``serving`` may list ``inputs`` and ``outputs`` as ``{"name", "symbol"?}``; a symbol is a name or a position in the
     graph's list. Without it, a PEF of a box names its tensors; any other PEF serves all inputs, and all outputs with a
-    batch dimension. ``read_kernels`` gives the PEF's; with them, what indices may be is known.
+    batch dimension. ``read_kernels`` returns the PEF's kernels, from which the limits of indices follow.
 
     Raises:
         InvalidArgument: ``serving`` names a symbol that is not there, or another number of labels than of classes.

@@ -86,7 +86,7 @@ class BundleFit:
 
     @property
     def tiers(self) -> TierSizes:
-        """Return the tiers as the emulation takes them."""
+        """Return the tiers in the emulation's form."""
         device = self.device
         hbm, ddr = (self.fast_bytes, device.ddr_bytes) if device.hbm_bytes else (0, self.fast_bytes)
         return TierSizes(hbm, ddr, device.ddr_bandwidth, device.pcie_bandwidth)

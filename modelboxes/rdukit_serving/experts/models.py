@@ -1,4 +1,4 @@
-"""A bundle as the wires see it: each expert is a model by its name, in the repository, in OpenAI's list, in metrics."""
+"""A bundle for the wires: each expert is a model by its name, in the repository, in OpenAI's list, in metrics."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence

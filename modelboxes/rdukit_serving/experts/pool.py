@@ -233,7 +233,7 @@ class ExpertPool:
         await seat.process.start()
         start = seat.process.starts
         await seat.process.load(found.entry.name, found.checkpoint, self._file_of(found), found.adapters)
-        # Its end may have been seen after its answer, and before it was taken here.
+        # Its end may be noticed after its answer, but before the answer is processed here.
         if seat.process.pid is None or seat.process.starts != start:
             raise Unavailable("the inference process ended once it had loaded the expert")
 

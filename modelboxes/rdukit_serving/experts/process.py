@@ -200,7 +200,7 @@ class ExpertProcess:
 
 
 def _added(former: ExpertSwitch | None, switch: ExpertSwitch) -> ExpertSwitch:
-    """Return both switches as one."""
+    """Return the sum of both switches."""
     if former is None:
         return switch
     return ExpertSwitch(

@@ -79,7 +79,7 @@ class ExpertTable:
         return entry.state is ExpertState.LIVE and not entry.is_leaving
 
     def want(self, name: str) -> None:
-        """Queue an expert's load, unless it is live, starts, or waits already; one that leaves comes back after it."""
+        """Queue an expert's load, unless it is live, starting or queued; a leaving expert returns afterwards."""
         entry = self._entries[name]
         is_out = entry.state is ExpertState.OFFLINE or (entry.state is ExpertState.LIVE and entry.is_leaving)
         if is_out and name not in self._queue:

@@ -45,7 +45,7 @@ precision_option = click.option(
 
 
 def is_hub_folder(path: Path) -> bool:
-    """Return whether the path is a folder as ``save_pretrained`` writes it, and no checkpoint of a box."""
+    """Return whether the path is a folder of ``save_pretrained``, and not a box's checkpoint."""
     return (path / "config.json").is_file() and not (path / LATEST).is_file()
 
 

@@ -48,7 +48,7 @@ class Repository:
         """Check that a request means this model.
 
         Raises:
-            NotFound: it means another; the message has this one's name.
+            NotFound: the name means another model; the message has this one's.
         """
         if name != self.name:
             raise NotFound(f"there is no model {name!r}; expected {self.name}")
@@ -58,7 +58,7 @@ class Repository:
 
         Raises:
             NotFound: the model or version is not loaded; the message lists the loaded ones.
-            Unavailable: it is being loaded.
+            Unavailable: the version is being loaded.
         """
         self.check_name(name)
         found = self.versions.get(version or self._current)

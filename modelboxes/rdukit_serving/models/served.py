@@ -36,7 +36,7 @@ _LOOK_S: Final = 1.0
 
 
 class ServedModels:
-    """Repository of one server and what moves it. Belongs to one event loop."""
+    """Repository of one server, and the code that changes it. Belongs to one event loop."""
 
     def __init__(
         self, name: str, serving: Mapping[str, Any], logs: Path, find_latest: FindLatest, resolve_path: BringFile
@@ -61,7 +61,7 @@ class ServedModels:
         return [self.repository]
 
     def repository_of(self, name: str) -> Repository:
-        """Return the repository of the model that a request means; the only one also for other names, which it refuses.
+        """Return the repository of a request's model; the only repository also gets other names, and refuses them.
 
         Raises:
             NotFound: there are several, and no repository has that name.
@@ -183,7 +183,8 @@ class ServedModels:
         """Return the answers for pictures, each the bytes of a file, of a model that was trained on pictures.
 
         Raises:
-            InvalidArgument: the model was trained on no pictures, or one cannot be used; names its number.
+            InvalidArgument: the model was not trained on pictures, or a picture cannot be used; the message has its
+                number.
         """
         known = version.pictures
         if known is None:
@@ -212,7 +213,7 @@ class ServedModels:
         await self.repository.close()
 
     async def _find(self, pef: Path, checkpoint: Path) -> ModelVersion:
-        """Return the version with these files, loaded if need be; all who ask meanwhile wait for one load.
+        """Return the version with these files, loaded if necessary; concurrent callers share one load.
 
         A caller that goes away ends its own waiting only: callers with little patience would else never get an answer.
         """

@@ -42,7 +42,7 @@ def tell_batch(answer: InferResponse) -> bytes:
 
 
 def tell_spans(parent: SpanContext, model: str, version: str, answer: InferResponse) -> None:
-    """Record a request that has been answered just now, with its parts one after the other, where spans go somewhere.
+    """Record an answered request with its consecutive phases, if spans are exported.
 
     The parts are ``queue``, ``batch`` (forming it in memory) and ``device`` (its run).
     """

@@ -217,7 +217,7 @@ class ModelVersion:
         return ""
 
     async def unload(self, drain_s: float) -> None:
-        """Take nothing more, let what waits finish, end the process."""
+        """Accept no further requests, finish the waiting ones, and end the process."""
         self.state = VersionState.UNLOADING
         try:
             async with asyncio.timeout(drain_s):
@@ -238,7 +238,7 @@ class ModelVersion:
             await client.stop()
 
     def _find_raw_inputs(self) -> None:
-        """Read what lies with the checkpoint of how rows of a table, or pictures, become the model's input.
+        """Read the checkpoint's preprocessing of table rows or pictures for the model's input.
 
         Raises:
             InvalidArgument: a file is damaged. PefMismatch: the file belongs to another model.

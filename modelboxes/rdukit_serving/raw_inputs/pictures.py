@@ -1,6 +1,6 @@
 """The preprocessing of pictures as its own file next to the checkpoint: size, colours, normalisation and classes.
 
-One function makes an array of a picture, for training and for requests alike. Axes: C channels, Y, X pixels, K classes.
+One function turns a picture into an array, for training and for requests. Axes: C channels, Y, X pixels, K classes.
 """
 
 import base64
@@ -220,7 +220,7 @@ def read_pictures(
 
 
 def decode_pictures(value: Mapping[str, Any] | object) -> list[bytes]:
-    """Return the pictures of a request's JSON, which are texts in base64.
+    """Return the pictures in a request's JSON, which are base64 texts.
 
     Raises:
         InvalidArgument: the request has another form, or a text is not base64.

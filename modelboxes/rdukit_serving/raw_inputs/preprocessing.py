@@ -1,6 +1,6 @@
 """The preprocessing of a table as its own file next to the checkpoint: columns, figures, categories and classes.
 
-One function makes features of rows, for training, batches and requests alike. Axes: N rows, F features, C classes.
+One function turns rows into features, for training, batches and requests. Axes: N rows, F features, C classes.
 """
 
 import json
@@ -66,7 +66,7 @@ class TablePreprocessing:
         """Compare a row's columns with those of the training table.
 
         Raises:
-            InvalidArgument: one is missing, or with ``allows_others`` off was not there in training.
+            InvalidArgument: a column is missing, or was absent in training and ``allows_others`` is off.
         """
         missing = [name for name in self.layout.columns if name not in names]
         if missing:
@@ -216,7 +216,7 @@ def read_features(table: TablePreprocessing, rows: Sequence[TableRow]) -> Floats
     """Return the features [N, F] of the rows of a request.
 
     Raises:
-        InvalidArgument: a row is no object, lacks a column, has an unknown one, or a value that cannot be used.
+        InvalidArgument: a row is not an object, lacks a column, has an unknown one, or has an unusable value.
     """
     for index, row in enumerate(rows):
         if not isinstance(row, Mapping):

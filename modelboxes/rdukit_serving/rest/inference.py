@@ -284,7 +284,7 @@ def render_infer(
 
 
 def _numbers(data: bytes, datatype: str) -> object:
-    """Return what orjson writes as a list of numbers. Long ones go through numpy, which costs 13 MB once."""
+    """Return a list of numbers in the form that orjson writes. Long ones go through numpy, which costs 13 MB once."""
     if datatype == "BYTES":
         return [text.decode() for text in split_strings(data)]
     if len(data) < _LONG_BYTES:

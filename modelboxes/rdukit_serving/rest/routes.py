@@ -274,7 +274,7 @@ def _pictures(content_type: bytes, body: bytes) -> list[bytes]:
 
 
 def _rows(body: bytes) -> list[Any]:
-    """Return the rows of a request, whose only field they are; what each must be, the model's table says."""
+    """Return the rows of a request, its only field; the model's table defines their form."""
     try:
         value = read_json(body)
     except (ValueError, RecursionError) as cause:
@@ -288,7 +288,8 @@ def _rows(body: bytes) -> list[Any]:
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 #: Routes that anybody may call: probes have no token.
 _OPEN = ("/health/", "/v2/health/")
-#: Below these the routes themselves look for the token, where their APIs' clients send it, and refuse in their form.
+#: Below these paths the routes themselves check the token, at the place of their APIs' clients, and refuse in their
+#: form.
 _LOOKED_FOR = ("/v1/messages", "/api/")
 
 
@@ -334,7 +335,7 @@ class ServerApp:
         return routes
 
 
-#: Seconds between two looks at what waits.
+#: Seconds between two checks of waiting requests.
 LOOK_S: Final = 0.05
 
 _Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -22,7 +22,7 @@ from rdukit_serving.rest.web import BodyLimits
 from rdukit_serving.router.proxy import RouterDoor
 from rdukit_serving.settings import ADDRESS_CONNECTIONS, HOSTS, MAX_CONNECTIONS, MAX_HEADER_BYTES, SILENCE_S
 
-#: Seconds that answers under way have to end.
+#: Seconds that open answers may take to end.
 GRACE_S: Final = 5
 
 

@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 
 from rdukit.errors import InvalidArgument
 
-#: Header of an answer: says which expert it is of, and behind a router how sure that was.
+#: Header of an answer: its expert, and behind a router also the certainty.
 EXPERT_HEADER: Final = "x-rdukit-expert"
 #: Largest number of characters that are read, from a text's beginning.
 MAX_CHARACTERS: Final = 20_000
 #: A word, a number, or a sign: signs distinguish programs and formulas.
 _WORD: Final = re.compile(r"[^\W\d_]+|\d+|[^\w\s]")
-#: Letters of a part of a word, so that words of one family have something in common.
+#: Length of a word's parts, so that words of one family share some.
 _PART: Final = 4
 
 
 def word_vector(text: str, size: int) -> NDArray[np.float32]:
-    """Count words and their parts of four letters in ``size`` places, which a hash chooses; all numbers are one word.
+    """Count words and their parts of four letters in ``size`` places chosen by a hash; all numbers are one word.
 
     A word that comes often counts little more. The same text gives the same vector everywhere.
     """

@@ -108,7 +108,7 @@ Block = Annotated[
 ]
 
 
-#: Blocks by role; of others texts only.
+#: Kinds of blocks by role; other roles have only text.
 _LEGAL: Final = {
     "user": frozenset({"text", "tool_result"}),
     "assistant": frozenset({"text", "thinking", "redacted_thinking", "tool_use"}),

@@ -59,7 +59,7 @@ class MadeCall(RequestPart):
     index: int | None = None
 
     def for_template(self) -> dict[str, Any]:
-        """Return the call as templates read it: arguments that are an object come as one."""
+        """Return the call in the form of templates: arguments that are an object become one."""
         arguments: Any = self.function.arguments
         try:
             parsed = json.loads(arguments)

@@ -1,7 +1,7 @@
 """A process that renders chat templates, which come with models and may compute for ever: one JSON line in, one out.
 
-``{"template", "values", "seconds"}`` → ``{"prompt"}`` or ``{"refused"}``. It has limits that it cannot lift, and who
-started it kills it when an answer is late. It ends when its input does.
+``{"template", "values", "seconds"}`` → ``{"prompt"}`` or ``{"refused"}``. It has limits that it cannot lift, and its
+parent kills it when an answer is late. It ends when its input does.
 
 Source: transformers, "Chat templates": names of published templates in addition to Jinja's own.
 """
@@ -67,7 +67,7 @@ def _make_environment() -> Any:
         value: object, ensure_ascii: bool = False, indent: int | None = None,
         separators: tuple[str, str] | None = None, sort_keys: bool = False,
     ) -> str:  # fmt: skip
-        # Jinja's own escapes what HTML does not take.
+        # Jinja's own function escapes characters that HTML cannot contain.
         return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
     environment.filters["tojson"] = tojson

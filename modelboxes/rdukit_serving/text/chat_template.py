@@ -36,7 +36,7 @@ class ChatTemplate:
 
     @property
     def is_ours(self) -> bool:
-        """Return whether it is the plain one, which names no special token: the tokenizer adds its own then."""
+        """Return whether it is the plain template, which names no special token; then the tokenizer adds its own."""
         return self is PLAIN
 
 
@@ -216,7 +216,8 @@ def companion(checkpoint: Path, name: str) -> Path:
 
 
 def check_draft_tokens(checkpoint: Path, draft: Path) -> None:
-    """Refuse a draft's checkpoint whose tokenizer has other tokens than a model's; without one it has the model's.
+    """Refuse a draft's checkpoint whose tokenizer has other tokens than the model's; a draft without a tokenizer uses
+    the model's.
 
     Raises:
         InvalidArgument: the tokens differ, or a tokenizer is damaged.

@@ -185,7 +185,7 @@ class Constraints:
 
 
 def special_tokens(tokenizer: str) -> frozenset[str]:
-    """Return the tokens of a ``tokenizer.json`` that llguidance takes for special: those, and added ones in <>."""
+    """Return the special tokens of a ``tokenizer.json`` by llguidance's rules: special ones, and added ones in <>."""
     added = json.loads(tokenizer).get("added_tokens") or ()
     return frozenset(
         each["content"] for each in added

@@ -48,8 +48,8 @@ class DraftModel:
         self._held[target] = list(self._held[source])
 
     def propose(self, texts: Sequence[tuple[Generation, int]]) -> None:
-        """Propose up to that many tokens to each text. Of texts still to be read, one part is read per call, so the
-        others wait for one part only.
+        """Propose up to the given number of tokens to each text. Of texts still to be read, one part is read per call,
+        so the others wait for one part only.
 
         Raises:
             RuntimeFault: the draft's logits are no numbers.

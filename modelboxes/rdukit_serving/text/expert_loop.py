@@ -1,7 +1,7 @@
 """Texts of several experts in one device process: they share its PEF, kernels and caches, but not weights.
 
 A run serves one expert, and the adapters of its weights. Experts with texts take turns of several runs; between two
-turns the program points to other parameters, without copies. On the device it would: the server counts that
+turns the program points to other parameters, without copies. On the device it would copy, which the server counts
 (``tiers.py``).
 """
 

@@ -137,7 +137,7 @@ class Generation:
         return self.prompt[len(self.row.tokens) : len(self.row.tokens) + most]
 
     def take_part(self, part: Sequence[int], logits_V: NDArray[np.float32]) -> None:
-        """Take what follows the prompt's tokens up to the end of ``part``."""
+        """Take the tokens from the prompt's end up to the end of ``part``."""
         assert self.row is not None
         self.row.tokens.extend(self.prompt if self._has_encoder else part)
         if not self.is_reading:

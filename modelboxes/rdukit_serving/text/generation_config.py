@@ -23,7 +23,7 @@ def sampling_of(known: Mapping[str, Any]) -> dict[str, float]:
     """Return the options of sampling that a ``generation_config.json`` sets; ``do_sample`` false is temperature 0.
 
     Raises:
-        InvalidArgument: a value is outside its range. TypeError, ValueError: one is no number.
+        InvalidArgument: a value is outside its range. TypeError, ValueError: a value is not a number.
     """
     found = {name: _TYPES[name](known[name]) for name in SAMPLING_KEYS if known.get(name) is not None}
     if known.get("do_sample") is False:

@@ -1,6 +1,6 @@
 """Answers of the OpenAI-style routes, whole and streamed: choices, log-probabilities, usage with rates, errors.
 
-Source: OpenAI's API reference; usage beyond it as the vendor's own client reads it (``sambanova``).
+Source: OpenAI's API reference; further usage fields that the vendor's own client (``sambanova``) reads.
 """
 
 import contextlib
@@ -82,7 +82,7 @@ class Completion:
         self._created = int(time.time())
 
     async def respond(self, request: Request, is_stream: bool, with_usage: bool) -> Response:
-        """Respond; a stream's first event is made before the status goes out, so that errors have theirs."""
+        """Respond. A stream's first event precedes the status, so that an error sets its own status."""
         if not is_stream:
             answer = await unless_gone(request, self._whole())
             return JSONResponse(

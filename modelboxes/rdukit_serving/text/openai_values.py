@@ -175,7 +175,7 @@ class _Generation(AcceptedFields, SamplingFields):
         return self.n or 1
 
     def wants_usage(self) -> bool:
-        """Return whether a stream ends with the counts of tokens; without one its options say nothing."""
+        """Return whether a stream ends with the counts of tokens; other answers ignore its options."""
         return bool(self.stream) and self.stream_options is not None and self.stream_options.include_usage
 
     def stops(self) -> Sequence[str]:

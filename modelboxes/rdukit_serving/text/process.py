@@ -125,7 +125,7 @@ class TextLoop:
             self._send()
 
     def _receive(self) -> bool:
-        """Take all messages that are there, and wait for one if nothing is to be made; False at the end."""
+        """Read all present messages, and wait for one if there is no text to generate; False at the end."""
         while not self._made or select.select([self._box], [], [], 0)[0]:
             self._send()
             if not self._receive_one():

@@ -187,7 +187,7 @@ class TextQueue:
             events.put_nowait({"kind": "died", "ending": ending})
 
     def refuse(self, error: RdukitError) -> None:
-        """Fail everything that waits, as no process will come."""
+        """Fail all waiting texts, as no process will come."""
         self._refusal = error
         self._ready.set()
 

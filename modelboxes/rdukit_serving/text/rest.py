@@ -306,7 +306,7 @@ def _chat_template(version: ModelVersion, has_tools: bool) -> ChatTemplate:
     """Return the template of a model's chats.
 
     Raises:
-        InvalidArgument: a file is damaged; or the model has an encoder and no template, so that it knows no chats.
+        InvalidArgument: a file is damaged; or the model has an encoder but no template, and therefore no chats.
     """
     template = find_chat_template(version.files.checkpoint, has_tools)
     if template.is_ours and version.text is not None and version.text.get("source"):

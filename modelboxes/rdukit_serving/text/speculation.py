@@ -16,7 +16,7 @@ _ENDS: Final = (4, 3, 2)
 #: Weight of a new guess against earlier ones, and their decay with each run without a guess.
 _NEWEST: Final = 1 / 8
 _FORGOTTEN: Final = 1 / 64
-#: A guess less likely to be right than this is not worth its place in a run, even one that is free.
+#: A guess less likely to be right than this is not worth a place in a run, even a free one.
 _LEAST_HOPE: Final = 0.05
 #: Required gain of a draft in tokens a second: its use of the processor's caches is in
 #: no figure.

@@ -112,7 +112,7 @@ class TextStream:
         self.stopped_by: str | None = None
 
     def push(self, token: int) -> str:
-        """Take the next token; returns what may be shown now, often nothing. After a stop, nothing is returned."""
+        """Read the next token; return the text that may be shown now, often none. After a stop, nothing is returned."""
         if self.stopped_by is not None:
             return ""
         self._tokens.append(token)

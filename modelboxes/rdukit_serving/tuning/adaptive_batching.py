@@ -23,7 +23,7 @@ QUICK_S: Final = 0.0005
 #: The longest wait for requests that trickle in, and the share of processor time to wall time that is busy.
 MAX_TRICKLE_S: Final = 0.015
 BUSY: Final = 0.75
-#: Calls between two tries with one more: few while there are more, some while there are not, many with a lone caller.
+#: Calls between two tries with one more caller: few while tries succeed, some while they fail, many with a lone caller.
 FEW: Final = 4
 SOME: Final = 256
 MANY: Final = 1024

@@ -107,7 +107,7 @@ def collect_garbage(
     caller: Admin,
     dry_run: Annotated[bool, Query(description="Only say what would be removed.")] = False,
 ) -> Collected:
-    """Remove the content that no tenant's artifact names any more, and that is older than ``artifacts.grace_s``."""
+    """Remove content that no tenant's artifact refers to and that is older than ``artifacts.grace_s``."""
     platform = platform_of(request)
     found = collect(platform.database, platform.store, platform.clock.now(), is_dry=dry_run)
     if not dry_run:

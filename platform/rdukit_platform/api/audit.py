@@ -36,7 +36,7 @@ class AuditEntry(BaseModel):
 
     id: str
     at: float
-    #: Null: it concerns no tenant, such as a call without a valid token.
+    #: Null: no tenant, as for a call without a valid token.
     tenant: str | None
     #: A token's id, or ``administrator`` (another tenant's), ``nobody``, ``worker``, ``scheduler``, ``system``.
     actor: str

@@ -45,7 +45,7 @@ class Bodies:
     """Bodies in the memory of one process, and the thread that parses them. Belongs to an event loop."""
 
     def __init__(self) -> None:
-        #: One thread at a time parses bodies: several would keep the GIL from the event loop.
+        #: Only one thread parses bodies at a time: several would block the event loop by the GIL.
         self.readers: Final = anyio.CapacityLimiter(1)
         #: Bytes of each owner's bodies that are in memory or reserved; never 0.
         self._held: dict[str, int] = {}

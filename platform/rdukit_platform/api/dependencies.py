@@ -100,7 +100,7 @@ def authenticate_token(platform: Platform, token: str | None, tenant: str = "") 
 
 
 def check_permission(caller: Caller, permission: Permission) -> None:
-    """Refuse a caller whose scopes the permission does not let in.
+    """Refuse a caller whose scopes do not satisfy the permission.
 
     Raises:
         PermissionDenied: this is so.
@@ -164,7 +164,7 @@ class Public:
 
 
 def _view_tenant(request: Request, caller: Caller, tenant: str) -> Caller:
-    """Return an administrator as who looks at another tenant's things, and record that it does.
+    """Return an administrator as a viewer of another tenant, and record that.
 
     Raises:
         NotFound: there is no such tenant.

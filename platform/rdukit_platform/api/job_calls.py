@@ -55,7 +55,7 @@ def submit_jobs(platform: Platform, caller: Caller, body: JobBatchRequest) -> Jo
 
 
 def submit_pipeline(platform: Platform, caller: Caller, body: PipelineRequest) -> Pipeline:
-    """Record a pipeline of the caller's tenant, all its jobs or none, which count as a batch does.
+    """Record a pipeline of the caller's tenant: all its jobs or none. It counts as a batch.
 
     Raises as ``pipelines.submit_pipeline`` and ``Rates.check_batch``.
     """
@@ -89,9 +89,7 @@ def list_jobs(
     labels: Mapping[str, str],
     search: str = "",
 ) -> JobPage:
-    """Record a pipeline of the caller's tenant: all its jobs or none. It counts as a batch. Raises as
-    ``listing.find_jobs``.
-    """
+    """Return a page of the tenant's jobs. Raises as ``listing.find_jobs``."""
     with platform.database.read() as session:
         found = listing.find_jobs(session, caller.tenant_id, search, state, limit, cursor, labels)
     jobs = [show_job(row) for row in found.jobs]

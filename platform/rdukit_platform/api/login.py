@@ -75,7 +75,7 @@ def begin(request: Request, body: DeviceRequest) -> DeviceAnswer:
 
 @router.post("/login/token", dependencies=[PUBLIC_ROUTE])
 def poll(request: Request, body: DevicePoll) -> DeviceToken:
-    """Ask for the token of a command's login: 403 if it was refused, 404 if it took too long."""
+    """Request the token of a command's login: 403 if it was refused, 404 if it took too long."""
     platform = platform_of(request)
     now = platform.clock.now()
     with platform.database.write() as session:

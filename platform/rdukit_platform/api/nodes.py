@@ -97,7 +97,7 @@ def change_allocation(
         node: the node's name, or ``-`` for the platform's only one.
     Raises:
         NotFound: there is no such node. InvalidArgument: there are several nodes; name one.
-        Unavailable: it does not answer, or is of a version that cannot do it.
+        Unavailable: the node does not answer, or its version cannot do it.
     """
     home = platform.home
     with platform.database.read() as session:

@@ -173,7 +173,7 @@ class TokenView(BaseModel):
     id: str
     name: str
     scopes: list[str]
-    #: The role that it was created with.
+    #: Role at its creation.
     role: str | None
     created_at: float
     expires_at: float | None
@@ -182,7 +182,7 @@ class TokenView(BaseModel):
     blocked_at: float | None = None
     #: When it was last used, to about a minute.
     last_used_at: float | None
-    #: The token that made it (administrator: another tenant's), or host, or break-glass; null: not recorded.
+    #: The token that created it (administrator: another tenant's), or host, or break-glass; null: not recorded.
     made_by: str | None
     #: The token that replaces it after a rotation.
     replaced_by: str | None

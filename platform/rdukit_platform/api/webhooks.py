@@ -50,10 +50,10 @@ class WebhookRequest(RequestBody):
 async def reachable(body: WebhookRequest) -> WebhookRequest:
     """Return the request if messages may go to the address of its URL; each delivery checks this again.
 
-    A name that does not resolve yet passes; the records of its messages say so.
+    A name that does not resolve yet is accepted; the records of its messages then show the failure.
 
     Raises:
-        InvalidArgument: it is no URL, or it leads to an address that is neither public nor allowed.
+        InvalidArgument: the text is not a URL, or leads to an address that is neither public nor allowed.
     """
     parts = urlsplit(check_url(body.url, "url"))
     try:

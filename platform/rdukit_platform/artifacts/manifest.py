@@ -82,7 +82,7 @@ def check_paths(files: Sequence[str], folders: Sequence[str] = ()) -> None:
     Args:
         folders: paths of empty folders.
     Raises:
-        InvalidArgument: two are equal, or one lies inside another that is a file or an empty folder.
+        InvalidArgument: two paths are equal, or one lies inside a file or an empty folder.
     """
     known = dict.fromkeys(folders, "an empty folder") | dict.fromkeys(files, "a file")
     if len(known) != len(files) + len(folders):

@@ -266,7 +266,7 @@ class Collected(BaseModel):
 
 
 class Link(BaseModel):
-    """``child`` was made from ``parent``: job ``job_id`` had it in ``slot``, or, without a job, ``child`` names it in
+    """``child`` was made from ``parent``, the input ``slot`` of job ``job_id``; without a job, ``child`` names it in
     ``slot``.
     """
 

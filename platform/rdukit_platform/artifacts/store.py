@@ -265,7 +265,7 @@ class BlobStore(ABC):
 
     @abstractmethod
     def discard(self, blob: StoredBlob, before: float) -> bool:
-        """Remove a blob. Returns false, and keeps it, if it was added again at ``before`` or later."""
+        """Remove a blob. Returns false, and keeps the blob, if it was added again at ``before`` or later."""
 
     @abstractmethod
     def clear_incoming(self, before: float, on_step: Callable[[str], None]) -> None:
@@ -346,7 +346,7 @@ class BlobStore(ABC):
 
         Raises:
             NotFound: a blob is missing.
-            ContentDamaged: the bytes of one do not match its digest.
+            ContentDamaged: a file's bytes do not match its digest.
         """
         if not is_folder:
             self._place(digest, target)

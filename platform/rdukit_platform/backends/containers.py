@@ -207,7 +207,7 @@ class ContainerBox:
         """Wait until it answers.
 
         Raises:
-            Unavailable: it ended, or did not answer in time; it is removed.
+            Unavailable: the box ended, or did not answer in time; it is removed.
             Cancelled: ``stop`` was set meanwhile; it is removed.
         """
         deadline = self._clock.monotonic() + timeout_s

@@ -298,7 +298,7 @@ class TriedBackend(Protocol):
 
 
 def is_orphan(found: BoxOwner, owner: BoxOwner) -> bool:
-    """Return whether a box that ``found`` started is one that ``owner`` left behind."""
+    """Return whether ``owner`` left behind a box that ``found`` started."""
     return found.id == owner.id and found.epoch < owner.epoch
 
 

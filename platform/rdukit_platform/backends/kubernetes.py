@@ -183,7 +183,7 @@ class PodBox:
         """Wait until it is ready; record the time, and the Pod's address.
 
         Raises:
-            Unavailable: it ended, or was not ready in time; it is removed.
+            Unavailable: the box ended, or was not ready in time; it is removed.
             Cancelled: ``stop`` was set meanwhile; it is removed.
         """
         clock = self._backend.clock

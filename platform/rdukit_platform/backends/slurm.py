@@ -133,7 +133,7 @@ class SlurmBox(ProcessBox):
         files = JobFiles(spec.state)
         super().__init__(program, announced, files.log, limits, None, backend.clock, started, wires)
         self._backend, self._program, self._files = backend, program, files
-        #: Set when this process ends it: the end that Slurm reports then is not another user's.
+        #: Set when this process ends it: Slurm then reports an end that no other user caused.
         self._is_ending = self._is_cancelled = False
         self._cancelling = threading.Lock()
 

@@ -37,7 +37,7 @@ def copy_out(database: Database, file: Path, on_rows: Callable[[int], None] = la
     Args:
         on_rows: called from time to time with the number of copied rows.
     Raises:
-        InvalidArgument: it has no schema yet, or one that this version does not know.
+        InvalidArgument: the database has no schema yet, or an unknown one.
     """
     with database.read() as session:
         revision = read_revision(session.connection())
@@ -97,7 +97,7 @@ def check_free(database: Database, now: float, *, is_forced: bool) -> None:
     """Refuse a database in use, or, unless forced, one with rows.
 
     Raises:
-        Conflict: a platform runs on it, or it is not empty.
+        Conflict: a platform uses the database, or the database is not empty.
     """
     with database.read() as session:
         connection = session.connection()

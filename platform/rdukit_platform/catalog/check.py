@@ -24,7 +24,7 @@ def check_parameters(box: BoxDescription, verb: BoxVerb, parameters: Mapping[str
 
     Raises:
         UnknownParameter: the message lists the verb's parameters.
-        IllegalValue: the message says what would be valid.
+        IllegalValue: a value is not valid; the message has the expected ones.
     """
     known = {parameter.name: parameter for parameter in verb.parameters}
     values = {name: parameter.default for name, parameter in known.items()} | dict(parameters)
@@ -102,7 +102,7 @@ def check_inputs(box: BoxDescription, verb: BoxVerb, inputs: Mapping[str, str], 
     Args:
         kinds: slot to the kind of its artifact: ``file`` or ``folder``.
     Raises:
-        InvalidArgument: the message says what would be valid.
+        InvalidArgument: an input is not valid; the message has the expected one.
     """
     where = f"{verb.name} of box {box.name!r}"
     slots = {slot.name: slot for slot in verb.inputs}

@@ -235,7 +235,7 @@ def label(node: str, labels: tuple[str, ...], as_json: bool) -> None:
 @JSON_OPTION
 @TOKEN_OPTION
 def rejoin(node: str, as_json: bool) -> None:
-    """Let a node take jobs again that is leaving, or that has left and still runs.
+    """Let a node accept jobs again that is leaving, or that has left and still runs.
 
     Example: rdukit node rejoin blade-7
 

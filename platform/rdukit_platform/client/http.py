@@ -206,7 +206,7 @@ class ApiClient(Closable):
         """Install the box in ``folder``, or find that its newest version has this content. Raises as ``get``.
 
         Raises:
-            InvalidArgument: there is a link in the folder, or it is too large.
+            InvalidArgument: the folder contains a link, or is too large.
         """
         with ExitStack() as stack:
             files = [(name, stack.enter_context(path.open("rb"))) for name, path in read_box_folder(folder)]

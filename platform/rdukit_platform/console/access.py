@@ -43,7 +43,7 @@ def cookie_key(home: Home) -> bytes:
         key = path.read_bytes()
     except FileNotFoundError:
         write_atomic(path, secrets.token_bytes(KEY_BYTES), mode=0o600)
-        # Read again: when two processes made one at once, the later one holds.
+        # Read again: if two processes create one at once, the later one wins.
         key = path.read_bytes()
     return key
 

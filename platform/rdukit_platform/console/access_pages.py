@@ -69,7 +69,7 @@ def create(
     scope: Annotated[list[str] | None, Form()] = None,
     days: Annotated[int, Form()] = LIVES[2],
 ) -> Response:
-    """Make a token; the answer is the one page that shows it."""
+    """Create a token; only this page shows it."""
     if days not in LIVES:
         raise InvalidArgument(f"a token was asked to live {days} days; expected {', '.join(map(str, LIVES))}")
     try:

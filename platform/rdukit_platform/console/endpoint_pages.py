@@ -113,7 +113,7 @@ def makes_text(session: Session, boxes: Boxes, tenant_id: str, box: str) -> bool
 
 
 def curl_commands(url: str, endpoint: Endpoint, answers: Answers | None) -> list[str]:
-    """Write how an endpoint is called with curl, in both ways if its answers are not known (pure)."""
+    """Return curl commands that call an endpoint, of both kinds if its answers are unknown (pure)."""
     token = '-H "Authorization: Bearer $RDUKIT_TOKEN"'
     chat = json.dumps({"model": endpoint.model, "messages": [{"role": "user", "content": "Hello"}]})
     given: dict[str, object] = {"name": "NAME", "shape": [1, "N"], "datatype": "FP32", "data": ["…"]}

@@ -92,7 +92,7 @@ def come_back(request: Request, code: str = "", state: str = "", error: str = ""
 
 @router.get("/device")
 def device(request: Request, caller: Visitor, code: str = "") -> Response:
-    """Ask for the code that a command shows, or show what waits with it."""
+    """Ask for the code that a command shows, or show the login that waits with it."""
     return _device_page(request, code)
 
 

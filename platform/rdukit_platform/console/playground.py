@@ -1,6 +1,6 @@
 """Requests of the playground, and the shown parts of the answers (pure).
 
-An answer is a box's, which may be a tenant's own: nothing in it is trusted to have the form that it should have.
+Answers come from boxes, perhaps a tenant's own: none is trusted to have the right form.
 """
 
 import json

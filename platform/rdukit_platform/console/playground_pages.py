@@ -88,7 +88,7 @@ async def playground(request: Request, name: str, caller: Visitor, form: str | N
     seen = await to_thread.run_sync(_look, request, caller, name)
     kind = form if form in seen.kinds else seen.kinds[0]
     rows = ""
-    # An idle one is not woken by a look.
+    # A check does not wake an idle endpoint.
     if kind == ROWS and seen.endpoint.ready and allows(caller.scopes, ENDPOINTS_CALL):
         try:
             rows = example_rows(await _metadata(request, caller, name))
@@ -155,7 +155,7 @@ async def stream_chat(
 ) -> Response:
     """Return the answer of a chat as it is generated, a line of JSON for each event; ``show_event`` has their fields.
 
-    A caller who leaves stops the generation. Errors are lines, too, except that there is no such endpoint.
+    A caller who leaves stops the generation. Errors are also lines, except for an unknown endpoint.
     """
     default = await to_thread.run_sync(_model_of, request, caller, name)
     try:

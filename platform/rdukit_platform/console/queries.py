@@ -265,7 +265,7 @@ def submit_commands(box: BoxDescription) -> dict[str, str]:
 
 
 def use_commands(box: BoxDescription, expert: Expert) -> list[str]:
-    """Write for each verb of the base box that takes a checkpoint the shell command that gives it the expert's."""
+    """Return, for each verb of the base box that takes a checkpoint, the shell command with the expert's."""
     commands = []
     known = {CHECKPOINT: expert.checkpoint, PEF: expert.pef}
     for verb in box.verbs:

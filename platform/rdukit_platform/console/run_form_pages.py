@@ -96,7 +96,7 @@ def form(request: Request, name: str, verb: str, caller: Visitor, job: str | Non
 
 @router.post("/catalog/{name}/run/{verb}")
 def run(request: Request, name: str, verb: str, caller: Editor, given: Given) -> Response:
-    """Submit the job of a form; with something wrong the form comes back and says at each field what would be legal."""
+    """Submit the job of a form; if a value is wrong, the form returns with errors and expected values at its fields."""
     platform = platform_of(request)
     box = find_box(platform, caller, name)
     one = find_verb(box, verb)
@@ -353,7 +353,7 @@ def _chain(box: BoxDescription) -> dict[str, str]:
 
 
 def form_key(given: Mapping[str, str], body: Mapping[str, object]) -> str | None:
-    """Return the idempotency key of a form's content: sent twice it is one job, with changes it is another."""
+    """Return the idempotency key of a form's content: a repeated form is one job, a changed form another."""
     if not given.get("key"):
         return None
     said = json.dumps([given["key"][:64], body], sort_keys=True).encode()

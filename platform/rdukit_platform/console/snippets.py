@@ -13,7 +13,7 @@ platform = Platform("{address}")
 
 
 class Readable(Enum):
-    """Kinds of things that snippets read: client collection and route, command, and what Python does with one.
+    """Kinds of things in snippets: client collection and route, command, and a line of Python for one.
 
     A value has the collection's name in the Python client and in REST, the command, and a line of Python about the
     variable, which has the member's name.

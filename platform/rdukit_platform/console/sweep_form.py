@@ -86,7 +86,7 @@ def read_tried(parameter: VerbParameter, text: str) -> dict[str, object]:
 
 
 def read_search(given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Read how is searched: algorithm, objective, numbers and early stopping, as in a sweep's request."""
+    """Read the search: algorithm, objective, numbers and early stopping, as in a sweep's request."""
     numbers: dict[str, int] = {}
     errors: dict[str, str] = {}
     for key, (lowest, highest) in _WHOLE.items():

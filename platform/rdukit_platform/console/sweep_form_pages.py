@@ -44,7 +44,7 @@ router = APIRouter(prefix="/console", include_in_schema=False, route_class=PageR
 
 @router.get("/sweeps/new")
 def choose(request: Request, caller: Visitor, box: str = "") -> Response:
-    """Lead to the form of a box's training, or of its last verb if it has none."""
+    """Redirect to the form of a box's training, or of its last verb if it has none."""
     if not box:
         return RedirectResponse("/console/catalog?kind=box", 303)
     found = find_box(platform_of(request), caller, box)

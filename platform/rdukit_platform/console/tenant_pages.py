@@ -1,4 +1,4 @@
-"""The console's pages of tenants: what each may have and uses, and how administrators change it."""
+"""The console's pages of tenants: limits and use of each, and the forms of administrators."""
 
 from dataclasses import dataclass
 from typing import Annotated, Final

@@ -91,7 +91,7 @@ def draw_node(
     memory: Mapping[str, Any],
     rdus: Sequence[Mapping[str, Any]] = (),
 ) -> NodeDrawing:
-    """Lay out the tiles by their paths, give each holder a colour and each tile that is not well a mark.
+    """Lay out the tiles by their paths; give each holder a colour, and each unhealthy tile a mark.
 
     Args:
         tiles, leases, memory, rdus: as in the node daemon's ``status`` (``docs/design/wire.md`` section 1,

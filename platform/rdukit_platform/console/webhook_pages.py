@@ -68,7 +68,7 @@ def test(request: Request, webhook_id: str, caller: Editor) -> Response:
 
 @router.post("/{webhook_id}/rotate")
 def rotate(request: Request, webhook_id: str, caller: Editor) -> Response:
-    """Give a webhook a new secret; the answer is the one page that shows it."""
+    """Give a webhook a new secret; only this page shows it."""
     return _one(request, caller, webhook_id, made=api.rotate(request, webhook_id, caller))
 
 

@@ -119,7 +119,7 @@ class Database:
             self._readers = self.engine
             self._log: _CommitLog | None = _CommitLog(Path(f"{self.url.database}-wal"))
         else:
-            # A server whose machine is gone does not even refuse: without a timeout a connection waits for minutes.
+            # A server whose machine is gone does not even refuse; a connection without a timeout waits for minutes.
             is_bound = "connect_timeout" in self.url.query or self.url.get_driver_name() != "psycopg"
             bound = {} if is_bound else {"connect_timeout": CONNECT_S}
             kept = {"pool_size": CONNECTIONS, "max_overflow": 0, "pool_use_lifo": True}

@@ -83,7 +83,7 @@ def cut_page(rows: Sequence[R], limit: int) -> tuple[list[R], str | None]:
 
 
 def cursor_at(created_at: float, row_id: str) -> str:
-    """Return the cursor that goes on after a row."""
+    """Return the cursor that continues after a row."""
     text = json.dumps([created_at, row_id]).encode()
     return base64.urlsafe_b64encode(text).decode().rstrip("=")
 

@@ -116,7 +116,7 @@ def choose_replica(
 ) -> ReadyReplica | None:  # fmt: skip
     """Choose the replica with the fewest open requests of this gateway; equal ones take turns.
 
-    Replicas of ``revision`` come first, until all were tried. ``holder`` has the request's expert in memory: it is
+    Replicas of ``revision`` come first, until all were tried. ``holder`` has the request's expert in memory. It is
     preferred unless it has over ``MAX_AHEAD`` requests more than the least busy replica.
     """
     left = sorted((each for each in ready if each.id not in tried), key=lambda each: each.id)

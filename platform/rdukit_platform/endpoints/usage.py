@@ -21,7 +21,7 @@ from rdukit_platform.jobs.changes import count_changed
 logger = logging.getLogger(__name__)
 
 DAY_S: Final = 86400.0
-#: Largest answer in bytes that is read for its usage. Longer ones count as requests only; of streams the end is read.
+#: Largest answer in bytes that is read for its usage. Longer ones count as requests only; for streams the end is read.
 MAX_READ: Final = 1 << 20
 TAIL: Final = 16 << 10
 #: Largest number of occurrences of ``usage`` examined at a stream's end.

@@ -55,7 +55,7 @@ async def _check(request: Request, route: str) -> None:
 
 
 def check_query(request: Request) -> None:
-    """Refuse query parameters that the route does not have: a list would be answered as if they filtered it.
+    """Refuse query parameters that the route lacks; otherwise a list would look filtered by them.
 
     Raises:
         MalformedRequest: the message has the expected values.

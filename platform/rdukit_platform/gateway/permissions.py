@@ -89,5 +89,5 @@ _PATIENT: Final = frozenset(
 
 
 def has_own_threads(route: str) -> bool:
-    """Return whether requests of a route (as in ``PERMISSIONS``) take no turn of their tenant's."""
+    """Return whether requests of a route (as in ``PERMISSIONS``) need no turn of their tenant."""
     return route in _PATIENT

@@ -94,7 +94,7 @@ def give_file(name: str) -> FileResponse:
 
 
 def bare_app(**more: Any) -> FastAPI:
-    """Return an application without routes, which asks for the permission of each one that it gets."""
+    """Return an application without routes, which requires a permission from each added one."""
     return FastAPI(
         openapi_url=None, docs_url=None, redoc_url=None, responses=ERRORS,
         dependencies=[Depends(enforce_permission)], **more,

@@ -26,7 +26,7 @@ _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class KeyUnknown(Unauthenticated):
-    """A token is signed by a key that is not known; the issuer may have new ones."""
+    """A token is signed by an unknown key; the issuer may have new ones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,8 +103,8 @@ RETRY_CAUSES: Final = frozenset(map(str, RETRIED)) | frozenset(all_error_classes
 class RetryRule:
     """Rule that decides whether a job is retried.
 
-    Without ``on``, every temporary failure is retried. With it, only those outcomes and error codes are; ``box-failed``
-    there means the errors of ``RETRYABLE_CODES``.
+    Without ``on``, every temporary failure is retried. With it, only those outcomes and error codes are retried;
+    ``box-failed`` there means the errors of ``RETRYABLE_CODES``.
     """
 
     #: Pause after the first failure; doubles with each further one, up to ``max_backoff_s``.

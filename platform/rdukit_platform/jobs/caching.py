@@ -38,7 +38,7 @@ def cache_key(session: Session, base: str | None, inputs: Mapping[str, str]) -> 
 
 
 def find_cached(session: Session, tenant_id: str, key: str) -> JobRow | None:
-    """Return the tenant's newest job that made the same and whose outputs are all there; they stay meanwhile."""
+    """Return the tenant's newest job with the same work whose outputs all exist; they are kept meanwhile."""
     done = select(JobRow).where(
         JobRow.tenant_id == tenant_id, JobRow.cache_key == key, JobRow.state == str(JobState.SUCCEEDED)
     )

@@ -108,7 +108,7 @@ def claim(
 def beat(session: Session, fencing_tokens: Iterable[FencingToken], lease_s: float, now: float) -> list[FencingToken]:
     """Extend the leases of attempts. Returns those that the worker must end: lost, paused or preempted ones.
 
-    An attempt that was asked to end keeps its lease until then, so the next one cannot begin while its box writes.
+    An attempt that must end keeps its lease until it has ended, so the next one cannot begin while its box writes.
     """
     tokens = list(fencing_tokens)
     whole, held = [each for each in tokens if not each.part], set[str]()

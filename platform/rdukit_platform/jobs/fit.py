@@ -72,7 +72,7 @@ def check_averages(members: int, pef: PefSummary) -> None:
     """Refuse several members if the PEF was compiled for one process.
 
     Raises:
-        IllegalValue: the message says how to compile it.
+        IllegalValue: the PEF cannot average; the message says how to compile it.
     """
     if members > 1 and not pef.averages_gradients:
         raise IllegalValue(

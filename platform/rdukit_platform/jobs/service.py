@@ -202,7 +202,7 @@ def check_members(verb: str, members: int, tiles: int | None) -> None:
     """Refuse several members for verbs that one process does, or without tiles (pure).
 
     Raises:
-        IllegalValue: the message says what would be valid.
+        IllegalValue: the members are not valid; the message has the expected value.
     """
     if members > 1 and verb not in GANG_VERBS:
         raise IllegalValue(f"members is {members}, but {verb} is done by one process; expected 1", legal="1")
@@ -299,7 +299,7 @@ def cancel_job(session: Session, job: JobRow, now: float, stopped_early: str = "
     """Cancel a job at once, in any open state; its worker notices and stops the box. Cancelling twice is no error.
 
     Args:
-        stopped_early: the reason if its sweep ends it; empty: a user cancels it.
+        stopped_early: reason of its sweep; empty: a user cancels it.
     Raises:
         InvalidTransition: the job has ended in another state.
     """

@@ -72,7 +72,7 @@ class JobReason(StrEnum):
     """Reasons for a job's final state."""
 
     COMPLETED = "completed"
-    #: A job of the tenant had made the same already; it has that job's outputs and did not run.
+    #: An earlier job of the tenant has made the same; this one has its outputs and did not run.
     CACHED = "cached"
     BOX_FAILED = "box-failed"
     ATTEMPTS_EXHAUSTED = "attempts-exhausted"

@@ -63,7 +63,7 @@ def context_of(job: JobRow) -> SpanContext:
 
 
 def span_id_of(*words: object) -> str:
-    """Return the id of a span from words, so that several processes derive the same one (pure)."""
+    """Derive a span's id from words, so that several processes get the same one (pure)."""
     return hashlib.sha256("/".join(map(str, words)).encode()).hexdigest()[:16]
 
 

@@ -29,7 +29,7 @@ def order(
     """Let a worker of a node call an operation of its daemon. Returns the daemon's answer.
 
     Raises:
-        Unavailable: no worker of the node took the order or answered; an order that was not taken is withdrawn.
+        Unavailable: no worker of the node took the order or answered; an untaken order is withdrawn.
         RdukitError: the daemon refused.
     """
     order_id = new_id("ord")

@@ -59,7 +59,7 @@ def decide_by(ledger: Ledger, lines: Lines, rules: QueueRules, now: float, *, te
     """Decide, and record the admissions in the ledger.
 
     Args:
-        tells: whether to return a wait reason for each job. The admissions are the same without it, but found faster.
+        tells: return a wait reason for each job. The admissions are the same without it, but found faster.
     """
     ledger.rooms.forget_whys()
     round_ = _Round(ledger, rules, now, tells)

@@ -51,7 +51,7 @@ class LeaseHolder:
 
 
 def may_take(holder: LeaseHolder, place: str, pid: int, is_silent: bool, is_running: Callable[[int], bool]) -> bool:
-    """Return whether a process may take the lease from its holder (pure but for ``is_running``).
+    """Return whether a process may take the lease from its holder (pure, except for ``is_running``).
 
     ``place`` and ``pid`` are the caller's. A process in another place can only be judged by its silence.
     """

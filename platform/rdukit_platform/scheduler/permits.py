@@ -25,7 +25,7 @@ def find_limit(job: QueuedJob, shares: Shares, most: int) -> Wait | None:
     """Return the wait of a job whose tenant is at its limit; ``None``: the tenant is not.
 
     Args:
-        most: limit of active jobs for tenants without their own; 0: no limit.
+        most: limit of active jobs for tenants without a limit of their own; 0: no limit.
     """
     claim, active = shares.claim(job.tenant_id), shares.jobs[job.tenant_id]
     if claim.max_jobs is not None and active >= claim.max_jobs:

@@ -42,8 +42,8 @@ def spread_near(need: Need, counts: Sequence[tuple[int, NodeRoom]]) -> Spread | 
 def spread_over(need: Need, counts: Iterable[tuple[int, NodeRoom]]) -> Spread | None:
     """Spread members over as few nodes as suffice (pure); ``None``: all nodes together do not suffice.
 
-    Nodes with the most room are filled first. The last node is the one on which the rest leaves the least room. Among
-    equals, degraded nodes come last.
+    Nodes with the most room are filled first. The last node is the one that is then filled best. Among equals, degraded
+    nodes come last.
 
     Args:
         counts: number of members that fit on each node.

@@ -1,9 +1,9 @@
 """Simulation of the queue (pure): compute each job's start and end from a trace and a number of nodes.
 
-Time is simulated. When a job arrives or ends, or a node is lost or back, the scheduler's own decision starts and
-preempts jobs, as in the platform. Decisions share one ledger. With a layout, nodes have RDUs and XRDUs, the positions
-of each job's tiles are known, and RDUs may break. A job ends at its run limit. A preempted job resumes its work; a job
-that loses its node or RDU begins again.
+Time is simulated. At each arrival and end of a job, and each loss or return of a node, the platform's own decision
+starts and preempts jobs. Decisions share one ledger. With a layout, nodes have RDUs and XRDUs, the positions of each
+job's tiles are known, and RDUs may break. A job ends at its run limit. A preempted job resumes its work; a job that
+loses its node or RDU begins again.
 """
 
 import heapq
@@ -252,7 +252,7 @@ def _sort_out(trace: Sequence[TraceJob], system: SimulatedSystem) -> tuple[list[
 
 @dataclass(slots=True)
 class _Running:
-    """Attempt under way: its end if it is not interrupted, and the work left then."""
+    """Running attempt: its end unless it is interrupted, and the work left at that time."""
 
     active: ActiveJob
     queued: float

@@ -188,7 +188,7 @@ def zone_labels(number: int, zones: int) -> Labels:
 def draw_trace(
     jobs: int, tenants: int, tiles: int, seed: int, load: float = 0.9, nodes: int = 1, parts: TraceParts = TraceParts()
 ) -> list[TraceJob]:
-    """Draw a trace that asks for ``load`` times what ``nodes`` nodes of ``tiles`` tiles can do.
+    """Draw a trace whose load is ``load`` times the capacity of ``nodes`` nodes of ``tiles`` tiles.
 
     Times are log-normal, and arrivals form a Poisson process. Tiles are powers of two, at most a quarter of all tiles,
     and at most a node's. The n-th tenant's share of jobs is proportional to 1/n. A gang has at least 2 tiles and 2, 4

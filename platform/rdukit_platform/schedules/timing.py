@@ -60,7 +60,7 @@ def check_cron(cron: str, zone: str) -> None:
     """Refuse an invalid expression or zone.
 
     Raises:
-        IllegalValue: the message says what would be valid.
+        IllegalValue: the expression is not valid; the message has the expected form.
     """
     legal = 'five fields, minute hour day month weekday, such as "0 3 * * MON-FRI"'
     if len(cron.split()) != _FIELDS:

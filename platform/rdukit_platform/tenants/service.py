@@ -83,7 +83,7 @@ def authenticate_digest(session: Session, sha256: str, now: float) -> Caller:
 
 
 def read_validity(session: Session, row: TokenRow, now: float) -> tuple[frozenset[str], str]:
-    """Return a token's present scopes, and the reason why it is no longer valid (empty: it is).
+    """Return a token's present scopes, and the reason why it is no longer valid; empty: it is valid.
 
     A user's token is limited to the user's present scopes; a session has exactly these.
     """

@@ -1,7 +1,7 @@
 """Create, list, rotate and revoke tokens; the caller's own token limits its rights here.
 
-Every change checks again, in its own transaction, that the caller's token is valid: a token being revoked creates
-nothing that outlives it.
+Every change checks again, in its own transaction, that the caller's token is valid, so a revoked token leaves nothing
+behind.
 """
 
 import getpass

@@ -93,7 +93,7 @@ def list_users(session: Session, limit: int = 50, cursor: str | None = None) -> 
 
 
 def invite(session: Session, caller: Caller, tenant: TenantRow, email: str, role: str, now: float) -> Member:
-    """Make the user with this e-mail address a member, from its first login on if it has not logged in yet.
+    """Make the user with this e-mail address a member; a new user becomes one at the first login.
 
     Raises:
         InvalidArgument: the address or the role is invalid.
@@ -160,7 +160,7 @@ def end_tokens(session: Session, user_id: str, now: float, tenant_id: str | None
     own = (TokenRow.user_id == user_id) & TokenRow.revoked_at.is_(None)
     if tenant_id is not None:
         own &= TokenRow.tenant_id == tenant_id
-    # Locked first, so that the second statement sees tokens that these are just creating.
+    # Locked first, so that the second statement sees tokens that are being created.
     session.execute(select(TokenRow.id).where(own).with_for_update()).all()
     session.execute(update(TokenRow).where(own).values(revoked_at=now))
 

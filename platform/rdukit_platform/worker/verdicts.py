@@ -29,7 +29,7 @@ from rdukit_platform.worker.patience import find_lack
 class AttemptPhase(StrEnum):
     """Phases of a claimed attempt."""
 
-    #: Its folder, what earlier attempts left, its inputs, the tenant's own box.
+    #: Its folder, the remains of earlier attempts, its inputs, the tenant's own box.
     INPUTS = "inputs"
     #: The leases of its members.
     TILES = "tiles"

@@ -35,7 +35,7 @@ class View:
     cells: Callable[[Row], list[str]]
     more: tuple[str, ...] = ()
     accepted: frozenset[str] = frozenset()
-    #: Column with the row's time (its beginning, if it has an end), for filters that the daemon does not apply.
+    #: Column with the row's time (its begin, if it has an end), for filters that the daemon does not apply.
     time: str | None = None
     #: Column with the row's end, if rows have one; its value is empty until then.
     end: str | None = None

@@ -69,8 +69,8 @@ socket_option = click.option(
 
 
 def node_options(command: Command) -> Command:
-    """Add the options that select the node: ``--socket`` of one on this machine, with ``--state`` if its state is
-    elsewhere, ``--host`` for another machine.
+    """Add the options that select the node: ``--socket`` for this machine, with ``--state`` for another state folder;
+    ``--host`` for another machine.
     """
     return socket_option(_state_option(host_option(command)))
 

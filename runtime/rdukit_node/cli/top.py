@@ -1,6 +1,6 @@
 """``rdukit node top``: a node at a glance, live, as ``top_frame`` draws it.
 
-rich, which takes longer to import than other commands take, is imported when this one runs.
+rich is imported only when this command runs: the import takes longer than other commands.
 
 Source: ours.
 """

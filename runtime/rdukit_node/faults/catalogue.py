@@ -164,7 +164,7 @@ class InjectionChecker:
 
 
 def check_policy(policy: Policy) -> Policy:
-    """Return ``policy`` with its texts filled in from the catalogue.
+    """Return ``policy`` with the catalogue's texts.
 
     Raises:
         InvalidArgument: a value is not valid; the message has the legal ones.
@@ -208,7 +208,7 @@ def known_component(node: NodeSpec, path: str) -> NodeComponent:
 
 
 def _pick(candidates: tuple[NodeComponent, ...], entry: FaultClass, seed: int) -> NodeComponent:
-    # A hash, not a generator: seeding one costs more than all the rest of an event.
+    # A hash, not a generator: seeding a generator costs more than the rest of an event.
     return candidates[crc32(f"{seed}:{entry.name}".encode()) % len(candidates)]
 
 

@@ -153,8 +153,8 @@ class FaultMachine:
         return found
 
     def health_of(self, component: NodeComponent | str) -> str:
-        """Return a word of ``inventory.Health``. Never ``Online`` while a fault is active or a reset is under way at
-        it, or below it.
+        """Return a word of ``inventory.Health``. Never ``Online`` while the component, or a part of it, has an active
+        fault or a reset in progress.
         """
         found = self._actions.component(component)
         return ComponentHealth.OFFLINE if self.presence_of(found) == Presence.ABSENT else health_word(
@@ -295,7 +295,7 @@ class FaultMachine:
         return hang, builder.outcome(self._registry.faults)
 
     def set_policy(self, policy: Policy) -> Policy:
-        """Put a policy in force, with its texts filled in.
+        """Put a policy in force, with the catalogue's texts.
 
         Raises:
             InvalidArgument: a value is not valid; the message has the legal ones.

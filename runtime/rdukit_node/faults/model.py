@@ -74,7 +74,7 @@ class ErrorRow:
     application: str | None
     tenant: str | None
     job: str | None
-    #: Not shown: occurrences that the policy still counts, as (time, number), oldest first.
+    #: Occurrences that the policy still counts, as (time, number), oldest first; they are not shown.
     recent: tuple[tuple[int, int], ...] = ()
     lease: str | None = None
     pid: int | None = None
@@ -272,7 +272,7 @@ class FaultOutcome:
 
 
 def join_outcomes(outcomes: Iterable[FaultOutcome]) -> FaultOutcome:
-    """Several outcomes, one after the other, as one."""
+    """Join several consecutive outcomes into one."""
     found = list(outcomes)
     interrupts: dict[str, Interrupt] = {}
     for interrupt in (interrupt for outcome in found for interrupt in outcome.interrupts):

@@ -266,7 +266,7 @@ def sample_fan(random_: random.Random, node: NodeSpec) -> dict[str, object]:
     window_s=3600,
 )
 def sample_daemon_restart(random_: random.Random, node: NodeSpec) -> dict[str, object]:
-    """Return no data: the component says it all."""
+    """Return no data: the component identifies the error."""
     return {}
 
 

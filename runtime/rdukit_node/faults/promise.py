@@ -38,7 +38,7 @@ def promise(lock: int, writes: int) -> None:
     """Record the database's number of writes in the open lock file.
 
     Raises:
-        OSError: the disk does not take it.
+        OSError: the disk refuses the write.
     """
     text = f"{_KEY} {writes}"
     os.pwrite(lock, f"{text} {zlib.crc32(text.encode())}\n".ljust(_MAX_BYTES - 1).encode() + b"\n", 0)

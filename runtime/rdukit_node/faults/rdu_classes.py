@@ -133,7 +133,7 @@ def sample_rdu_removed(random_: random.Random, node: NodeSpec) -> dict[str, obje
     exception_code="hardware-error",
 )
 def sample_chip_reset(random_: random.Random, node: NodeSpec) -> dict[str, object]:
-    """Return no data: the component says it all."""
+    """Return no data: the component identifies the error."""
     return {}
 
 
@@ -208,7 +208,7 @@ def sample_tile_excluded(random_: random.Random, node: NodeSpec) -> dict[str, ob
     exception_code="tile-fault",
 )
 def sample_tile_reset(random_: random.Random, node: NodeSpec) -> dict[str, object]:
-    """Return no data: the component says it all."""
+    """Return no data: the component identifies the error."""
     return {}
 
 

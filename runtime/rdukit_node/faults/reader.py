@@ -33,7 +33,7 @@ class FaultReader(Closable):
 
         Raises:
             NotFound: there is no such file. Unavailable: the file cannot be read.
-            InvalidArgument: it is not ours, damaged, or of another version; a node's start migrates an old one.
+            InvalidArgument: the file is not ours, damaged, or of another version; a node's start migrates an old file.
         """
         path = path.absolute()
         if not check_file(path):
@@ -64,7 +64,7 @@ class FaultReader(Closable):
         """Check a file without changing it or its log.
 
         Raises:
-            InvalidArgument: it is not ours, or damaged. sqlite3.Error: it cannot be read.
+            InvalidArgument: the file is not ours, or damaged. sqlite3.Error: the file cannot be read.
         """
         promised = promised_writes(path)
         with contextlib.closing(connect(path, "ro")) as connection:

@@ -81,7 +81,7 @@ class ErrorRecord:
         self.last = now_ns
         #: Last affected holder.
         self.owner: TileOwner | None = None
-        #: The fault that it was diagnosed into.
+        #: Fault that includes it.
         self.fault: str | None = None
         self.window = window
         self._row: ErrorRow | None = None

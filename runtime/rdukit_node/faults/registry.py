@@ -281,7 +281,7 @@ class FaultRegistry:
     def _forget(
         self, rows: dict[str, ErrorRecord] | dict[str, FaultRow], over: deque[str], new: dict[str, None]
     ) -> None:
-        """Drop the oldest rows that are over; those not yet taken for the database only at twice the limit."""
+        """Drop the oldest ended rows; those not yet taken for the database only at twice the limit."""
         while len(rows) > self._max_rows and over and (over[0] not in new or len(rows) > 2 * self._max_rows):
             del rows[over.popleft()]
 

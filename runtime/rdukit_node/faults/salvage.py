@@ -146,8 +146,8 @@ def _applications(connection: sqlite3.Connection) -> tuple[dict[str, Any], ...]:
 
 
 def _rows(connection: sqlite3.Connection, table: str, columns: tuple[str, ...], place: str) -> list[tuple[object, ...]]:
-    """Return rows in the order of ``place``: from the end on until a damaged page, then from the
-    beginning until one. Rows without their checksum are left out.
+    """Return rows in the order of ``place``: from the end until a damaged page, then from the beginning until one. Rows
+    without their checksum are left out.
     """
     version = _until_damage(lambda: connection.execute("SELECT value FROM meta WHERE key = 'schema_version'"))
     has_sums = not version or not str(version[0][0]).isdecimal() or int(str(version[0][0])) >= _FIRST_WITH_SUMS

@@ -81,7 +81,7 @@ def check_database(connection: sqlite3.Connection, path: Path) -> int:
     """Return the version of an open file that has tables.
 
     Raises:
-        InvalidArgument: it is not ours, damaged, or newer than this program; the message says which.
+        InvalidArgument: the database is not ours, damaged, or newer than this program; the message says which.
     """
     deadline = time.monotonic() + CHECK_SECONDS
     connection.set_progress_handler(lambda: int(time.monotonic() > deadline), 50_000)

@@ -3,8 +3,8 @@
 A write is one transaction in the write-ahead log, which a killed process cannot lose; ``checkpoint``, called from
 another thread, moves it into the file and waits for the disk. If the disk refuses a write (full, read-only, frozen,
 locked), rows stay in memory until a write succeeds, in their newest form and within a bound; only the process's end
-loses them. ``add`` never waits; ``flush`` may, on a thread of its own. A database that is deleted meanwhile is written
-anew from the open file, which has all rows as long as the process lives.
+loses them. ``add`` never waits; ``flush`` may, on a thread of its own. A deleted database is rewritten from the open
+file, which has all rows during the process's life.
 
 Source: runtime reference 4.2, 4.4 (a database that survives upgrades is the vendor's, SQLite is ours).
 """
@@ -168,7 +168,7 @@ class FaultStore:
             self._waiting.add(rows, now_ns=now_ns)
 
     def flush(self, now_ns: int) -> bool:
-        """Write what waits in one transaction. Returns whether that worked; never raises for errors of the disk."""
+        """Write the waiting rows in one transaction. Returns whether that worked; never raises for disk errors."""
         with self._adding:
             newer, self._waiting = self._waiting, PendingRows()
             self._writing.add_newer(newer)
@@ -293,7 +293,7 @@ class FaultStore:
             copy.unlink(missing_ok=True)
             with contextlib.closing(connect(copy, "rwc")) as target:
                 old.backup(target)
-            # The old one's log is not the new one's.
+            # The old file's log does not belong to the new one.
             for suffix in ("-wal", "-shm"):
                 self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
             copy.rename(self.path)

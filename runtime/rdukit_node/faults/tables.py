@@ -354,7 +354,7 @@ def _upsert(table: str, columns: tuple[str, ...], keys: int) -> str:
     )
 
 
-#: By field of ``FaultSnapshot``: for reading what can be read of a damaged file.
+#: Readers by field of ``FaultSnapshot``, for a partly damaged file.
 SALVAGED: Final[Mapping[str, RowReader[Any]]] = {
     "errors": RowReader("error", _ERROR, lambda row, _: _error(row)),
     "faults": RowReader("fault", _FAULT, _fault),

@@ -67,7 +67,7 @@ def install(root: Path, plan: InstallPlan) -> InstallChanges:
         _make_folder(root, str(PurePosixPath(MANIFEST).parent), folders)
         for path, wanted in plan.files.items():
             _make_folder(root, str(PurePosixPath(path).parent), folders)
-            # Before the file itself: a crash in between leaves a manifest that knows too much, never too little.
+            # Written before the file: a crash in between leaves a manifest with one entry too many, never too few.
             files[path] = (
                 former.files.get(path, sha256_of(wanted.content)) if wanted.is_kept else sha256_of(wanted.content)
             )

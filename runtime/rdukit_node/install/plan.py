@@ -21,7 +21,7 @@ from rdukit_node.settings import ROOT
 
 @dataclass(frozen=True, slots=True)
 class PlannedFile:
-    """``is_kept``: once it is there it belongs to the administrator, as settings do."""
+    """``is_kept``: an existing file belongs to the administrator, like settings."""
 
     content: bytes
     mode: int = 0o644

@@ -62,7 +62,7 @@ class CgroupGuard:
         #: Only the thread touches these and the locks. The second: folder of each group in each hierarchy.
         self._groups: Final = LeaseGroups()
         self._folders: Final[dict[str, dict[Hierarchy, Path]]] = {}
-        #: A descriptor of each of our folders, locked as long as this daemon lives: how others see that it does.
+        #: A locked descriptor for each of our folders: other daemons see by the lock that this one lives.
         self._locks: Final[dict[Path, int]] = {}
         self._reports: Final[dict[str, dict[str, str]]] = {}
         self._jobs: Final[queue.SimpleQueue[Callable[[], None] | None]] = queue.SimpleQueue()
@@ -190,7 +190,7 @@ class CgroupGuard:
         return settings_of(controller, hierarchy.version, tiles, self._tiles_per_rdu, self._limits)
 
     def _weigh_all(self) -> None:
-        """Give the folder that has all groups the weight of all their tiles, and each group that of its own."""
+        """Give each lease's group the weight of its tiles, and the common folder the sum."""
         for group, folders in self._folders.items():
             for hierarchy, folder in folders.items():
                 if "cpu" in hierarchy.controllers:

@@ -155,13 +155,13 @@ class MeasureState(StrEnum):
 
     APPLIED = "applied"
     UNAVAILABLE = "unavailable"
-    #: The settings do not ask for it.
+    #: The settings turn it off.
     OFF = "off"
 
 
 @dataclass(frozen=True, slots=True)
 class IsolationMeasure:
-    """A measure. ``detail``: what exactly was applied, or why it could not be."""
+    """A measure. ``detail``: the applied measure, or the reason for its lack."""
 
     name: str
     state: MeasureState

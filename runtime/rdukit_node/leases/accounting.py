@@ -78,8 +78,8 @@ def totals_of_page(values: PageValues) -> UsageTotals:
 
 
 def totals_of_report(counters: Mapping[str, float | str]) -> UsageTotals:
-    """Return the totals that a holder without a page reported. The report does not distinguish reads from writes: all
-    count as reads.
+    """Return the totals that a holder without a page reported. Reports do not distinguish reads and writes: all count
+    as reads.
     """
 
     def number(name: str) -> float:

@@ -110,7 +110,7 @@ class Allocator:
         self.held_back: frozenset[int] = frozenset()
         #: Maintenance to come: start in seconds since the epoch, and the tiles that are not there from then on.
         self.upcoming: tuple[tuple[float, frozenset[int]], ...] = ()
-        #: By flat RDU number: bytes of device memory that are not granted any more.
+        #: By flat RDU number: bytes of device memory that are no longer granted.
         self.memory_retired: tuple[int, ...] = (0,) * node.rdus
         #: Leases in state ``active``, in order of their grants, and no others.
         self.leases: Final[dict[LeaseId, Lease]] = {}
@@ -306,7 +306,7 @@ class Allocator:
         """Take a region back.
 
         Raises:
-            LeaseLost, NotFound: the lease ended or never was; the region is not one of its.
+            LeaseLost, NotFound: the lease ended or never existed; or the region belongs to another lease.
         """
         self.find_active(lease_id)
         region = self.regions[lease_id].pop(region_id, None)

@@ -55,7 +55,7 @@ class Region:
         return self._buffer
 
     def free(self) -> None:
-        """Give the memory back to the lease. It is unmapped when the last tensor that uses it goes.
+        """Give the memory back to the lease. The memory is unmapped with its last tensor.
 
         Freeing twice, or after the lease ended, does nothing.
         """
@@ -151,7 +151,7 @@ class _Lease:
 class PrivateLease(_Lease):
     """A lease of a node that exists in this process only, for this lease only.
 
-    Source: ours; lets a program run where no daemon was started.
+    Source: ours; lets a program run without a daemon.
     """
 
     kind: Final = "private"
@@ -298,7 +298,9 @@ class DaemonLease(_Lease):
                 self._call("interrupt")  # says why, as every use of a lost lease does
 
     def _move_page(self) -> None:
-        """Show the page to the daemon that is there now. In the thread that counts; not while a way back is sought."""
+        """Show the page to the daemon that is there now. Runs in the counting thread, but not while the lease is being
+        reattached.
+        """
         if os.getpid() != self._owner or not self._lock.acquire(blocking=False):
             return
         try:

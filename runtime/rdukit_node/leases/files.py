@@ -124,7 +124,7 @@ def _totals(row: dict[str, Any]) -> UsageTotals:
 
 
 NAME: Final = "snd.sock"
-#: Connections at once of one lease: one job cannot take all that the daemon has.
+#: Largest number of connections of one lease, so that a job cannot take all of the daemon's.
 MAX_CONNECTIONS: Final = 32
 
 

@@ -120,7 +120,7 @@ def launch_name() -> str | None:
 
 
 def _started_by(variable: str) -> str:
-    """Return the process that started the ranks: the nearest ancestor that is no rank itself (has no ``variable``).
+    """Return the process that started the ranks: the nearest ancestor that is not a rank (has no ``variable``).
 
     Ranks may have shells of their own between; process id and start time make the name unique.
     """

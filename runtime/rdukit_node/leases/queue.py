@@ -19,7 +19,7 @@ MAX_WAITING: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class PendingLease:
-    """A request in the queue. ``reason``: why it did not fit when it was looked at last."""
+    """A request in the queue. ``reason``: why it did not fit at the last check."""
 
     connection: int
     request: LeaseRequest

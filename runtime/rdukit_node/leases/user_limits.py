@@ -1,6 +1,6 @@
 """Limits on one user's share of a node. Pure.
 
-Source: ours; on a machine with several users no one takes the whole node. Root and the daemon's user have no limits.
+Source: ours; no user of a shared machine can take the complete node. Root and the daemon's user have no limits.
 """
 
 from collections.abc import Collection

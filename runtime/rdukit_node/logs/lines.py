@@ -85,7 +85,7 @@ def level_named(text: str) -> LogLevel:
 
 
 def application_level(environ: Mapping[str, str]) -> LogLevel:
-    """Return the level that ``$SF_RNT_LOG_LEVEL`` asks for; NOTICE if it is not set.
+    """Return the level of ``$SF_RNT_LOG_LEVEL``; NOTICE if it is not set.
 
     Raises:
         InvalidArgument: it names no level.

@@ -57,7 +57,7 @@ class LogFile:
         self._lost = 0
         self._is_torn = False
         self._has_complained = False
-        #: No rotation before this size, after one that was not permitted; no waiting for the lock before this time.
+        #: No rotation before this size, after a forbidden one; no wait for the lock before this time.
         self._rotate_from = self._max_bytes
         self._impatient_until = 0.0
 

@@ -78,7 +78,7 @@ def streams(
             try:
                 async with asyncio.timeout(limit_s):
                     _check(self, request, context, is_admin)
-                    # Closed here, and not whenever the interpreter gets to it: a watcher gives its place back.
+                    # Closed here, and not by the garbage collector: a watcher returns its place.
                     async with contextlib.aclosing(method(self, request)) as replies:
                         async for reply in replies:
                             reply.request_id = request.request_id

@@ -137,7 +137,7 @@ def resource_tree(
     """Return the component ``comp_name`` with all below it, in the inventory's order.
 
     Components that the listing leaves out, such as the node and its XRDUs, are added with the state that follows from
-    their parts. ``only_usable`` leaves out what no application can use now.
+    their parts. ``only_usable`` leaves out unusable resources.
 
     Raises:
         NotFound: no such component, or it is not usable.
@@ -265,7 +265,7 @@ def _route(
 
 
 def _link(links: Sequence[tuple[str, bool]], number: int) -> tuple[str | None, str | None]:
-    """Return the link with that number, and the first one from it on that is up."""
+    """Return the link with that number, and the first working one from it on."""
     if not links:
         return None, None
     start = number % len(links)

@@ -121,7 +121,7 @@ def fault_reply(row: Row) -> pb.GetSystemFaultsReply:
 def fault_states(
     inventory: Iterable[Row], faults: Iterable[Row], comp_name: str
 ) -> Iterator[pb.GetSystemFaultStateReply]:
-    """Return one reply a component of the inventory, then components with faults that the inventory does not list."""
+    """Return one reply per component of the inventory, then components with faults that the inventory lacks."""
     active: dict[str, list[str]] = {}
     for row in faults:
         if row.get("fault_state") == "ACTIVE":

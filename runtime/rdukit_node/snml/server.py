@@ -96,8 +96,8 @@ class SnmlServer:
 def start_snml(paths: NodePaths, port: int | None) -> SnmlServer:
     """Serve the daemon at ``paths.socket``, which may begin to answer later.
 
-    ``port``: TCP port on the loopback address, 0 for any free one, ``None`` for none. A port or socket that cannot be
-    had is a notice, as long as there is the other one.
+    ``port``: TCP port on the loopback address, 0 for any free one, ``None`` for none. An unavailable port or socket is
+    only a notice if the other one works.
 
     Raises:
         InvalidArgument: the token file cannot be kept.

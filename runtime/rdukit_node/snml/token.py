@@ -25,8 +25,7 @@ _MAX: Final = 1024
 
 
 def load_or_create_token(path: Path) -> str:
-    """Return the node's token. A file that is missing, or that others could have read or written, is replaced by a new
-    one.
+    """Return the node's token. A missing file, or one that others could read or write, is replaced.
 
     Raises:
         InvalidArgument: the file cannot be read or written.

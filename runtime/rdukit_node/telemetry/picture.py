@@ -1,4 +1,4 @@
-"""The node at a glance: its tiles as a grid with a letter for each application, and what each application does. Pure.
+"""The node at a glance: its tiles as a grid with a letter for each application, and the applications' activity. Pure.
 
 Source: ours.
 """
@@ -103,7 +103,7 @@ class Picture:
 
 
 class SlotNumbers:
-    """Numbers of applications: the lowest free one, kept for as long as the application is there."""
+    """Numbers of applications: the lowest free one, kept during the application's life."""
 
     def __init__(self) -> None:
         #: By the application's key.

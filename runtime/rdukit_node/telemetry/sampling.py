@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 BUSY_PHASES: Final = ("exec", "pload", "aload", "chkpt", "quiesce")
 #: The six shares of a tile, in sntilestat's order.
 SHARES: Final = ("idle", *BUSY_PHASES)
-#: Health of components that take part; any other word means that nothing goes through them.
+#: Health of components that take part; others carry no traffic.
 WORKING: Final = frozenset({"Online", "Degraded"})
 _AMOUNTS: Final = (
     "ddr_read_bytes", "ddr_written_bytes", "pcie_rx_bytes", "pcie_tx_bytes",
@@ -80,7 +80,7 @@ class TileShares:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRates:
-    """Activity of one lease in the window: shares as of a tile, and amounts a second."""
+    """Activity of one lease in the window: shares of a tile's time, and amounts per second."""
 
     holder: TileHolder
     tenths: tuple[int, ...]
@@ -260,7 +260,7 @@ class NodeClient(Protocol):
 def take_reading(node: NodeClient, with_components: bool = False) -> Reading:
     """Ask for counters and status, and for the inventory if wanted.
 
-    Counters come last, so that their time is that of the reading.
+    Counters are read last, so that their time is that of the reading.
 
     Raises:
         Unavailable: the daemon went away.

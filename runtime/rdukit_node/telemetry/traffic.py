@@ -175,7 +175,7 @@ class _Parts:
         return granted if any(granted) else even
 
     def _replays(self, moved: Sequence[int]) -> list[int]:
-        """Spread an RDU's count over its degraded links if there are any, else by what each link moved."""
+        """Spread an RDU's count over its degraded links if there are any, else by each link's traffic."""
         degraded = [int(health == "Degraded") for _, health in self.components]
         working = [int(i in self.working) for i in range(len(self.components))]
         weights = degraded if any(degraded) else list(moved) if any(moved) else working

@@ -33,9 +33,9 @@ class InputSet:
 
     ``kind``: ``whole`` (small whole numbers and powers of two, with ties), ``random``, ``small`` (random, near zero),
     ``above`` (around 30, whole ones large), ``below`` (around -30), ``wide`` (of all sizes), ``least`` (negative
-    infinity alone), or special numbers, which are mixed into random ones. ``gradient``: what arrives at a
+    infinity alone), or special numbers, which are mixed into random ones. ``gradient``: incoming gradients of a
     backward: ``whole``, ``ones``, ``random`` or ``one-hot``. ``masks``: share of a mask's true places.
-    ``is_narrow``: whole inputs are zeros and ones, as places may be computed from them.
+    ``is_narrow``: whole inputs are zeros and ones, because indices may be computed from them.
     """
 
     kind: str

@@ -56,7 +56,7 @@ def is_exact_on_whole_numbers(kernel: KernelGraph) -> bool:
 
 
 def adds_nothing(kernel: KernelGraph) -> bool:
-    """Return whether no operator adds several numbers up: where sums overflow depends on their order."""
+    """Return whether no operator adds several numbers: overflow of sums depends on their order."""
     return all(word in _MOVING or word in _ELEMENTWISE for word in _words(kernel))
 
 

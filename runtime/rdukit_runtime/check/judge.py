@@ -114,7 +114,7 @@ class _Judge:
         """Run a side on copies of the inputs.
 
         Args:
-            around: entered while kernels run, and not while inputs are laid out: those are the same in each run.
+            around: context of running kernels; the layout of inputs is outside of it and equal in each run.
         Raises:
             Written: it wrote beyond a tensor.
         """
@@ -188,7 +188,7 @@ def _arriving(unit: Unit) -> list[TensorSpec]:
 
 
 def _find_shared(made: Sequence[torch.Tensor], given: Sequence[GuardedTensor]) -> list[int]:
-    """Return the numbers of the tensors made that lie in memory of the given ones: a write to one changes both."""
+    """Return the numbers of created tensors that share memory with the given ones: a write changes both."""
     held = {g.memory.untyped_storage().data_ptr() for g in given}
     return [n for n, t in enumerate(made) if t.numel() and t.untyped_storage().data_ptr() in held]
 

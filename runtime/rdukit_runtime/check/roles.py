@@ -179,7 +179,7 @@ def find_roles(kernel: KernelGraph, shapes: Shapes) -> dict[str, InputRole]:
 
 
 def meet(known: InputRole | None, role: InputRole) -> InputRole:
-    """Return the role of a value that two readers take: an index is legal for both, else the one known first counts."""
+    """Return the role of a value with two readers: an index suits both, otherwise the first known role counts."""
     if known is None or (known.kind, role.kind) != ("index", "index"):
         return known or role
     ignored = known.ignored if known.ignored == role.ignored else None

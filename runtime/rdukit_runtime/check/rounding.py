@@ -1,6 +1,6 @@
 """Influence of rounding on a result: measured by moving each operator's result by its last bit.
 
-Also what tests compare torch's own results with (``tests/fuzzing/judge.py``).
+Tests also compare torch's own results with it (``tests/fuzzing/judge.py``).
 """
 
 from typing import Any, Final
@@ -34,7 +34,7 @@ _CENTERING: Final = frozenset(
 )  # fmt: skip
 #: Error of a sum of n numbers in last bits, over the root of n: measured with kernels of 16 lanes.
 _SUM_ROUNDING: Final = 1 / 16
-#: Results that are floating numbers and stand for yes and no, by their places: who reads them refuses all others.
+#: Results that are floating numbers but mean yes or no, by their places; readers refuse other values.
 _FLAGS: Final = {torch.ops.aten.multilabel_margin_loss_forward.default: {1}}
 
 

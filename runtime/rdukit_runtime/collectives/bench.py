@@ -1,6 +1,6 @@
 """Times of collectives on this machine, ours and gloo's in turn in the same processes, with wrong elements counted.
 
-Bandwidths are as of nccl-tests: the vector's bytes over the time, and that times what each link of a ring carries.
+Bandwidths follow nccl-tests: the vector's bytes over the time, and that times the share of a ring's link.
 """
 
 import json

@@ -108,7 +108,7 @@ class Elastic:
             self._write_roster()
 
     def use(self, collectives: Collectives) -> None:
-        """Take the default process group, whose collectives these are."""
+        """Use the default process group, to which these collectives belong."""
         group = dist.group.WORLD
         assert group is not None, "collectives are of a group"
         self.collectives, self._group = collectives, weakref.ref(group)

@@ -47,7 +47,7 @@ class Gloo(Collectives):
         return self._held
 
     def close(self) -> None:
-        """Leave the group. Its connections end with torch's last reference to it, which the others notice."""
+        """Leave the group. Its connections end with torch's last reference to it, and the others notice."""
         self._held = None
 
     def barrier(self) -> None:

@@ -39,7 +39,7 @@ class RegroupDecision:
 
 
 def read_addresses(held: Mapping[str, Sequence[object]]) -> dict[int, Address]:
-    """Return addresses by rank, as JSON holds them."""
+    """Return addresses by rank from JSON."""
     return {int(rank): (str(host), int(str(port))) for rank, (host, port) in held.items()}
 
 

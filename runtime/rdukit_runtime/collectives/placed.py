@@ -13,7 +13,7 @@ import torch
 from rdukit_runtime.collectives.region import share_memory
 from rdukit_runtime.collectives.sums import Adder, Reduction, slice_of
 
-#: Bytes at whose multiples parts begin: a page, so that each rank's part can lie in its own core's memory.
+#: Parts begin at multiples of this many bytes: a page, so that each rank's part can lie in its own core's memory.
 _PART: Final = 4096
 #: Elements that are added before they are written to all parts: they stay in a core's cache, and torch takes no
 #: second thread for them.
@@ -44,11 +44,11 @@ class PlacedMemory:
         return offset if self.is_used and offset >= 0 and offset + tensor.nbytes <= self._part_bytes else None
 
     def describe(self, offset: int) -> str:
-        """Return where ``offset`` is, as the ranks compare it."""
+        """Return the place of ``offset`` in the form that the ranks compare."""
         return f"at byte {offset} of shared memory {self._number}"
 
     def views(self, offset: int, dtype: torch.dtype, count: int) -> list[torch.Tensor]:
-        """Return what lies at ``offset`` of each rank's part, by rank, as 1-D tensors of ``count`` > 0 elements."""
+        """Return the memory at ``offset`` of each rank's part, by rank, as 1-D tensors of ``count`` > 0 elements."""
         mapping = self._mapping()
         assert mapping is not None, "a tensor in it is being reduced"
         starts = (of * self._part_bytes + offset for of in range(self._size))

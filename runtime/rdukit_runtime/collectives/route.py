@@ -1,6 +1,6 @@
 """Effect of a node's broken links on the emulated traffic of a training's gradients.
 
-The numbers do not depend on it: ranks of this machine exchange gradients as always. Source: ours.
+Results do not depend on it: ranks of this machine exchange gradients in the usual way. Source: ours.
 """
 
 from collections.abc import Iterable

@@ -17,7 +17,7 @@ from rdukit_runtime.collectives.group import Collectives
 from rdukit_runtime.collectives.planes import collectives_of
 from rdukit_runtime.collectives.sums import Reduction
 
-#: Details of a loss that say how sure it is.
+#: Details of a loss that show its certainty.
 _KEPT: Final = frozenset({"silent", "left"})
 
 

@@ -71,7 +71,7 @@ def choose_device(text: str, gpus: int, current: int, torch_version: str, has_cu
 def allocate_regions(sizes: Mapping[str, int], device: torch.device) -> dict[str, torch.Tensor]:
     """Zeroed memory of each region, ``uint8`` [bytes], on a device that is not the host.
 
-    One tensor a region: kernels may name an offset into the memory of an input, which they were traced to begin.
+    One tensor per region: kernels may use an offset into the memory of an input, at whose begin they were traced.
 
     Raises:
         OutOfDeviceMemory: the GPU has less memory free.

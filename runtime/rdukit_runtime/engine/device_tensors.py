@@ -335,7 +335,7 @@ def _check_range(name: str, value: torch.Tensor, dtype: torch.dtype) -> None:
     """Check that integers, or truth values, are what ``dtype`` can hold.
 
     Raises:
-        ShapeMismatch: one is not.
+        ShapeMismatch: a value is out of range.
     """
     if value.dtype in {dtype, torch.bool} or value.is_meta or not value.numel():
         return

@@ -64,7 +64,7 @@ class ExchangeTimes:
 class GradientExchange:
     """The places of a program's gradients, and the thread that averages them.
 
-    All ranks make one at the same time: making it is a collective.
+    All ranks create theirs at the same time: creation is a collective.
 
     Args:
         slots: slot of each symbol. group: collectives of ranks that have met; for the new process of a lost rank, the
@@ -226,7 +226,7 @@ class GradientExchange:
             attempt = again
 
     def _move(self, collectives: Collectives) -> None:
-        """Give all gradients places in memory of the ranks that are left, with the values of the former ones.
+        """Give all gradients places in the remaining ranks' memory, with the values of the former places.
 
         A collective. No lost rank that still runs can write there.
         """

@@ -140,7 +140,7 @@ def measure_limits(
 ) -> MachineLimits:
     """Measure now, with ``threads`` of torch's threads; their number is as before when it ends.
 
-    Everything is measured in two rounds, so that a moment in which others used the machine spoils no figure.
+    Everything is measured in two rounds, so that a short disturbance by other programs spoils no figure.
 
     Raises:
         InvalidArgument: fewer than one thread.

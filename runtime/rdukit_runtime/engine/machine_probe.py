@@ -110,7 +110,7 @@ def _aten_int8(size: int, device: torch.device) -> Callable[[], object]:
     return lambda: int_mm(a, b.t())
 
 
-#: By dtype; a device that lacks one has the others.
+#: By dtype; a device without a dtype lacks its entry.
 _ROUTES: Final[Mapping[str, tuple[_Route, ...]]] = {
     "f32": (_aten_f32, _onednn_f32),
     "bf16": (_aten_bf16, _bf16_through_f32),
@@ -157,7 +157,7 @@ class DeviceTimer(NamedTuple):
     is_own_time: bool = False
 
     def best_seconds(self, run: Callable[[], object], budget_s: float) -> float:
-        """Return the shortest of two to 200 runs; no third one after ``budget_s``."""
+        """Return the shortest of two to 200 runs; ``budget_s`` limits them from the third one on."""
         now = time.thread_time if self.is_own_time else time.perf_counter
         ends = time.perf_counter() + budget_s
         best, count = float("inf"), 0

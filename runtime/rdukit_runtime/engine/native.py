@@ -107,7 +107,7 @@ class NativeSteps:
         Args:
             durations: an array of a 64-bit integer per step, to be filled with nanoseconds; or None.
         Raises:
-            RuntimeError: a section failed, with its reason; ``failed_step`` says which. Later ones have not run.
+            RuntimeError: a section failed, with its reason; ``failed_step`` says which. Later steps have not run.
         """
         failed = self._run_list(
             handles, self._steps, len(self._steps), durations, self._error, _ERROR_ROOM, ctypes.byref(self._failed)
@@ -116,8 +116,8 @@ class NativeSteps:
             raise RuntimeError(self.error)
 
     def bind(self, handles: Any) -> Callable[[], int]:
-        """Return ``run`` over these handles, not measured, as a call that has its arguments; other than 0: see
-        ``error``.
+        """Return ``run`` over these handles without measurement, as a call without arguments; a result other than 0:
+        see ``error``.
         """
         addresses = [ctypes.addressof(each) for each in (handles, self._steps, self._error, self._failed)]
         return partial(

@@ -13,7 +13,7 @@ from rdukit_runtime.engine.plans import PlanStep, section_failed
 
 
 class SectionTimes(list[tuple[int, float]]):
-    """Sections and their times, flat: a native run adds its own as one block. The list itself stays empty."""
+    """Sections and their times in flat lists; a native run adds its own as one block. The list itself stays empty."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class NativeRun:
         return not self._external
 
     def bind(self, slots: list[torch.Tensor | None], handles: Any) -> Callable[[], None]:
-        """Return ``run`` of a closed one without measuring, as a call that has everything it needs."""
+        """Return ``run`` without measuring, as a call without arguments."""
         call, live = self._native.bind(handles), self._live
 
         def run() -> None:

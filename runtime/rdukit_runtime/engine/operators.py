@@ -6,9 +6,8 @@ Guards check a condition that forward was compiled for. A model that tests wheth
 for finite ones; by opt-in, other tests of data are compiled for the example inputs' outcome. They run when all other
 sections of forward have, before any gradient is computed and any weight is updated.
 
-Torch's group norm takes its operand without gaps in one of the two usual orders, and its callers bring it there. A
-recorded call omits unnecessary copies; a copy is needed if a view with axes of one element has other strides than its
-record.
+Torch's group norm needs a dense operand in one of the two usual orders, to which its callers convert. A recorded call
+omits unnecessary copies; a copy is needed if a view with axes of one element has other strides than its record.
 
 An LSTM's gates are in torch's order: input, forget, cell, output. All its tensors are f32.
 

@@ -185,7 +185,7 @@ def accumulate(sums: Tensors, gradients: Tensors, flag: torch.Tensor) -> None:
 
 
 def end_accumulation(flag: torch.Tensor) -> None:
-    """End the sums, which the optimizer has read: the next ``accumulate`` begins new ones."""
+    """End the sums that the optimizer has read: the next ``accumulate`` begins new ones."""
     flag.zero_()
 
 

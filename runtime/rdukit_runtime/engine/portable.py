@@ -37,7 +37,7 @@ OPERATORS: Final = {
 #: Operators that run in another form. A few of torch's operators lay their results out otherwise than its records
 #: say, so that a view is not always possible; for values that lie as recorded, a reshape is a view.
 _FORMS: Final = dict.fromkeys(("aten.view.default", "aten._unsafe_view.default"), "aten.reshape.default")
-#: Operators of torch whose threads add f32 numbers by atomic operations, in no fixed order. Each run has other last
+#: Operators of torch whose threads add f32 numbers by atomic operations, in no fixed order. Runs differ in the last
 #: bits, and several threads are several times slower than one.
 _ADD_UNORDERED: Final = frozenset(
     {

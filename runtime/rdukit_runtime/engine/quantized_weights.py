@@ -21,7 +21,7 @@ from rdukit.pef.model import INT4_GROUP, int4_shape
 #: Rows of a block, and lines of its groups.
 _BLOCK: Final = 16
 _LINES: Final = 4
-#: Scales that are tried for a group, as multiples of the one by which its largest magnitude becomes 8.
+#: Scales that are tried for a group, as multiples of the one that maps its largest magnitude to 8.
 _TRIED: Final = (0.86, 0.93, 1.0, 1.07, 1.14)
 #: Rows that are quantised at a time: complete blocks.
 _ROWS: Final = 4096

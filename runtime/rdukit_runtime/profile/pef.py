@@ -38,7 +38,9 @@ class Bound(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SectionWork:
-    """A section and how this process runs it: ``form`` is native or portable, ``operators`` ATen's calls in one run."""
+    """A section and its execution in this process: ``form`` is native or portable, ``operators`` are ATen's calls in
+    one run.
+    """
 
     section: Section
     form: str
@@ -154,9 +156,7 @@ def section_rows(work: Sequence[SectionWork], measured: Measured, limits: Machin
 
 
 def group_rows(rows: Sequence[SectionRow]) -> tuple[SectionRow, ...]:
-    """Return rows of one kernel, type and work added up, in the order of their first; the limits'
-    seconds add up too.
-    """
+    """Add up rows of equal kernel, type and work, in the order of their first; limits' seconds are also added."""
     groups: dict[tuple[object, ...], list[SectionRow]] = {}
     for row in rows:
         key = (row.first.graph, row.first.type, row.first.kernel, row.flops, row.bytes)
@@ -165,7 +165,7 @@ def group_rows(rows: Sequence[SectionRow]) -> tuple[SectionRow, ...]:
 
 
 def limits_of(work: SectionWork, limits: MachineLimits) -> tuple[float, float, Bound]:
-    """(GFLOP/s, seconds, what binds) that the machine allows for one run of a section."""
+    """Return (GFLOP/s, seconds, the binding limit) that the machine allows for one run of a section."""
     flops, moved = work.section.cost.flops, bytes_of(work.section)
     peak = limits.gemm.get(work.dtype) or limits.gemm["f32"]
     compute_s = flops / (peak * 1e9) if peak else 0.0

@@ -1,7 +1,7 @@
 """Reports of a profile: tables for people, and the trace that Perfetto and Chrome's ``about:tracing`` show. Pure.
 
-Headings of tables say which figures were measured here and which are projected. A trace has tracks of events, each with
-its clock.
+Headings of tables distinguish figures measured here and projected ones. A trace has tracks of events, each with its
+clock.
 
 Source: ours; the trace is the Trace Event Format's JSON object form, complete events (``X``).
 """

@@ -250,7 +250,7 @@ def _dot(profile: Profile, row: SectionRow, horizontal: Axis, vertical: Axis) ->
 
 
 def _dtypes(profile: Profile) -> list[str]:
-    """Roofs that sections of this PEF have, f32 if it has none."""
+    """Return the roofs for this PEF's sections; f32 if it has none."""
     used = {row.dtype for row in profile.rows if row.flops}
     return [dtype for dtype, speed in profile.limits.gemm.items() if speed and dtype in used] or ["f32"]
 

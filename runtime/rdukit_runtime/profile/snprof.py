@@ -80,7 +80,7 @@ def snprof(context: click.Context, /, command: str, folder: Path, as_json: bool,
 
 
 def command_arguments(command: str) -> tuple[list[str], dict[str, str]]:
-    """Return arguments and environment of a command line. A shell runs it only if it has words for one.
+    """Return arguments and environment of a command line. A shell runs the command only if it contains shell syntax.
 
     Raises:
         InvalidArgument: the command is empty, or a quotation mark is left open.

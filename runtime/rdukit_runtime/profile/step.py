@@ -94,7 +94,8 @@ class Recorder:
         self._last = 0
 
     def timed(self, row: BreakdownRow, function: Callable[P, R], name: str = "") -> Callable[P, R]:
-        """Return ``function``, timed as ``row``; as ``SAMBA`` it is a run, and the first one starts the clock.
+        """Return ``function``, timed as ``row``; a function of the row ``SAMBA`` is a run, and the first run starts the
+        clock.
 
         Args:
             name: of the call in a timeline; default: the function's.

@@ -29,7 +29,7 @@ from rdukit_runtime.profile.step import ROWS, RUN, BreakdownRow, Recorder
 if TYPE_CHECKING:
     from rdukit_runtime.application import Application
 
-#: Of the file that a process writes; changes with the meaning of a field.
+#: Version of a process's file; it changes with the meaning of a field.
 SCHEMA: Final = 1
 #: Numbers that a call has in ``calls``: row, name, begin and end in ns, stack (-1: an inner call), PEF, first section
 #: in ``sections``, sections.
@@ -54,7 +54,7 @@ class TimelineRecorder(Recorder):
 
     def __init__(self, most: int, clock: Callable[[], int] = time.perf_counter_ns) -> None:
         super().__init__(clock)
-        #: Calls and sections that may still be kept; 0 after the first that was not: a timeline has no holes.
+        #: Remaining number of calls and sections to keep; 0 after the first dropped one: a timeline has no holes.
         self._room = most
         #: ``CALL_FIELDS`` numbers a call, and sections of runs: flat, since Python's garbage collector would visit
         #: millions of tuples again and again.
@@ -72,7 +72,7 @@ class TimelineRecorder(Recorder):
         self._is_of_program: dict[int, bool] = {}
         self._pefs: list[Pef] = []
         self._forms: list[frozenset[str]] = []
-        #: Of each PEF: its file, and the threads and the device that it runs with.
+        #: For each PEF: its file, threads and device.
         self._loaded: list[dict[str, Any]] = []
         #: Calls that were not kept; of their sections, by (PEF, section): runs and nanoseconds.
         self._dropped = 0

@@ -212,7 +212,7 @@ def _mode(facts: ProgramFacts) -> Iterator[Advice]:
 
 
 def _chains(sections: Iterable[SectionFacts]) -> Iterator[list[int]]:
-    """Yield the times of sections that follow each other without one that is bound by compute, which o3 may fuse."""
+    """Yield the times of consecutive sections without a compute-bound one between them, which o3 may fuse."""
     chain: list[int] = []
     last: tuple[int, str, str, int] | None = None
     for section in sorted(sections, key=lambda each: (each.pef, each.graph, each.type, each.id)):

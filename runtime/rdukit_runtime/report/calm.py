@@ -24,7 +24,7 @@ LEAST_GROUPS: Final = 4
 def run_groups(recording: ProcessRecording) -> list[tuple[int, int]]:
     """Return begin and end in ns of groups of runs, each with the host's work up to the next run.
 
-    The first run is in none: it also loads libraries and binds memory. Empty if the recording has too few runs.
+    The first run is in no group: it also loads libraries and binds memory. Empty if the recording has too few runs.
     """
     begins = [call.begin_ns for call in recording.calls if call.row is BreakdownRow.SAMBA][1:]
     borders = begins[::GROUP]

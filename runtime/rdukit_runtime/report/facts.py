@@ -21,7 +21,7 @@ from rdukit_runtime.profile.timeline import Line
 class SectionFacts:
     """A section's runs. ``limit_ns``: least possible time on the machine; None: the PEF cannot be read.
 
-    ``weight_share``: part of its bytes that are weights, whose time does not grow with the batch.
+    ``weight_share``: share of weights in its bytes; their time does not grow with the batch.
     """
 
     pef: int

@@ -53,7 +53,7 @@ def build_page(
     title: str, recordings: Sequence[ProcessRecording], spans: Sequence[Span], commands: Sequence[str],
     environment: Mapping[str, str],
 ) -> ReportPage:  # fmt: skip
-    """Return the page of a program that ran: of its slowest rank where one stands out, else of the first.
+    """Return the page of a finished program: of its slowest rank if one stands out, else of the first.
 
     Args:
         recordings: at least one. commands: commands that repeat the measurement. environment: the program's variables.

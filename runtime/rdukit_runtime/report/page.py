@@ -1,4 +1,4 @@
-"""The page of a profiled program as one self-contained HTML file. Pure but for its templates.
+"""The page of a profiled program as one self-contained HTML file. Pure, except for its templates.
 
 Names come from programs and PEFs of others. The template escapes them, pictures cannot run scripts, and the page's
 policy allows only its own script, by digest.

@@ -164,7 +164,7 @@ def compile_options(metadata: Mapping[str, Any], change: ProgramChange) -> dict[
     """Return the options of a compile that differs from a PEF's only by ``change``.
 
     Args:
-        metadata: of the PEF, which records the options that it was compiled with.
+        metadata: the PEF's, which records its compile options.
     """
     dropped = _NOT_OPTIONS | ({"kernels"} if "RDUKIT_KERNELS" in change.variables else frozenset())
     kept = {key: value for key, value in metadata.items() if key.isidentifier() and key not in dropped}

@@ -64,7 +64,7 @@ class Trials:
     echo: Callable[[str], None]
 
     def try_all(self, advice: Sequence["Advice"]) -> list["Advice"]:
-        """Try the best advice that can be applied, and the next while none helps; returns all advice with outcomes."""
+        """Try the best applicable advice, then the next ones until one helps; return all advice with outcomes."""
         return try_in_order(advice, self._try_change)
 
     def try_command(self, advice: Sequence["Advice"], command: Sequence[str]) -> list["Advice"]:
@@ -160,7 +160,7 @@ class Trials:
 def try_in_order(advice: Sequence["Advice"], try_change: Callable[[ProgramChange], AdviceTrial]) -> list["Advice"]:
     """Try changes until one helps or the user interrupts; returns all advice with outcomes, withdrawn advice last.
 
-    Advice that has an outcome, as from ``--try-with``, keeps it.
+    Advice with an outcome, as from ``--try-with``, keeps it.
     """
     tried, helps, found = 0, False, []
     is_stopped = any(each.trial == INTERRUPTED for each in advice)

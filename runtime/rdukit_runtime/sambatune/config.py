@@ -35,7 +35,7 @@ SweepValue = str | int | float | bool | None
 class TuneConfig:
     """A program to compile and run, with its arguments."""
 
-    #: Of the file, without its ending.
+    #: The file's name without its suffix.
     name: str
     app: str
     run_app: str
@@ -75,8 +75,8 @@ def read_config(name: str, text: str, environ: Mapping[str, str]) -> TuneConfig:
     Args:
         name: the file's name without its suffix. environ: variables in addition to ``env``, for ``$NAME`` in arguments.
     Raises:
-        InvalidArgument: it is no mapping, a key is unknown or missing, a value is of another kind, or a variable is not
-            set.
+        InvalidArgument: the text is not a mapping, a key is unknown or missing, a value is of another kind, or a
+            variable is not set.
     """
     values = _mapping_of(name, read_yaml(text))
     env = {key: str(value) for key, value in _mapping(values, "env").items()}

@@ -38,8 +38,7 @@ class StepLog:
     """Steps so far, in order.
 
     Args:
-        folder: of the logs. echo: prints a line for the user. now: the time for lines. clock: seconds that never go
-            back.
+        folder: folder of the logs. echo: prints a line for the user. now: the time for lines. clock: monotonic seconds.
     """
 
     folder: Path
@@ -50,7 +49,7 @@ class StepLog:
 
     @property
     def run_log(self) -> Path:
-        """The file that gets each line, and what programs print."""
+        """The file of all lines and of the programs' output."""
         return self.folder / "run.log"
 
     def run(self, name: str, action: Callable[[], object], command: Sequence[str] = ()) -> bool:
@@ -66,7 +65,7 @@ class StepLog:
         return not failure
 
     def skip(self, name: str, missing: str) -> None:
-        """Note that a step cannot be done, because the step ``missing`` failed."""
+        """Record that a step is impossible, because the step ``missing`` failed."""
         self._note(TuneStep(name, NOT_TIMED, failure=f"needs what the step {missing!r} makes, which failed"))
 
     def info(self, text: str) -> None:

@@ -360,7 +360,7 @@ class Tuning:
 
 
 def batch_of(pef: Pef) -> int | None:
-    """Return the samples of a step that the compile recorded; None if it recorded none."""
+    """Return the compile's recorded number of samples in a step; None: not recorded."""
     value = pef.metadata.get("batch_size")
     return value if isinstance(value, int) and value > 0 else None
 

@@ -1,6 +1,6 @@
 """Rows → an Excel workbook with plain cells, one worksheet a table, by XlsxWriter. Pure.
 
-Texts stay texts: names that look like formulas or addresses become neither.
+Texts stay texts, even if they look like formulas or addresses.
 """
 
 import io

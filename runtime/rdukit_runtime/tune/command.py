@@ -58,7 +58,7 @@ def tune(
     """Search the options of PROGRAM's compile, and write a file with those that speed up its steps.
 
     PROGRAM is a SambaFlow program, or a sambatune configuration whose samba-sweep-parameters are the space. Put --
-    before the program's own arguments. The cost model predicts all points, and few of them are measured.
+    before the program's own arguments. The cost model predicts all points; only a few of them are measured.
 
     Example: rdukit tune app.py --try optim-level=o0,o1,o3 --try batch-size=32,64 -- --in-features 512
 

@@ -17,13 +17,13 @@ import numpy as np
 
 from rdukit_runtime.tune.space import Point, point_key
 
-#: Standard deviations: of an effect, of the common factor, and of what effects do not explain, in logarithms.
+#: Standard deviations: of an effect, of the common factor, and of the unexplained rest, in logarithms.
 _EFFECT: Final = 0.4
 _COMMON: Final = 3.0
 _REST: Final = 0.08
 #: Standard deviations that a score lies above the corrected prediction.
 _OPTIMISM: Final = 2.0
-#: Measurements before the search may end by itself.
+#: Measurements before the search may end.
 LEAST: Final = 3
 
 

@@ -45,7 +45,7 @@ def read_try(text: str) -> tuple[str, tuple[Value, ...]]:
     """Read ``NAME=VALUE,VALUE``; an empty value leaves the option out.
 
     Raises:
-        InvalidArgument: it has another form.
+        InvalidArgument: the text has another form.
     """
     name, equals, values = text.partition("=")
     if not equals or not name.strip("- "):
@@ -80,7 +80,7 @@ def list_points(space: Mapping[str, Sequence[Value]]) -> list[Point]:
     """Return all combinations, the last option varying fastest.
 
     Raises:
-        InvalidArgument: there are too many, or an option has no value or one value twice.
+        InvalidArgument: there are too many points, or an option has no value or a repeated one.
     """
     for name, values in space.items():
         if not values or len({json.dumps(value) for value in values}) < len(values):

@@ -26,7 +26,7 @@ from rdukit_runtime.sambatune.config import TuneConfig
 
 logger = logging.getLogger(__name__)
 
-#: Of the files; changes with the meaning of a field.
+#: Version of the files; it changes with the meaning of a field.
 SCHEMA: Final = 1
 #: Most results of a file; the oldest are dropped.
 _MOST_RESULTS: Final = 5000
@@ -129,12 +129,12 @@ def points_file(config: TuneConfig) -> Path:
 
 
 def measured_file() -> Path:
-    """Return the file of this machine's measurements: another one when rdukit, whose kernels are measured, changes."""
+    """Return the file of this machine's measurements; it changes with rdukit, whose kernels are measured."""
     return home_folder() / "tune" / f"measured-{__version__}-{cpu_signature()}-{torch.__version__}.json"
 
 
 def digest_of(pef: Pef) -> str:
-    """Return the digest of what runs: kernels, their order, and tensors; not names, costs or tiles."""
+    """Return the digest of the executed parts: kernels, their order, and tensors; not names, costs or tiles."""
     symbols = {name: (s.kind.value, s.dtype, list(s.shape), s.region) for name, s in sorted(pef.symbols.items())}
     sections = [(s.type.value, s.kernel, s.inputs, s.outputs) for s in pef.sections]
     graphs = [(name, graph.schedule) for name, graph in sorted(pef.graphs.items())]

@@ -92,7 +92,7 @@ class TuneStudy:
         """Compile all points that are not known, to predict them.
 
         Raises:
-            RuntimeFault: none compiles; carries the reason of the first.
+            RuntimeFault: no point compiles; the message has the reason of the first.
         """
         for number, point in enumerate(points, 1):
             key = point_key(point)
@@ -161,7 +161,7 @@ class TuneStudy:
         """Return the best point; of equally fast ones that which the cost model projects to be faster on the chip.
 
         Raises:
-            NotFound: none was measured.
+            NotFound: no point was measured.
         """
         if objective == "projected":
             return max(self.compiled, key=lambda each: (each.projected, point_key(each.point)))
@@ -293,7 +293,7 @@ class TuneStudy:
 
 
 def predict_step(loaded: LoadedPef, limits: MachineLimits) -> float:
-    """Return the seconds of a step by this machine's limits: each section as a native kernel takes, at the least."""
+    """Return the seconds of a step by this machine's limits, as a lower bound: each section as a native kernel."""
     seconds = 0.0
     for graph in loaded.pef.main_graphs():
         for number in graph.schedule:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-#: Any character; ``.`` as all dialects read it; and short classes in ASCII, without brackets.
+#: Any character; ``.`` in its common meaning; and short classes in ASCII, without brackets.
 _ANY: Final = r"[\s\S]"
 _DOT: Final = r"[^\n\r\u2028\u2029]"
 _SHORT: Final = {"d": "0-9", "w": "A-Za-z0-9_", "s": r" \t\n\r\f\v"}
@@ -36,7 +36,7 @@ def plain_patterns(pattern: str, depth: int = 0) -> list[str]:
     """Return expressions without look-around; a text must match all of them exactly if it must match ``pattern``.
 
     Args:
-        depth: expressions that look ahead for this one.
+        depth: number of enclosing look-aheads.
     Raises:
         UnkeptPattern: it looks ahead elsewhere than at its beginning, for something too rich, or looks behind.
     """
@@ -104,7 +104,7 @@ def _escaped(piece: str) -> str:
 
 
 def _plain_class(text: str) -> str:
-    """Return a class as all dialects read it: an inverse one leaves out letters and digits of all languages."""
+    """Return a class with one meaning in all dialects: a negated one excludes letters and digits of all languages."""
     sign = "^" if text.startswith("[^") else ""
     inner = text[1 + len(sign) : -1]
     if not inner:

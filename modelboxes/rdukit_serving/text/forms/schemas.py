@@ -203,7 +203,7 @@ class _Rewriter:
                 )
 
     def _drafts(self, found: dict[str, Any], place: str) -> None:
-        """Rewrite what older drafts write in another way: exclusive bounds as booleans, items as a list."""
+        """Rewrite forms of older drafts: exclusive bounds as booleans, items as a list."""
         for plain, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
             if isinstance(found.get(exclusive), bool) and found.pop(exclusive) and plain in found:
                 found[exclusive] = found.pop(plain)

@@ -59,7 +59,9 @@ def ask(attempt: AttemptState, client: BoxClient, box: RunningBox, traceparent: 
 
 
 def _told_by_box(events: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield the box's events. An error that it names is no word on this attempt, such as a lost lease or full disk."""
+    """Yield the box's events. A box's named error is not a statement about this attempt, such as a lost lease or full
+    disk.
+    """
     try:
         yield from events
     except (Cancelled, OutputRefused):

@@ -16,7 +16,7 @@ from rdukit.errors import InvalidArgument, NotFound
 from rdukit.strict_json import find_number
 from rdukit_runtime.sambatune.reports import Row
 
-#: Most bytes of a report that is read, and runs and files that are listed.
+#: Most bytes of a report that is read, and most runs and files in lists.
 MOST_BYTES: Final = 1 << 24
 _MOST_RUNS: Final = 1000
 _MOST_FILES: Final = 500
@@ -35,7 +35,7 @@ class TuneRun:
         return self.folder.stat().st_mtime
 
     def document(self, path: str) -> dict[str, Any]:
-        """Return a JSON object below the folder; empty if the run has no such file, or one that cannot be read."""
+        """Return a JSON object below the folder; empty if it is missing or unreadable."""
         try:
             value = json.loads(self._read(path))
         except (OSError, ValueError, RecursionError):
