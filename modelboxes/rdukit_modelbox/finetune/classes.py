@@ -39,8 +39,8 @@ def choose_classes(hub: HubFolder, data: Path) -> ChosenClasses:
     """Compare the classes of the data with those of a classifier's folder.
 
     Raises:
-        NotFound, InvalidArgument: there are no data, a row has no class (names file and line), or the folder's model
-            predicts several classes or a number.
+        NotFound, InvalidArgument: there are no data, a row has no class (names file and line), all rows have the same
+            class, or the folder's model predicts several classes or a number.
     """
     problem = hub.config.get("problem_type")
     if problem not in (None, _ONE_CLASS):

@@ -35,7 +35,7 @@ _PLAIN: Final[Mapping[str, Any]] = {
     "modules_to_save": None, "layer_replication": None, "trainable_token_indices": None, "target_parameters": None,
     "alora_invocation_tokens": None, "use_qalora": False,
 }  # fmt: skip
-#: Initialisations that keep the base's weights; after others, such as PiSSA, an adapter belongs to changed weights.
+#: Initialisations that keep the base's weights. Others, such as PiSSA, change them.
 _KEPT_BASES: Final = (True, False, None, "gaussian", "eva", "orthogonal")
 
 

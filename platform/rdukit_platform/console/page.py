@@ -55,7 +55,7 @@ def _environment() -> Environment:
 
 
 def render(request: Request, template: str, **context: object) -> str:
-    """Return a template's text. ``now``, ``caller`` and ``version`` are there in each."""
+    """Return a template's text. Every template has ``now``, ``caller`` and ``version``."""
     now = platform_of(request).clock.now()
     environment = _environment().overlay()
     environment.filters = {**_environment().filters, "ago": lambda at: age_words(at, now)}

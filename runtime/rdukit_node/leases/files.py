@@ -77,7 +77,7 @@ class LeaseFile:
         try:
             if data == self._written:
                 return
-            # Renamed, but not synced: the file must outlive this process, not the machine, where all programs end.
+            # Renamed, but not synced: the file must survive this process, but not a restart of the machine.
             new = self.path.with_name(self.path.name + ".new")
             descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             with os.fdopen(descriptor, "wb") as stream:
