@@ -69,7 +69,7 @@ class Thought:
 class Done:
     """End of a text: ``stop``, ``length`` or ``cancelled``, counts of tokens, microseconds of waiting and generation.
 
-    ``stop_sequence``: the entry of ``stop`` that ended the text, if any. ``cached_tokens``: tokens of the prompt that were
+    ``stop_sequence``: the entry of ``stop`` that ended it. ``cached_tokens``: tokens of the prompt that were
     already in the caches. ``guessed_tokens``: speculative tokens that were tried; ``accepted_tokens``: the right ones.
     ``switch_bytes`` and ``switch_s``: bytes of the expert's weights that the emulated device copied, and the projected
     seconds.
