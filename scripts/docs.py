@@ -18,6 +18,7 @@ from typing import Any
 
 from click.testing import CliRunner
 
+from job_fields import job_fields_module, job_fields_page
 from manual.families_table import with_families
 from manual.grpc_page import grpc_page
 from manual.metrics_page import metrics_page
@@ -434,7 +435,8 @@ def tests_page() -> str:
 PAGES = {
     "huggingface.md": lambda: with_families((DOCS / "huggingface.md").read_text()),
     "text-fields.md": lambda: fields_page(HEAD),
-    "pipelines.md": pipelines_page,
+    "pipelines.md": pipelines_page, "job-fields.md": lambda: job_fields_page(HEAD),
+    "../platform/rdukit_platform/jobs/fields.py": job_fields_module,
     "permissions.md": permissions_page, "settings.md": settings_page, "errors.md": errors_page,
     "faults.md": faults_page, "zoo.md": zoo_page, "cards.md": cards_page,
     "metrics.md": lambda: metrics_page(HEAD), "grpc.md": lambda: grpc_page(HEAD),

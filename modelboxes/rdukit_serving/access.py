@@ -29,7 +29,7 @@ class Access:
         """Read tokens from a file; ``#`` begins a comment. An empty path means no tokens.
 
         Raises:
-            InvalidArgument: it cannot be read, or holds no token.
+            InvalidArgument: the file cannot be read, or is empty.
         """
         if not path:
             return cls()
@@ -44,14 +44,14 @@ class Access:
 
     @property
     def is_open(self) -> bool:
-        """Return whether no token is asked for."""
+        """Return whether requests need no token."""
         return not self._digests
 
     def check(self, header: bytes | None) -> None:
         """Check the value of an ``authorization`` header.
 
         Raises:
-            Unauthenticated: no bearer token, or one that is not known.
+            Unauthenticated: the bearer token is missing or unknown.
         """
         if not self._digests or header in self._let_in:
             return
@@ -84,7 +84,7 @@ class AccessLog:
 
     @property
     def is_on(self) -> bool:
-        """Return whether lines are kept."""
+        """Return whether lines are logged."""
         return self._stream is not None
 
     def add(self, wire: str, model: str, version: str, status: int, rows: int, queue_us: int, compute_us: int) -> None:

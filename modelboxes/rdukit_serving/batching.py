@@ -4,8 +4,8 @@ A single request starts at once; under load, batches fill while the device compu
 for, by ``adaptive_batching.BatchDelayPolicy``. Belongs to one event loop.
 
 The rows of a failed batch run once more, one by one. So one caller's numbers, or a request that kills the process, do
-not fail the others, which get their answers after the second attempt. Deeper checks beforehand would not do: no check
-finds every input that kills a kernel.
+not fail the others; the second attempt answers them. Deeper checks beforehand would not do: no check finds every input
+that kills a kernel.
 """
 
 import asyncio
@@ -22,12 +22,13 @@ from rdukit_serving.settings import MAX_QUEUE_DELAY_US
 from rdukit_serving.signature import InferRequest, InferResponse, Reply, RequestTiming, ServedSignature
 from rdukit_serving.tuning.adaptive_batching import make_delay_policy
 
-#: Attempts of a request: if its batch failed or its process died, it is retried alone, as it may not be the cause.
+#: Attempts of a request: if its batch failed or its process died, it is retried alone, because another request may be
+#: the cause.
 MAX_ATTEMPTS = 2
 
 
 class QueuedRequest:
-    """Request that has been checked and waits, or is on the device."""
+    """Request that was checked and waits, or is on the device."""
 
     __slots__ = ("arrived", "attempts", "inputs", "is_alone", "outputs", "reply", "rows", "started", "timer")
 
@@ -41,7 +42,7 @@ class QueuedRequest:
         self.attempts = 0
         #: Goes in a batch of its own.
         self.is_alone = False
-        #: Ends the wait of a caller who said for how long it waits.
+        #: Ends the wait of a caller who gave a timeout.
         self.timer: asyncio.TimerHandle | None = None
 
     def forget(self) -> None:
@@ -100,7 +101,7 @@ class Batcher:
 
     @property
     def pending(self) -> int:
-        """Return how many requests wait or run."""
+        """Return the number of waiting and running requests."""
         return len(self._waiting) + len(self._running)
 
     def attach(self, client: DeviceClient) -> None:
@@ -112,7 +113,9 @@ class Batcher:
         self._schedule()
 
     def detach(self, ending: str) -> None:
-        """Keep what waits; try what ran once more, then fail it. Call when the process is gone."""
+        """Keep waiting requests; retry running ones once, then fail them. Call when the process is gone. Call when the
+        process is gone.
+        """
         self._client = None
         running, self._running = self._running, []
         self._try_again(running, Unavailable(f"the inference process {ending}"))
@@ -130,7 +133,7 @@ class Batcher:
         return failed
 
     def refuse(self, error: RdukitError) -> None:
-        """Fail everything that waits, as no process will come."""
+        """Fail all waiting requests, as no process will come."""
         while self._waiting:
             _fail(self._waiting.popleft(), error)
         self._note_idle()
@@ -189,7 +192,7 @@ class Batcher:
         return sum(waiting.rows for waiting in self._waiting)
 
     def _schedule(self) -> None:
-        # After the callbacks that are ready now: requests that came in together go together.
+        # After the present callbacks, so that requests that arrived together run together.
         self._is_scheduled = True
         self._loop.call_soon(self._dispatch)
 

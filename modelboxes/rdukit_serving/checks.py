@@ -115,7 +115,7 @@ def find_tables(
 ) -> dict[str, int]:
     """Return rows of the smallest table by the input symbol whose numbers choose from it.
 
-    ``sections`` are run in their order; tables are found where an input reaches them as it came.
+    ``sections`` run in their order; a table is found if an unchanged input reaches it.
     """
     by_id = {section.id: section for section in pef.sections}
     #: Symbol → the input whose numbers it has.
@@ -186,7 +186,7 @@ def read_count(name: str, value: object) -> int:
     """Return the parameter of output ``name`` as a number of classes; ``check_classes`` compares it.
 
     Raises:
-        InvalidArgument: it is no number, or below 1.
+        InvalidArgument: the value is not a number, or is below 1.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InvalidArgument(
@@ -199,7 +199,7 @@ def check_classes(signature: ServedSignature, counts: Mapping[str, int]) -> None
     """Check that these outputs can be classified. Unknown names are left to ``check_request``.
 
     Raises:
-        InvalidArgument: an output has no dimension of classes, fewer of them, or no numbers to compare.
+        InvalidArgument: an output has no dimension of classes, too few classes, or no comparable numbers.
     """
     for name, count in counts.items():
         spec = signature.output_of.get(name)
@@ -227,7 +227,7 @@ def classify(
 ) -> tuple[ServedSignature, InferResponse]:  # fmt: skip
     """Return response and signature with classes in place of scores, as BYTES [rows, count].
 
-    ``counts`` is what ``check_classes`` allowed.
+    ``counts``: values that ``check_classes`` has accepted.
     """
     specs, outputs = [], list(answer.outputs)
     for spec in signature.outputs:
@@ -281,7 +281,7 @@ def _values(spec: ServedTensor, data: bytes) -> list[Any]:
     return array(code, data).tolist()
 
 
-#: Legal values, as text, of a REST request's parameters by name.
+#: Expected values, as text, of a REST request's parameters by name.
 REQUEST_PARAMETERS: Final[Mapping[str, str]] = {"binary_data_output": "true or false", "timeout": "microseconds"}
 INPUT_PARAMETERS: Final[Mapping[str, str]] = {"binary_data_size": "a number of bytes"}
 OUTPUT_PARAMETERS: Final[Mapping[str, str]] = {"binary_data": "true or false", PARAMETER: "a number of classes"}
@@ -298,7 +298,7 @@ _NOT_SERVED: Final[Mapping[str, str]] = {
     "shared_memory_region": _SHARED_MEMORY, "shared_memory_offset": _SHARED_MEMORY,
     "shared_memory_byte_size": _SHARED_MEMORY,
 }  # fmt: skip
-#: Values of these parameters in requests that do not use them.
+#: Values that mean that a request does not use the parameter.
 _UNUSED: Final = (0, "", False)
 
 
@@ -321,7 +321,7 @@ def read_timeout(given: Mapping[str, object]) -> int:
     Source: Triton's extension of schedule policies, the parameter ``timeout``.
 
     Raises:
-        InvalidArgument: it is no number of microseconds.
+        InvalidArgument: the value is not a number of microseconds.
     """
     value = given.get("timeout", 0)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:

@@ -1,4 +1,4 @@
-"""``rdukit serve``: a PEF by itself behind the inference protocol, without a ModelBox."""
+"""``rdukit serve``: serve a PEF over the inference protocol, without a ModelBox."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -59,7 +59,7 @@ def serve(
     socket_folder: Path | None,
     announce: Path | None,
 ) -> None:
-    """Serve PEF by the Open Inference Protocol over REST and gRPC, and texts by OpenAI's routes.
+    """Serve PEF over REST and gRPC by the Open Inference Protocol, and texts by OpenAI's routes.
 
     FOLDER is a Hugging Face folder, which is compiled at the first start. Ctrl-C, SIGTERM or the end of the parent
     process stops it.

@@ -1,6 +1,6 @@
 """A server as a process: REST and gRPC listen, an announcement, and an orderly end on SIGTERM or with the parent.
 
-What it serves is a ``Service``: a ModelBox, or a PEF by itself.
+It serves a ``Service``: a ModelBox, or a PEF alone.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ class ServerOptions:
     #: Listen at ``rest.sock`` and ``grpc.sock`` in this folder, made private, rather than at ports.
     socket_folder: Path | None = None
     announce: Path | None = None
-    #: Process to end with; None: the one that started this one. 0: none.
+    #: Process whose end also ends this one; None: the parent. 0: no process.
     parent: int | None = None
     #: Called with the REST URL, the gRPC address and the kernels of the served model once the server is ready.
     on_ready: Callable[[str, str, str], object] = lambda rest, grpc, kernels: None
@@ -113,7 +113,7 @@ class Service(Protocol):
 
 
 def serve(options: ServerOptions, make_service: Callable[[], Service]) -> None:
-    """Serve until told to stop. ``make_service`` is called on the event loop.
+    """Serve until stopped. ``make_service`` is called on the event loop.
 
     Raises:
         InvalidArgument: a port or socket is taken, or a setting is wrong.
@@ -168,13 +168,13 @@ async def _serve(options: ServerOptions, make_service: Callable[[], Service], pa
 
 @dataclass(frozen=True, slots=True)
 class _Servers:
-    """REST and, unless it is not wanted, gRPC, listening."""
+    """Listening servers: REST and, unless it is off, gRPC."""
 
     app: "ServerApp"
     rest: "_Server"
     #: Runs until the REST server has ended.
     serving: asyncio.Task[None]
-    #: ``None``: it is not served.
+    #: ``None``: the model is not served.
     grpc: "grpc.aio.Server | None"
     rest_url: str
     #: Empty: it is not served.
@@ -218,7 +218,7 @@ class _Servers:
                 (options.socket_folder / GRPC_SOCKET).chmod(0o600)
         inference = OpenInferenceApp(service.models, access, access_log, service.why_not_ready)
         app = ServerApp(inference, partial(service.make_routes, access), access)
-        # No page in a browser reaches a socket, and none knows a token.
+        # Browser pages cannot reach a socket, nor do they know a token.
         is_guarded = options.socket_folder is not None or not access.is_open
         hosts = None if is_guarded else HostRule(options.host, resolve(HOSTS).split(","))
         context = None if tls is None else make_server_context(tls)
@@ -270,7 +270,7 @@ def _stop_on_signals(stop: asyncio.Event, parent: int) -> None:
         return
 
     def check_parent() -> None:
-        # The kernel tells of the end of the thread that started us, too; its process may live on.
+        # The kernel also reports the end of the starting thread, whose process may live on.
         if os.getppid() != parent:
             stop.set()
 
@@ -280,7 +280,7 @@ def _stop_on_signals(stop: asyncio.Event, parent: int) -> None:
 
 
 def _bind(options: ServerOptions, held: ExitStack) -> tuple[socket.socket, str, str, str]:
-    """Return the REST listener, its URL, and the gRPC address as it is bound and as callers know it."""
+    """Return the REST listener, its URL, and the gRPC address to bind and to publish."""
     folder = options.socket_folder
     if folder is None:
         listener, grpc = _listen(options.host, options.rest_port), f"{options.host}:{options.grpc_port}"

@@ -12,10 +12,10 @@ from rdukit.pef.identity import ModelIdentity, identity_from_json
 
 TRAIN: Final = "train"
 SERVE: Final = "serve"
-#: A label that counts in no loss, as torch's cross entropy has it by default.
+#: A label that every loss ignores, as torch's cross entropy does by default.
 IGNORED: Final = -100
 
-#: Tokens at least that get a graph of their own to be read at once.
+#: Least number of tokens that get a graph of their own for reading.
 _FEWEST_READ: Final = 16
 
 SizeValue = int | float | str | bool
@@ -27,9 +27,9 @@ class TextSizes:
     (``texts``).
 
     A run has ``texts`` sequences, and ``guesses`` speculative tokens per sequence. Each sequence may use one of
-    ``adapters`` adapters of the rank ``adapter_rank``. With an encoder a prompt is its source, of ``source`` tokens at
-    most, and the sequence is the decoder's, which begins with the token ``start``; 0: there is no encoder. An encoder
-    that hears takes spectrograms of ``mels`` bands and ``frames`` frames, and prompts are the decoder's; 0: none hears.
+    ``adapters`` adapters of the rank ``adapter_rank``. With an encoder, a prompt is its source of at most ``source``
+    tokens, and the decoder's sequence begins with the token ``start``; 0: there is no encoder. An encoder that hears
+    takes spectrograms of ``mels`` bands and ``frames`` frames, and prompts are the decoder's; 0: none hears.
     """
 
     context: int
@@ -62,7 +62,7 @@ class TextSizes:
 
     @property
     def prompt_lengths(self) -> tuple[int, ...]:
-        """Return how many tokens of a prompt a run can read, the fewest first."""
+        """Return the prompt lengths that a run can read, in tokens, ascending."""
         shares = (self.prompt // 4, self.prompt // 2)
         return (*(few for few in shares if few >= _FEWEST_READ), self.prompt)
 
@@ -75,7 +75,7 @@ class TextSizes:
             )
 
     def check_draft(self, draft: "TextSizes") -> None:
-        """Refuse a draft of these texts whose vocabulary, context or rows do not suit them.
+        """Refuse a draft whose vocabulary, context or rows do not suit these texts.
 
         Raises:
             InvalidArgument: names what differs.
@@ -97,7 +97,7 @@ class TextSizes:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Return how many tokens a run can take, the fewest first: powers of two, and the most."""
+        """Return the numbers of tokens that a run can take, ascending: powers of two, and the largest."""
         most = max(self.texts, self.guesses + 1)
         return (*(1 << i for i in range((most - 1).bit_length())), most)
 
@@ -108,7 +108,7 @@ class TensorNames:
 
     #: Buffers that a checkpoint holds, such as tables of rotary angles and running statistics.
     buffers: tuple[str, ...] = ()
-    #: Names that are one tensor, such as a head and the embedding that it is tied to.
+    #: Names of one tensor, such as a head and its tied embedding.
     tied: tuple[tuple[str, ...], ...] = ()
 
 
@@ -133,20 +133,20 @@ class Shape:
     text: TextSizes | None = None
     #: Kinds of the outputs of the PEF's graphs, in order: ``loss``, ``logits``.
     outputs: tuple[str, ...] = ("loss", "logits")
-    #: Rows of a call → the graph for as many, of a PEF that serves with several; empty: there is one graph only.
+    #: Rows of a call → the graph for that number; empty: there is only one graph.
     graphs: Mapping[int, str] = field(default_factory=dict)
-    #: Rank of the updates that train beside frozen weights, and what their sum is multiplied by over the rank; 0: all
+    #: Rank of the updates that train with frozen weights, and the factor of their sum over the rank; 0: all
     #: parameters train.
     lora_rank: int = 0
     lora_alpha: float = 16.0
     #: Layers with such updates, by full names or by their ends; empty: all linear layers but heads.
     lora_layers: tuple[str, ...] = ()
-    #: What the frozen weights of linear layers are held in beside such updates: f32, bf16, int8 or int4.
+    #: Precision of the frozen weights of linear layers next to such updates: f32, bf16, int8 or int4.
     base_precision: str = "f32"
     #: The model that was compiled; None in a PEF of an earlier version.
     identity: ModelIdentity | None = None
     tensors: TensorNames = TensorNames()
-    #: Input of integers → how many rows or classes it chooses from, where the graphs were read, too; no metadata.
+    #: Input of integers → number of rows or classes that it indexes, if the graphs were read; no metadata.
     choices: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -163,7 +163,7 @@ class Shape:
         """Refuse a PEF of another purpose.
 
         Raises:
-            InvalidArgument: it was compiled for the other one.
+            InvalidArgument: the PEF was compiled for the other purpose.
         """
         if self.purpose != purpose:
             raise InvalidArgument(

@@ -1,5 +1,5 @@
-"""A served model's inputs and outputs: datatypes, its signature, and requests and responses as the protocols hand them
-over, with names, shapes and raw bytes.
+"""A served model's inputs and outputs: datatypes, signature, and the protocols' requests and responses with names,
+shapes and raw bytes.
 
 Both processes share these values. Source: Open Inference Protocol v2, "Tensor Data Types".
 """
@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Datatype:
-    """Element type of fixed size. ``array_code`` is None where JSON has no form for it (FP16, BF16)."""
+    """Element type of fixed size. ``array_code`` is None if JSON cannot hold the type (FP16, BF16)."""
 
     name: str
     size: int
@@ -37,7 +37,7 @@ DATATYPES: Final[Mapping[str, Datatype]] = {
     )
 }
 
-#: Names that the protocol knows, also those that no model here takes.
+#: Names of the protocol's datatypes, including those that no model here uses.
 KNOWN: Final = frozenset({*DATATYPES, "UINT16", "UINT32", "UINT64", "BYTES"})
 
 BY_TORCH_NAME: Final[Mapping[str, Datatype]] = {datatype.torch_name: datatype for datatype in DATATYPES.values()}
@@ -52,7 +52,7 @@ class ServedTensor:
     row_shape: tuple[int, ...]
     #: The PEF's symbol behind it.
     symbol: str
-    #: Number of rows that an input of indices chooses from; ``None``: any number is legal.
+    #: Number of rows that an input of indices chooses from; ``None``: any number is valid.
     rows_of_table: int | None = None
 
     @cached_property
@@ -77,7 +77,7 @@ class ServedTensor:
 
 @dataclass(frozen=True)
 class ServedSignature:
-    """Inputs and outputs of one loaded model, and the most rows of one call."""
+    """Inputs and outputs of one loaded model, and the largest number of rows per call."""
 
     inputs: tuple[ServedTensor, ...]
     outputs: tuple[ServedTensor, ...]
@@ -163,14 +163,14 @@ class InferRequest:
     inputs: Sequence[RawTensor]
     outputs: Sequence[str] = ()
     id: str = ""
-    #: Output -> how many of its likeliest classes are wanted instead of its numbers.
+    #: Output -> number of its likeliest classes that are wanted instead of its numbers.
     classes: Mapping[str, int] | None = None
-    #: Microseconds after which the caller wants no answer any more; 0: it waits.
+    #: Microseconds that the caller waits for an answer; 0: no limit.
     timeout_us: int = 0
 
 
 class RequestTiming(NamedTuple):
-    """Times of a request, in microseconds, and the batch that it was in."""
+    """Times of a request, in microseconds, and its batch."""
 
     queue: int
     copy_in: int
@@ -198,7 +198,7 @@ class Reply(Protocol):
     """Receiver of a response: an ``asyncio.Future``, or what writes the response at once."""
 
     def done(self) -> bool:
-        """Return whether it is answered, or nobody waits any more."""
+        """Return whether it is answered, or no caller waits."""
 
     def set_result(self, answer: InferResponse, /) -> None:
         """Deliver the response."""

@@ -1,4 +1,4 @@
-"""Checks of the platform for ``rdukit doctor``: reads what they need, and changes nothing.
+"""Checks of the platform for ``rdukit doctor``, which only read.
 
 A bucket of artifacts is tried with an object that is removed again.
 """
@@ -107,7 +107,7 @@ def _of_port(home: Home, host: str, port: int) -> Iterator[Finding]:
 
 
 def is_taken(host: str, port: int) -> bool:
-    """Return whether a program listens at a port of this machine; of port 0 none does."""
+    """Return whether a program listens at a port of this machine; false for port 0."""
     try:
         socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
     except OSError as error:
@@ -160,7 +160,7 @@ def _of_store(home: Home) -> Iterator[Finding]:
 
 
 def bucket_finding(where: str, offset_s: float) -> Finding:
-    """Judge a bucket that can be used, by how far the server's clock is ahead of this machine's."""
+    """Judge a usable bucket by how far the server's clock is ahead of this machine's."""
     if abs(offset_s) > MAX_OFFSET_S:
         what = f"this machine's clock and that of {where} are {abs(offset_s):.0f} s apart; S3 refuses 15 minutes"
         return Finding(BUCKET, FindingLevel.WARN, what, "set the clocks by NTP")
@@ -172,12 +172,12 @@ def _is_fenced() -> bool:
 
 
 BUCKET: Final = "artifacts.store"
-#: Seconds between two clocks that need nobody's care; answers tell whole ones.
+#: Harmless difference of two clocks in seconds; answers have whole seconds.
 MAX_OFFSET_S: Final = 5.0
 DAY_S: Final = 86400.0
-#: A token that was not used for so long is one that nobody misses.
+#: A token that was unused for this long is reported.
 IDLE_DAYS: Final = 90
-#: Passwords that come with examples.
+#: Passwords from examples.
 KNOWN_PASSWORDS: Final = frozenset({"rdukit", "postgres", "password", "changeme", "secret", "guest"})
 
 
@@ -195,7 +195,7 @@ class TokenFacts:
 
 
 def token_findings(tokens: Sequence[TokenFacts], now: float) -> Iterator[Finding]:
-    """Tokens without an end, that nobody uses, that may more than most need."""
+    """Find tokens without an end, unused ones, and those with more rights than most need."""
     endless = [token for token in tokens if token.expires_at is None]
     strong = [token for token in endless if ADMIN in token.scopes]
     if len(strong) > 1:
@@ -220,7 +220,7 @@ def token_findings(tokens: Sequence[TokenFacts], now: float) -> Iterator[Finding
 
 
 def schema_finding(revision: str | None) -> Finding:
-    """Say what a database is whose schema is not this code's, so that its tokens cannot be looked at."""
+    """Describe a database with another schema than this code's: its tokens cannot be read."""
     if revision is None:
         return Finding(
             "tokens", FindingLevel.GOOD, "the database is empty; the platform makes its tables when it starts"
@@ -305,7 +305,7 @@ def workers_findings(walls: Mapping[str, str], tenants: int, install: str) -> It
 
 
 def boxes_finding(backend: str, is_fenced: bool, tenants: int, install: str) -> Finding:
-    """Check that a tenant's programs are kept from the others' and the platform's."""
+    """Check that a tenant's programs are isolated from the others' and the platform's."""
     if backend not in PROCESSES:
         return Finding("boxes", FindingLevel.GOOD, f"boxes of jobs are containers ({backend})")
     if is_fenced:
@@ -319,7 +319,7 @@ def boxes_finding(backend: str, is_fenced: bool, tenants: int, install: str) -> 
 
 
 def slurm_finding() -> Finding:
-    """Check that Slurm answers, and that this machine is a node of it with what the settings name."""
+    """Check that Slurm answers, and that this machine is one of its nodes, with the configured resources."""
     try:
         place, node = find_place(SlurmCommands())
     except RdukitError as error:

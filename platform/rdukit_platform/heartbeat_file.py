@@ -1,7 +1,7 @@
-"""A file that scheduler and worker touch while their loops turn: what container engines probe, having no port to ask.
+"""A file that scheduler and worker touch while their loops turn; container engines probe it, since there is no port.
 
-``python -m rdukit_platform.heartbeat_file worker`` ends with 0 if the worker of this host or container has touched
-its file lately, and with ``hang_guard.STUCK`` if it has not. It says nothing about broker or database, whose absence a
+``python -m rdukit_platform.heartbeat_file worker`` ends with 0 if this host's or container's worker has touched its
+file recently, otherwise with ``hang_guard.STUCK``. The file shows nothing about broker or database, whose absence a
 restart would not mend; the gateway's health does.
 """
 
@@ -18,7 +18,7 @@ from rdukit.system.hang_guard import STUCK
 
 logger = logging.getLogger(__name__)
 
-#: Seconds after which a process that has not touched its file is taken as stuck. It waits for the database up to 15 s.
+#: A process that has not touched its file for these seconds counts as stuck. It waits for the database up to 15 s.
 STUCK_S: Final = 30.0
 KINDS: Final = ("scheduler", "worker")
 
@@ -30,7 +30,7 @@ class HeartbeatFile:
         self.path = run_folder / f"{kind}@{socket.gethostname()}.beat"
 
     def touch(self) -> None:
-        """Say that the loop turns. A disk that cannot take it does not stop the work."""
+        """Touch the file: the loop works. A full disk does not stop the work."""
         try:
             self.path.touch(mode=0o600)
         except OSError as error:
@@ -41,7 +41,7 @@ class HeartbeatFile:
         self.path.unlink(missing_ok=True)
 
     def why_not(self, now: float) -> str | None:
-        """Say what is wrong at ``now`` (seconds since the epoch); ``None`` if nothing is."""
+        """Return the problem at ``now`` (seconds since the epoch); ``None``: there is no problem."""
         try:
             age = now - self.path.stat().st_mtime
         except FileNotFoundError:

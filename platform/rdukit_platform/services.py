@@ -12,17 +12,19 @@ from rdukit_platform.db.models import ServiceRow
 
 logger = logging.getLogger(__name__)
 
-#: Seconds without a beat after which a service is taken as gone, and after which its row is removed.
+#: Seconds without a heartbeat after which a service counts as gone, and after which its row is removed.
 GONE_S = 10.0
 FORGET_S = 3600.0
-#: How a worker's ``walls`` begin where nothing is round the boxes of its jobs.
+#: Beginning of a worker's ``walls`` if its jobs' boxes have no isolation.
 UNFENCED = "nothing"
 
 
 def beat_service(
     session: Session, service_id: str, kind: str, slots: int, now: float, walls: str = "", node: str = ""
 ) -> None:
-    """Say that a service is up. Of a worker, ``walls`` is what is round the boxes of its jobs, and ``node`` where."""
+    """Record that a service is up. For a worker, ``walls`` describes the isolation of its jobs' boxes, and ``node`` is
+    its node.
+    """
     row = session.get(ServiceRow, service_id)
     if row is None:
         session.add(
@@ -41,7 +43,7 @@ def workers_have_walls(session: Session) -> bool:
 
 
 def end_service(database: Database, service_id: str) -> None:
-    """Say that a service stops. It does all the same if the database is away: its row becomes old."""
+    """Record that a service stops. It ignores an unreachable database: the service's row then expires."""
     try:
         with database.write() as session:
             session.execute(delete(ServiceRow).where(ServiceRow.id == service_id))

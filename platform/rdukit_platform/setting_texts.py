@@ -1,4 +1,4 @@
-"""Texts of settings that are more than a word or a number: read and checked (pure)."""
+"""Settings with a syntax of their own: read and checked (pure)."""
 
 import re
 from collections.abc import Callable
@@ -18,7 +18,7 @@ def read_keep_days(text: str) -> dict[str, float]:
     """Read ``KIND=DAYS`` with commas, or one number for all kinds (pure). ``*`` is every other kind.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: the text is neither.
     """
     found: dict[str, float] = {}
     for word in text.split(","):
@@ -32,7 +32,7 @@ def read_keep_days(text: str) -> dict[str, float]:
 
 
 def parse_keep_days(text: str) -> str:
-    """Return the text if ``read_keep_days`` reads it."""
+    """Return the text if ``read_keep_days`` accepts it."""
     read_keep_days(text)
     return text
 
@@ -53,13 +53,13 @@ def read_node_labels(text: str) -> dict[str, str]:
 
 
 def parse_labels(text: str) -> str:
-    """Return the text if ``read_node_labels`` reads it."""
+    """Return the text if ``read_node_labels`` accepts it."""
     read_node_labels(text)
     return text
 
 
 def parse_node_name(text: str) -> str:
-    """Return the text if it may name a node: it is part of a queue's name and of paths of the API."""
+    """Return the text if it may name a node: names are parts of queue names and API paths."""
     if text and not _NODE_NAME.fullmatch(text):
         raise ValueError(f"{text!r} is not 1 to 64 letters, digits, dots, - and _, the first a letter or digit")
     return text
@@ -69,7 +69,7 @@ def read_bucket(text: str) -> tuple[str, str]:
     """Return bucket and prefix of ``s3://BUCKET/PREFIX`` (pure). The prefix is empty or ends with a slash.
 
     Raises:
-        ValueError: it is no such address.
+        ValueError: the text is no such address.
     """
     found = _BUCKET.fullmatch(text)
     prefix = "" if found is None else (found[2] or "").strip("/")
@@ -79,7 +79,7 @@ def read_bucket(text: str) -> tuple[str, str]:
 
 
 def parse_store(text: str) -> str:
-    """Return the text if it may be a store of artifacts: a folder's path, or what ``read_bucket`` reads."""
+    """Return the text if it may be a store of artifacts: a folder's path, or an address for ``read_bucket``."""
     if "://" in text:
         read_bucket(text)
     return text

@@ -1,4 +1,4 @@
-"""The platform's settings and where its state lies."""
+"""The platform's settings and the places of its state."""
 
 import logging
 import os
@@ -260,7 +260,7 @@ class Home:
 
     @property
     def artifacts(self) -> Path:
-        """Folder of artifacts, where they are not in a bucket."""
+        """Folder of artifacts, unless they are in a bucket."""
         configured = "" if self.bucket else resolve(ARTIFACTS_STORE)
         return Path(configured).expanduser().absolute() if configured else self.folder / "artifacts"
 
@@ -292,12 +292,12 @@ class Home:
 
     @property
     def installing(self) -> Path:
-        """Folder of boxes that are being read; empty but for moments."""
+        """Folder of boxes that are being read; usually empty."""
         return self.folder / "installing"
 
     @property
     def restoring(self) -> Path:
-        """Folder of a restore that is under way; nothing starts in the home folder as long as it is there."""
+        """Folder of a restore in progress; while it exists, services of this home folder do not start."""
         return self.folder / "restoring"
 
     @property
@@ -337,12 +337,12 @@ class Home:
 
     @property
     def node_id_file(self) -> Path:
-        """File with what tells this home folder's node from another one of the same name."""
+        """File that distinguishes this home folder's node from another one of the same name."""
         return self.folder / "node-id"
 
     @property
     def node_name_file(self) -> Path:
-        """File with the name of this home folder's node, where no setting has one."""
+        """File with the name of this home folder's node, if no setting names it."""
         return self.folder / "node-name"
 
     @property
@@ -351,13 +351,13 @@ class Home:
         return self.run / "up.lock"
 
     def find_up(self) -> int | None:
-        """Return the process of the ``rdukit up`` that has this home; ``None``: there is none.
+        """Return the process of the ``rdukit up`` with this home; ``None``: none runs.
 
-        Its lock is not tried, which would keep one from beginning just now.
+        The lock is not tried: that would block an ``rdukit up`` that begins just now.
         """
         with suppress(OSError, ValueError):
             pid = int(self.up_lock.read_text())
-            # One that was killed leaves the file, and its number may be another's by now.
+            # A killed process leaves the file, and another process may have its number by now.
             if b"up" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
                 return pid
         return None
@@ -368,7 +368,7 @@ class Home:
         return self.run / "platform.json"
 
     def node_name(self) -> str:
-        """Return the name of this home folder's node; without a setting that of the host where it was asked first."""
+        """Return the name of this home folder's node; without a setting, the host's name at the first call."""
         if configured := resolve(NODE_NAME):
             return configured
         try:

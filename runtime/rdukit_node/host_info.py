@@ -1,7 +1,7 @@
 """Facts about the host, with the names that administrators of the real node see: processor, memory, huge pages.
 
-``describe_host`` is pure, from the texts that the kernel gives; ``read_host`` reads them. What a kernel does not tell
-is left out rather than guessed.
+``describe_host`` is pure and parses the kernel's texts; ``read_host`` reads them. Values that the kernel does not
+report are left out rather than guessed.
 
 Source: runtime reference 5 (``snconfig show Host all``: keys of the package py-cpuinfo and of ``/proc/meminfo``).
 """
@@ -74,11 +74,11 @@ def read_host() -> dict[str, str | int]:
 
 
 def set_huge_pages(count: int, folder: Path = HUGE_PAGES) -> int:
-    """Ask the kernel for ``count`` pages of 1 GiB for the whole machine. Returns how many there were before.
+    """Ask the kernel for ``count`` pages of 1 GiB for the whole machine. Returns the number before.
 
     Raises:
         NotFound: this kernel has no such pages. PermissionDenied: not root, or a container that may not.
-        RuntimeFault: the kernel found memory for fewer; the message says how many there are now.
+        RuntimeFault: the kernel found memory for fewer; the message has their number.
     """
     file = folder / "nr_hugepages"
     if count < 0:

@@ -1,10 +1,10 @@
-"""The components of a node: their paths, such as ``/NODE/XRDU_0/RDU_1/TILE_3``, and what an inventory says of each.
+"""The components of a node: their paths, such as ``/NODE/XRDU_0/RDU_1/TILE_3``, and their entries in an inventory.
 
-A *flat* RDU number counts RDUs over the whole node, a *flat* tile number counts tiles over the whole node; both follow
-the paths' order, so that tile ``t`` of flat RDU ``r`` is ``r * chip.tiles + t``.
+*Flat* numbers count RDUs or tiles over the whole node, in the order of paths: tile ``t`` of flat RDU ``r`` is ``r *
+chip.tiles + t``.
 
-Serial numbers are emulated: of the vendor's form, made from the node's name and the path, so that a node keeps them and
-two nodes differ; a part that was replaced has another one.
+Serial numbers are emulated, in the vendor's form. They derive from the node's name and the path, so a node keeps them
+and two nodes differ; a replaced part gets a new one.
 
 Source: runtime reference 1.1, 1.2 (paths, attributes, order within an RDU; the formula of the flat number is ours).
 """
@@ -52,7 +52,7 @@ class Presence(StrEnum):
 
 
 class ComponentHealth(StrEnum):
-    """Health of a component. Source: ours but for ``Online``."""
+    """Health of a component. Source: ours, except ``Online``."""
 
     ONLINE = "Online"
     DEGRADED = "Degraded"
@@ -69,7 +69,7 @@ class NodeComponent:
     kind: ComponentKind
     rdu: int | None = None
     tile: int | None = None
-    #: Device memory that it is or carries; 0 for an empty DIMM slot, links and tiles.
+    #: Device memory of the component; 0 for an empty DIMM slot, links and tiles.
     size_bytes: int = 0
 
     @property
@@ -154,7 +154,7 @@ def has_serial(component: NodeComponent) -> bool:
 
 def serial_number(name: str, component: NodeComponent, replaced: int = 0) -> str:
     """Return serial of a component of the node ``name``: 16 hexadecimal digits for an RDU, 7 for a
-    DIMM, else ``N/A``. ``replaced``: how often it was replaced; each part has another one.
+    DIMM, else ``N/A``. ``replaced``: number of replacements; each part has its own serial number.
     """
     if not has_serial(component):
         return NOT_APPLICABLE
@@ -183,8 +183,8 @@ def inventory_rows(
 
     Args:
         name: the node's name, from which serials are made.
-        replaced: how often components were replaced, by path.
-        health_of, presence_of: asked for all but empty memory slots, which are absent and offline.
+        replaced: numbers of replacements, by path.
+        health_of, presence_of: called for all components except empty memory slots, which are absent and offline.
     Returns:
         Rows with ``comp_name kind parent serial part presence health size_bytes``.
     Source: runtime reference 1.2, 4.3; words other than ``Present`` and ``Online`` in a listing are ours.
@@ -205,7 +205,7 @@ def inventory_rows(
 
 
 def lanes_of(node: NodeSpec, tiles: Iterable[int]) -> list[dict[str, str | int]]:
-    """PCIe lanes that belong to tiles: those of an RDU's links are shared out evenly, in order, over its tiles.
+    """PCIe lanes of tiles: an RDU's lanes are divided evenly, in order, among its tiles.
 
     Lanes are exclusive because tiles are.
 

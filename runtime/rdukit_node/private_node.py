@@ -33,19 +33,19 @@ def open_lease(
 ) -> NodeLease:
     """Lease ``tiles`` tiles and ``memory_bytes`` of device memory for a program compiled for ``arch``.
 
-    ``$RDUKIT_LEASE`` (``<id>:<token>``) makes it attach to that lease; otherwise the setting ``node`` says whether to
-    ask the daemon or to make a private node.
+    ``$RDUKIT_LEASE`` (``<id>:<token>``) names a lease to attach to; otherwise the setting ``node`` chooses the daemon
+    or a private node.
 
     Args:
         application: the name that ``rdukit node status`` shows.
-        arch: a chip's name; ``None`` or empty: any chip will do.
+        arch: a chip's name; ``None`` or empty: any chip.
         launch: leases of one launch count as one application.
     Raises:
-        NoResources: not that many tiles, or not that much memory, are free; or the lease to attach to has fewer.
+        NoResources: too few tiles or too little memory are free, or the lease to attach to has less.
         OutOfDeviceMemory: the lease to attach to has less memory.
         PefMismatch: the daemon's node has another chip than ``arch``.
         InvalidArgument: a number, a chip's name or a setting is not valid.
-        Unavailable: a daemon is wanted by setting or by ``$RDUKIT_LEASE``, and none answers.
+        Unavailable: the setting or ``$RDUKIT_LEASE`` requires a daemon, which does not answer.
         LeaseLost, NotFound, Unauthenticated: the lease to attach to ended, never was, or has another token.
     Source:
         Ours; exclusive tiles and memory per application are the vendor's (runtime reference 3.2).
@@ -141,7 +141,7 @@ def _isolate(
 ) -> tuple[int, Mapping[str, object]]:
     """Keep this process apart from other leases' processes, as far as the machine allows, and tell the daemon.
 
-    Returns how many of the host's cores belong to the lease's tiles, and what the daemon was told.
+    Returns the number of the host's cores of the lease's tiles, and the report to the daemon.
     """
     from rdukit_node.isolation.process import apply as apply_isolation  # a private node needs no isolation
     from rdukit_node.isolation.process import leased_cores
@@ -167,7 +167,7 @@ def _open_private(application: str, chip: ChipSpec | None, tiles: int, memory_by
 
 
 def ranks_here(environ: Mapping[str, str]) -> int:
-    """Return ranks of this launch on this machine; 1 where the launcher does not say. Pure."""
+    """Return ranks of this launch on this machine; 1 if the launcher does not report it. Pure."""
     try:
         launch = read_launch(environ)
     except InvalidArgument:  # said where it matters: when the ranks meet

@@ -78,7 +78,7 @@ def socket_mode() -> int:
     """Mode of the daemon's socket file.
 
     Raises:
-        InvalidArgument: it is not an octal mode.
+        InvalidArgument: the text is not an octal mode.
     """
     text = resolve(SND_SOCKET_MODE)
     try:
@@ -102,7 +102,7 @@ def tile_affinity(environ: Mapping[str, str] | None = None) -> int | None:
     """Return the mask in ``$SF_RNT_TILE_AFFINITY``, or ``None`` if it is not set.
 
     Raises:
-        InvalidArgument: it is not a number.
+        InvalidArgument: the text is not a number.
     """
     text = (os.environ if environ is None else environ).get(TILE_AFFINITY_VARIABLE, "").strip()
     if not text:
@@ -194,7 +194,7 @@ class NodePaths(NamedTuple):
     #: The shared log of all applications, and the daemon's own.
     sn_log: Path
     snd_log: Path
-    #: Whoever can read it may change the node: mode 0600.
+    #: Its readers may change the node: mode 0600.
     admin_token: Path
 
     @property
@@ -211,8 +211,8 @@ class NodePaths(NamedTuple):
 def node_paths(socket: Path | None = None, state: Path | None = None) -> NodePaths:
     """Return the places in force: arguments, then settings, then ``$RDUKIT_ROOT``, then the home folder.
 
-    A socket elsewhere than by default, without a state folder, has its node's state in ``<socket>.d``: two nodes on one
-    machine must not share a database.
+    With another socket and no state folder, the state is in ``<socket>.d``: two nodes on one machine must not share a
+    database.
     """
     listening = socket_path(socket)
     root = resolve(ROOT)

@@ -2,8 +2,8 @@
 
 A tile is ``free`` or ``leased``. A lease is ``active`` from its grant on and ends exactly once.
 
-Source: ours; the runtime's exclusive grants and its setup, run and teardown phases are the vendor's (runtime reference
-3.1, 3.2), the words for a lease's end are not public.
+Source: ours. The runtime's exclusive grants and its setup, run and teardown phases are the vendor's (runtime reference
+3.1, 3.2); the words for a lease's end are not public.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from typing import Final
 
 from rdukit.errors import InvalidTransition
 
-#: What ``report`` may count. Each number is a total since the lease was opened by the reporting holder.
+#: Counters of ``report``. Each number is a total since the lease was opened by the reporting holder.
 COUNTER_NAMES: Final = ("runs", "sections", "cycles", "flops", "bytes", "host_seconds")
 
 
@@ -49,12 +49,12 @@ class LeaseEvent(StrEnum):
     NODE_STOP = "node-stop"
     #: An administrator ended it.
     EVICT = "evict"
-    #: It was still there at the deadline of a drain.
+    #: The lease still existed at the deadline of a drain.
     DRAIN = "drain"
 
 
 class EndReason(StrEnum):
-    """Reasons why a lease ended. Each knows the state that it ends in."""
+    """Reasons why a lease ended. Each reason has its final state."""
 
     RELEASED = "released by a holder"
     HOLDERS_GONE = "the last connection that held it closed"
@@ -75,7 +75,7 @@ class EndReason(StrEnum):
 class Phase(StrEnum):
     """Phases of an application, as it reports them.
 
-    Source: runtime reference 3.1: the three phases, and within ``run`` the ones that sntilestat tells apart.
+    Source: runtime reference 3.1: the three phases, and the sub-phases of ``run`` that sntilestat distinguishes.
     """
 
     SETUP = "setup"
@@ -93,7 +93,7 @@ TILE_TRANSITIONS: Final = {
     (TileState.LEASED, TileEvent.END): TileState.FREE,
 }
 
-#: The reason is there where the step ends the lease.
+#: The step has a reason if it ends the lease.
 LEASE_TRANSITIONS: Final[dict[tuple[LeaseState, LeaseEvent], tuple[LeaseState, EndReason | None]]] = {
     (LeaseState.ACTIVE, LeaseEvent.ATTACH): (LeaseState.ACTIVE, None),
     (LeaseState.ACTIVE, LeaseEvent.DETACH): (LeaseState.ACTIVE, None),

@@ -1,13 +1,14 @@
 """The status page: shared memory with an application's counters and phase, which the node daemon reads.
 
 The application writes, without a system call; the daemon reads whenever somebody asks, also after the application was
-killed. One word goes the other way: the number of interrupts, which the application looks at before and after each run.
+killed. One word has the other direction: the number of interrupts, which the application checks before and after each
+run.
 
 The page is 4096 bytes of native 64-bit words, see ``PageWord``. A writer makes ``SEQUENCE`` odd while it changes
-several words and even afterwards, so that a reader can tell a torn copy. Times are ``CLOCK_MONOTONIC`` nanoseconds,
-which all processes of a machine share.
+several words, and even afterwards, so that readers detect a torn copy. Times are ``CLOCK_MONOTONIC`` nanoseconds, which
+all processes of a machine share.
 
-Source: ours; the phases are those that sntilestat tells apart (runtime reference 3.1, 6.1).
+Source: ours; sntilestat distinguishes these phases (runtime reference 3.1, 6.1).
 """
 
 from collections.abc import Sequence
@@ -40,8 +41,8 @@ class PageWord:
     DDR_WRITTEN: Final = 15
     PCIE_RX: Final = 16
     PCIE_TX: Final = 17
-    #: Bytes that each of the lease's RDUs got from its others, ``MOST_CHIPS`` words, then as many that it sent them.
-    #: They are among the bytes over PCIe, too.
+    #: Bytes that each of the lease's RDUs received from its others, ``MOST_CHIPS`` words, then those that it sent them.
+    #: The bytes over PCIe include them.
     LINK_RX: Final = 18
     LINK_TX: Final = 26
     END: Final = 34
@@ -71,7 +72,7 @@ class PageValues(NamedTuple):
     ddr_written: int = 0
     pcie_rx: int = 0
     pcie_tx: int = 0
-    #: By chip; empty where nothing went from chip to chip.
+    #: By chip; empty if chips exchanged no bytes.
     link_rx: tuple[int, ...] = ()
     link_tx: tuple[int, ...] = ()
 
@@ -169,7 +170,7 @@ class StatusPage:
         self.words[PageWord.INTERRUPTS] += 1
 
     def read(self) -> PageValues:
-        """Return the application's last values; whatever it wrote, they are integers from 0 below 2**63."""
+        """Return the application's last values, all cut to integers from 0 below 2**63."""
         words = self.words
         copy: list[int] = []
         for _ in range(_TRIES):

@@ -1,9 +1,9 @@
 """An application on a node: a PEF and a lease, from set-up to tear-down (runtime reference 3.1).
 
-SIGTERM ends a program that holds a lease in order: callbacks run, the lease is released, then the program dies of it.
+SIGTERM ends a program with a lease in order: callbacks run, the lease is released, then the signal kills the program.
 
-Source: runtime reference 2.1, 3.2 (jobs are stopped with SIGTERM so that the runtime can end cleanly; sn.log tells a
-cancelled one from a failed one).
+Source: runtime reference 2.1, 3.2 (jobs are stopped with SIGTERM so that the runtime can end cleanly; sn.log
+distinguishes cancelled and failed ones).
 """
 
 import logging
@@ -48,7 +48,7 @@ with gc_paused():
 
 logger = logging.getLogger(__name__)
 
-#: The name of programs in sn.log, as the vendor's runtime says it.
+#: Name of programs in sn.log, as in the vendor's runtime.
 PROGRAM = "python"
 
 
@@ -62,7 +62,7 @@ class Application(Closable):
         self.path = loaded.path
         self.pef: Pef = loaded.pef
         self.lease = lease
-        #: Digests of the kernels that run as native libraries, and how many they are.
+        #: Digests of the kernels that run as native libraries, and their number.
         self.native_digests = native
         self.native_kernels = len(native)
         #: Which kernels run, in words: native libraries or generated code, and why.
@@ -73,7 +73,7 @@ class Application(Closable):
         self.program = LoadedProgram(self.pef, kernels, self._region.buffer, lease.page, device, self._threads)
         self._traps = resolve(NUMERICS_TRAP)
         self._log = application_log(PROGRAM)
-        #: The span of everything that runs until ``close``, and how many runs still get one of their own below it.
+        #: The span of everything until ``close``, and the number of runs that still get a span of their own below it.
         self._span: Span | None = None
         self._runs_to_trace = 0
         if is_traced():
@@ -112,7 +112,7 @@ class Application(Closable):
             raise
 
     def _run_traced(self, graph: Graph, sections: tuple[int, ...], scalars: Mapping[str, float]) -> None:
-        """Run with a span; with ``telemetry.sections`` also one for each section, if no other code times sections."""
+        """Run with a span; with ``telemetry.sections`` also one per section, unless other code times sections."""
         assert self._span is not None
         self._runs_to_trace -= 1
         program, before, earlier = self.program, self.program.counters, self.program.section_seconds
@@ -143,10 +143,10 @@ class Application(Closable):
         self, graph: str | None, sections: tuple[int, ...], scalars: Mapping[str, float], inputs: HostTensors,
         outputs: HostTensors,
     ) -> Callable[[], RunTimes]:  # fmt: skip
-        """Return ``run`` again and again with copies from ``inputs`` before and into ``outputs`` after, as one call.
+        """Return one call that copies ``inputs``, runs, and copies into ``outputs``, for repeated use.
 
         Args:
-            inputs, outputs: tensors of the host by the symbols they stand for, used as they are at each call.
+            inputs, outputs: tensors of the host by their symbols; each call uses their present content.
         Raises:
             UnknownTensor, ShapeMismatch: as ``LoadedProgram.write``; the call raises what ``run`` does.
         """
@@ -181,7 +181,7 @@ class Application(Closable):
     def figures(self) -> dict[str, Any]:
         """Return counters as plain values: emulated figures are projections, host figures are this machine's.
 
-        On the daemon's node, ``route`` of the gradients is how they avoid links that are out of service.
+        On the daemon's node, ``route`` describes how the gradients avoid links that are out of service.
         """
         from rdukit_runtime.collectives.route import find_route  # only reports need plans
 
@@ -219,7 +219,7 @@ class Application(Closable):
         self._log.info("sn_destroy_session", f"PEF File: {self.path}")
 
     def _cancel(self) -> None:
-        """SIGTERM came: say that it was no failure, and leave nothing behind."""
+        """Handle SIGTERM: log that it was no failure, and release everything."""
         if not self._closed and os.getpid() == self._owner:
             self._log.notice("sn_cancel", f"cancelled by SIGTERM, lease {self.lease.id}")
             self.close()
@@ -237,12 +237,12 @@ def open_application(
     path: Path | str, name: str, arch: str | None = None, launch: str | None = None,
     build: Callable[[KernelGraph], Kernel] | None = None,
 ) -> Application:  # fmt: skip
-    """Read and check the PEF at ``path``, lease what it needs, and load it.
+    """Read and check the PEF at ``path``, lease its resources, and load it.
 
     Args:
-        name: of the application, for the node's tools. arch: the chip that the caller expects; None takes the PEF's.
+        name: of the application, for the node's tools. arch: the chip that the caller expects; None: the PEF's.
         launch: shared by the ranks of one program, which count as one application.
-        build: makes every kernel from its graph; None takes native libraries where there are any that fit.
+        build: makes every kernel from its graph; None: native libraries are used if they fit.
     Raises:
         PefError: the file cannot be used; NoResources: the node has no room, with what would fit.
     """
@@ -291,7 +291,7 @@ def tell_kernels(native: int, total: int, why_portable: str) -> str:
     """Describe which kernels run, for people. Pure.
 
     Args:
-        why_portable: why none is native; empty where some are, or where nothing hinders.
+        why_portable: reason why all kernels are portable; empty if some are native, or could be.
     """
     if native == total:
         return f"native: all {total}"
@@ -303,7 +303,9 @@ def tell_kernels(native: int, total: int, why_portable: str) -> str:
 def _load_kernels(
     loaded: LoadedPef, build: Callable[[KernelGraph], Kernel] | None, device: torch.device
 ) -> tuple[dict[str, Kernel], frozenset[str], str]:
-    """Return kernels by digest, native where that is possible and ``build`` is None, which are, and why none is."""
+    """Return kernels by digest (native if possible and ``build`` is None), the digests of native ones, and the reason
+    if all are portable.
+    """
     if build is not None:
         return {digest: build(graph) for digest, graph in loaded.kernels.items()}, frozenset(), "asked for"
     if device.type != "cpu":
@@ -347,9 +349,9 @@ _is_installed = False
 
 
 def call_at_termination(callback: Callable[[], None]) -> None:
-    """Call the bound method ``callback`` if SIGTERM comes, before the process dies of it.
+    """Call the bound method ``callback`` on SIGTERM, before the signal kills the process.
 
-    Does nothing where the program handles SIGTERM itself, or outside the main thread.
+    Has no effect if the program handles SIGTERM itself, or outside the main thread.
     """
     global _is_installed
     _callbacks[:] = [held for held in _callbacks if held() is not None]

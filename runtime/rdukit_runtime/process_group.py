@@ -43,14 +43,14 @@ from rdukit_runtime.vendor_variables import find_notes
 logger = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.02
-#: Seconds between looks whether ranks that have not come have ended.
+#: Seconds between checks whether missing ranks have ended.
 _LOOK_S: Final = 0.2
 #: Stores of torch's groups, which hold the C++ part of a store only.
 _STORES: Final[weakref.WeakKeyDictionary[dist.ProcessGroup, Any]] = weakref.WeakKeyDictionary()
 
 
 def join_process_group(timeout: timedelta | None = None) -> Launch:
-    """Make torch's default process group of the ranks that were launched together; a world of one when launched alone.
+    """Create torch's default process group of the ranks that were launched together; alone, a world of one.
 
     Does nothing if there is a group already.
 
@@ -121,9 +121,9 @@ def _bind_defaults() -> None:
     """Keep torch from holding the group for ever.
 
     Functions of this module have the default group of the moment of its import among their default arguments, and
-    tracing imports it. Imported while the group is up, they keep it, so that its threads outlive
-    ``leave_process_group`` and can meet the C++ library's clean-up, which ends the process with SIGABRT. Imported
-    before, the default is None.
+    tracing imports it. Modules imported while the group is up keep it, so its threads outlive ``leave_process_group``;
+    they can then meet the C++ library's clean-up, which ends the process with SIGABRT. For modules imported before, the
+    default is None.
     """
     importlib.import_module("torch.distributed.nn.functional")
 

@@ -18,7 +18,7 @@ def read_transport(text: str) -> str:
     """Parse a transport: ``auto``, ``gloo``, or the vendor's 1 and 0.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: the text is not valid.
     """
     found = {"auto": AUTO, "1": AUTO, "gloo": GLOO, "0": GLOO}.get(text.strip().lower())
     if found is None:

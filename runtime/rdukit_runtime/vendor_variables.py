@@ -1,7 +1,8 @@
-"""Variables of the vendor's collectives and runtime, which launch scripts set: each acts, or is said to have no effect.
+"""Variables of the vendor's collectives and runtime, which launch scripts set: each acts, or is reported as having no
+effect.
 
-Source: distributed reference 1.2 and runtime reference (scripts on real systems). Where no document says what one
-means, its name does. ``SF_RNT_LOG_LEVEL`` and ``SF_RNT_TILE_AFFINITY`` are read where they act.
+Source: distributed reference 1.2 and runtime reference (scripts on real systems). If no document describes a variable,
+its name decides. Their own modules read ``SF_RNT_LOG_LEVEL`` and ``SF_RNT_TILE_AFFINITY``.
 """
 
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from typing import Final
 from rdukit.errors import InvalidArgument, suggest
 
 _SWITCH: Final = frozenset({"0", "1"})
-#: Variables that have no effect: their legal values (none: any positive number), and why nothing follows from them.
+#: Variables without effect: their valid values (empty: any positive number), and the reason.
 WITHOUT_EFFECT: Final[Mapping[str, tuple[frozenset[str], str]]] = {
     "SAMBA_CCL_HIERARCHICAL_ALLREDUCE": (_SWITCH, "values are added in rank order, whatever the algorithm"),
     "SAMBA_CCL_DYNAMIC_P2P_COMM": (_SWITCH, "ranks need no connections of pairs"),

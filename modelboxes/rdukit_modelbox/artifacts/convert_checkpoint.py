@@ -1,4 +1,4 @@
-"""A pickled checkpoint → safetensors: read with ``weights_only``, so that no program in it runs."""
+"""A pickled checkpoint → safetensors, read with ``weights_only``, so that no code in it runs."""
 
 import pickle
 import struct

@@ -1,4 +1,4 @@
-"""Downloads of a source to a file: resumed where a connection was cut, bounded in size."""
+"""Downloads of a source to a file: resumed after a broken connection, bounded in size."""
 
 import json
 import os
@@ -34,16 +34,18 @@ class ByteSource(Protocol):
     """A remote file."""
 
     def open(self, start: int, validator: str | None) -> Opened:
-        """Ask for the bytes from ``start`` on, if the content is still what ``validator`` names.
+        """Request the bytes from ``start`` on, if the content is still the one of ``validator``.
 
         Raises:
             Interrupted: a retry may help; also raised while the blocks are read.
-            RdukitError: it is not there, not allowed, or not legal.
+            RdukitError: the source is missing, not allowed, or not valid.
         """
         ...
 
     def find_validator(self) -> str | None:
-        """Return the server's name for the content now; None if it gives none. Never raises for a cut connection."""
+        """Return the server's identifier of the current content; None if it sends none. Never raises for a cut
+        connection.
+        """
         ...
 
 
@@ -84,7 +86,7 @@ def download(
             _take(opened, uri, path, max_bytes, watch)
         except TransferInterrupted as cut:
             now = path.stat().st_size if path.exists() else 0
-            # Only new maxima count, so that a server which restarts every transfer is given up at last.
+            # Only new maxima count: a server that restarts every transfer is eventually given up.
             grown = now > max(most, there)
             most, failures = max(most, now), 1 if grown else failures + 1
             if failures >= attempts:

@@ -16,7 +16,7 @@ from rdukit_modelbox.artifacts.reference import is_remote, parse_reference
 
 
 async def bring_file(mounts: Mounts, text: str, what: str) -> Path:
-    """Return the path that ``text`` means; a remote URI is fetched into the mounts' cache and screened first.
+    """Return the path for ``text``; a remote URI is first fetched into the mounts' cache and screened.
 
     Raises:
         InvalidArgument: outside the mounts, or refused.

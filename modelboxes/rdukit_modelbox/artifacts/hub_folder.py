@@ -5,7 +5,7 @@ of its own, because the process of a box imports neither torch nor models::
 
     python -m rdukit_modelbox.artifacts.hub_folder PARENT FOLDER PLACE PRECISION [CONTEXT]
 
-It leads a session, and ends with the process PARENT, which started it.
+It leads a session, and ends with its parent process PARENT.
 """
 
 import hashlib
@@ -68,7 +68,7 @@ CACHE_BYTES: Final = 1 << 30
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 #: Files of tokenizers in other forms, which are not read.
 OTHER_TOKENIZERS: Final = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model", "vocab.json")
-#: Files beside the weights that serving reads.
+#: Other files that serving reads.
 COMPANIONS: Final = (TOKENIZER_FILE, *TEMPLATE_FILES, PICTURE_FILE)
 
 
@@ -140,7 +140,7 @@ def check_tokenizer_form(folder: Path) -> None:
 
 
 def limited_sizes(entry: ModelEntry, sizes: Any, context: int | None = None) -> dict[str, SizeValue]:
-    """Return the sizes with at most ``context`` tokens, if the model's parameters stay as they are.
+    """Return the sizes with at most ``context`` tokens, if that leaves the model's parameters unchanged.
 
     ``None`` means ``CONTEXT`` for models that generate. Others compute their complete context for each sequence, and
     keep their own.
@@ -169,14 +169,14 @@ def texts_at_once(entry: ModelEntry, sizes: Mapping[str, SizeValue]) -> int:
 
 
 def served_name(hub: HubFolder) -> str:
-    """Return the name of a folder's model in requests: its box's, or ``model_type`` where a box has several kinds."""
+    """Return the model's name in requests: its box's name, or ``model_type`` if the box has several kinds."""
     kind, box = str(hub.config.get("model_type")), box_of(hub.entry) or hub.entry.name
     is_shared = hub.entry.hub is not None and len(hub.entry.hub.architectures) > 1
     return kind if is_shared and _NAME.fullmatch(kind) and not box.startswith(kind) else box
 
 
 def box_of(entry: ModelEntry) -> str:
-    """Return the box of a model: the one of its name, or the first by name with this model; "" where it has none."""
+    """Return the model's box: the box of the same name, else the first by name with this model; "" if there is none."""
     names = box_names()
     return entry.name if entry.name in names else next(
         (name for name in names if load_box(find_box_file(name)).model == entry.name), ""
@@ -200,14 +200,14 @@ def write_checkpoint(
     hub: HubFolder, sizes: Mapping[str, SizeValue], target: Path, *, keeps_tied: bool = False,
     head: Mapping[str, torch.Tensor] | None = None, beside: Mapping[str, torch.Tensor] | None = None,
 ) -> None:  # fmt: skip
-    """Write the weights under the model's names, the pointer that boxes read, and what serving needs beside them.
+    """Write the weights under the model's names, the pointer that boxes read, and the other files that serving reads.
 
     Args:
         sizes: the folder's, as ``limited_sizes`` gives them.
         target: the folder to create.
-        keeps_tied: write a tensor under each of its names, as a training takes them; serving needs one.
-        head: tensors in place of the folder's, of a classifier with other classes.
-        beside: further tensors, or others in place of the folder's: those of an adapter.
+        keeps_tied: write a tied tensor once per name, as trainings read it; serving reads one.
+        head: replaces the folder's head, for a classifier with other classes.
+        beside: an adapter's tensors, which are added to the folder's or replace them.
     Raises:
         NotFound, InvalidArgument: there are no weights, or they are damaged or of another model.
     """
@@ -215,7 +215,7 @@ def write_checkpoint(
     stored = {**sizes, "num_classes": hub.sizes["num_classes"]} if head else sizes
     with torch.device("meta"):
         model = hub.entry.build(**stored)
-    # Mapped from the source files: only what is stored the other way round is copied.
+    # Tensors are mapped from the source files; only transposed ones are copied.
     tensors = {name: tensor.contiguous() for name, tensor in read_tensors(hub, model)}
     if keeps_tied:
         for name, other in shared_names(model, hub.hub).items():

@@ -22,10 +22,10 @@ class Mounts:
     """The folders whose files a box may read and write. Relative paths start at the first."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
-        """``folders`` must exist; at least one.
+        """``folders`` must be a non-empty sequence of existing folders.
 
         Raises:
-            InvalidArgument: none given, or one is not a folder.
+            InvalidArgument: there are no folders, or one is not a folder.
         """
         if not folders:
             raise InvalidArgument("a box needs at least one mounted folder")
@@ -40,7 +40,7 @@ class Mounts:
         return self.folders[0] / ARTIFACTS
 
     def resolve(self, text: str, what: str) -> Path:
-        """Return the path that ``text`` (a path or ``file://`` URI) means, links resolved; it need not exist.
+        """Return the absolute path for ``text`` (a path or ``file://`` URI), links resolved; it need not exist.
 
         Raises:
             InvalidArgument: another scheme, or outside the mounts.
@@ -65,7 +65,7 @@ class Mounts:
         return path
 
     def resolve_output(self, text: str) -> Path:
-        """Return the folder that ``text`` means for outputs; never one that keeps fetched artifacts.
+        """Return the output folder for ``text``; never one that keeps fetched artifacts.
 
         Raises:
             InvalidArgument: another scheme, outside the mounts, or among the fetched artifacts.
@@ -107,8 +107,8 @@ def resolve_inputs(mounts: Mounts, box: Box, verb: Verb, given: Mapping[str, str
     A slot missing in the request is the content of its mount point, if any.
 
     Raises:
-        InvalidArgument: an unknown slot, a required one that is missing, a path outside the mounts, a file where a
-            folder belongs or the other way round, a URI whose scheme the slot does not take, or a malformed one.
+        InvalidArgument: an unknown slot, a missing required one, a path outside the mounts, a file instead of a folder
+            or a folder instead of a file, a malformed URI, or a scheme that the slot refuses.
         NotFound: nothing at the path.
     """
     slots = {slot.name: slot for slot in box.slots_of(verb).inputs}

@@ -125,10 +125,10 @@ def parse_fragment(fragment: str, what: str) -> str | None:
 
 
 def text_of(value: object, what: str) -> str:
-    """Return a caller's value for an input as one text, also from ``{"uri": …, "sha256": …}``.
+    """Return a caller's value for an input as one text; ``{"uri": …, "sha256": …}`` is also read.
 
     Raises:
-        InvalidArgument: neither of these.
+        InvalidArgument: the value has another form.
     """
     if isinstance(value, str):
         return value

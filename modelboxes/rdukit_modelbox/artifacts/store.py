@@ -1,7 +1,7 @@
 """Fetched artifacts of one box, by content: complete or absent, and fetched once for concurrent callers.
 
 ``content/SHA256/NAME`` has files, and ``folders/SHA256/`` the contents of archives and prefixes; both are immutable.
-``by-uri/KEY`` links to the newest content of a reference, and ``by-uri/KEY.json`` has the server's name of it.
+``by-uri/KEY`` links to a reference's newest content; ``by-uri/KEY.json`` has the server's identifier of it.
 """
 
 import json
@@ -61,7 +61,8 @@ class ArtifactStore:
 
         Raises:
             NotFound, PermissionDenied: by the server, or a refused address.
-            InvalidArgument: another digest than the reference's, too large, or no archive where a folder is needed.
+            InvalidArgument: the content has another digest than the reference, is too large, or is no archive although
+                a folder is needed.
             NoResources: the disk is full.
             Unavailable: the server was cut off too often, or boto3 is missing.
         """

@@ -56,7 +56,7 @@ class Budget:
 
 
 def find_kind(path: Path) -> str | None:
-    """Return ``zip``, ``tar`` (also compressed), or ``None`` for other files, by content and not by name."""
+    """Return ``zip``, ``tar`` (also compressed), or ``None`` for other files, judged by content."""
     with path.open("rb") as stream:
         head = stream.read(512)
     if head[:4] in {b"PK\x03\x04", b"PK\x05\x06"}:

@@ -64,7 +64,7 @@ def finetune(
     """Train the model of a Hugging Face folder on texts, completions, chats, preferences, or labelled data.
 
     FOLDER may be a PEFT adapter, which trains on. OUTPUT becomes a folder that transformers and rdukit serve read.
-    Ctrl-C stops; the same command goes on. A job goes on without this command, and the same command follows it.
+    Ctrl-C stops; the same command continues. A job continues without this command, and the same command follows it.
 
     Example: rdukit finetune ~/models/my-llama talks.jsonl --lora 8 --output ~/models/my-llama-talks
 
@@ -117,7 +117,7 @@ class TerminalContext:
         return self._box
 
     def progress(self, progress: "Progress") -> None:
-        """Show how far it is."""
+        """Show the progress."""
         self._bars.tell(progress.to_json())
 
     def log(self, text: str) -> None:

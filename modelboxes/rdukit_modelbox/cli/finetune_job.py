@@ -44,7 +44,7 @@ def finetune_on_platform(
         Conflict: ``output`` exists.
         Cancelled: the job was cancelled.
         RdukitError: the job failed; the error's code determines the class.
-        SystemExit: a command failed, which has said why.
+        SystemExit: a command failed and printed the reason.
     """
     if output.exists():
         raise Conflict(f"{output} exists already; name another folder with --output, or remove it")
@@ -176,7 +176,7 @@ class _CheckContext:
         return self._box
 
     def progress(self, progress: "Progress") -> None:
-        """Show how far the check is."""
+        """Show the progress of the check."""
         self._bars.tell(progress.to_json(), "check: ")
 
     def log(self, text: str) -> None:

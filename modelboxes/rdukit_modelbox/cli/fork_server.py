@@ -1,8 +1,8 @@
 """``rdukit box fork-server``: a worker forks its jobs' boxes from this server, and the boxes fork their operations.
 
 A started box imports for one second, and each of its operations imports torch for two. A fork has both already. The
-server itself reads no job, no box of a tenant and no checkpoint, and a worker starts it without its own environment:
-there is nothing in it that one tenant's box could learn of another's.
+server itself reads no job, no tenant's box and no checkpoint, and a worker starts it without its own environment. So
+the server holds nothing that one tenant's box could learn about another's.
 """
 
 import asyncio

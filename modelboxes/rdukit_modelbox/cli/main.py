@@ -84,8 +84,8 @@ def run(
 ) -> None:
     """Serve a box over REST and gRPC. SIGTERM, Ctrl-C or the end of the parent process stops it.
 
-    BOX is a name, a modelbox.yaml, or its folder. With a Hugging Face folder as the checkpoint it may be left out, and
-    there needs to be no PEF, as in "rdukit box run --checkpoint ~/models/gpt2": it is compiled at the first start.
+    BOX is a name, a modelbox.yaml, or its folder. A Hugging Face folder as the checkpoint may replace BOX and the PEF,
+    as in "rdukit box run --checkpoint ~/models/gpt2"; the model is compiled at the first start.
 
     Example: rdukit box run logreg --state /tmp/logreg
 

@@ -138,7 +138,7 @@ def cancel(url: str, operation_id: str, as_json: bool) -> None:
 
 
 def _from_here(text: str) -> str:
-    """Return a relative path as one from the caller's folder; URIs and absolute paths as they are."""
+    """Return a relative path as one from the caller's folder; return URIs and absolute paths unchanged."""
     return text if "://" in text or text.startswith("/") else os.path.abspath(text)
 
 

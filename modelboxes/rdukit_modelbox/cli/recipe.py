@@ -45,7 +45,7 @@ def recipe() -> None:
 def list_recipes(box_name: str | None, as_json: bool) -> None:
     """List recipes and the figures that they reached.
 
-    BOX is a name, a modelbox.yaml, or its folder; all boxes that come with rdukit without it.
+    BOX is a name, a modelbox.yaml, or its folder; without it, all boxes of rdukit are listed.
 
     Example: rdukit box recipe list uno
 

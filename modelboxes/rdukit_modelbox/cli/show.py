@@ -110,7 +110,7 @@ def inspect_file(box: str) -> dict[str, Any]:
     """Return the description of an installed box, or of the one in a folder or file.
 
     Raises:
-        NotFound: there is none.
+        NotFound: the file does not exist.
         InvalidArgument: its YAML is wrong.
     """
     file = find_box_file(box)

@@ -163,7 +163,7 @@ class Box(StrictModel):
         return self.artifacts.get(verb, VerbArtifacts())
 
     def sizes_with(self, parameters: Mapping[str, ParameterValue]) -> dict[str, ParameterValue]:
-        """Return all sizes for the model's builder: those of ``parameters``, and the defaults of others."""
+        """Return all sizes for the model's builder: those of ``parameters``, and defaults for the others."""
         chosen = {p.name: parameters.get(p.name, p.default) for p in self.parameters if p.size}
         return {**self.sizes, **chosen}
 
@@ -177,7 +177,7 @@ def find_box_file(box: str) -> Path:
     """Return the YAML file of ``box``: a name of a box that is installed, a YAML file, or a folder with one.
 
     Raises:
-        NotFound: none of these; the message lists the names.
+        NotFound: no box has this name; the message lists the names.
     """
     for folder in (BOXES_FOLDER, FOLDER_BOXES):
         installed = folder / box / FILE_NAME
@@ -197,7 +197,7 @@ def load_box(path: Path) -> Box:
     """Read and check the ``modelbox.yaml`` at ``path``.
 
     Raises:
-        NotFound: there is no file.
+        NotFound: the file does not exist.
         InvalidArgument: it is invalid; the message has every fault with file, line, key and legal values.
     """
     if path.parent.parent == BOXES_FOLDER and path.is_file():
@@ -230,7 +230,7 @@ def _load_box(path: Path) -> Box:
     try:
         box = Box.model_validate(document.value)
     except ValidationError as cause:
-        # Faults of the whole come from the draft, with their keys.
+        # The draft yields errors about the file as a whole, with their keys.
         whole = MarkedYaml(document.value)
         found = [(f.path, f.message) for f in diagnostics_of(cause, whole, Box.model_json_schema()) if f.path]
     # A valid box has already passed the check that its parts agree.

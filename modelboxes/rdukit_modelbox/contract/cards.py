@@ -20,7 +20,7 @@ def load_cards() -> Mapping[str, Mapping[str, Any]]:
 
 
 def card_of(box: Box) -> Mapping[str, Any] | None:
-    """Return the card of a box; None for one that does not come with rdukit.
+    """Return the card of a box; None if the box is not rdukit's.
 
     ``picture`` has the SVG under ``svg``, and its path under ``file``. A model without a recipe was measured
     when its picture was made.

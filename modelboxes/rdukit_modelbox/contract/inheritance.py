@@ -59,7 +59,7 @@ class EffectiveDocument:
     """A box's document, merged with its task's."""
 
     value: dict[str, Any]
-    #: Places in the file by places in ``value``, where they differ; ``extends`` is the place of everything inherited.
+    #: Places in the file by places in ``value``, if they differ; inherited content has the place of ``extends``.
     origins: Mapping[Path, Path] = field(default_factory=dict)
     #: Forbidden changes of the box, with places in the file.
     faults: tuple[Problem, ...] = ()
@@ -252,7 +252,7 @@ def _narrowed(base: AllowedValues, wanted: AllowedValues) -> dict[str, Any]:
 
 
 def _widenings(kind: ParameterType, base: AllowedValues, wanted: AllowedValues) -> Iterator[str]:
-    """Yield where ``wanted`` allows more than ``base``, or cannot be compared with it."""
+    """Yield the places where ``wanted`` allows more than ``base``, or cannot be compared with it."""
     for value in wanted.enum or ():
         if find_objection(kind, base, value) is not None:
             yield f"{value!r} is more than the task allows"

@@ -29,7 +29,7 @@ MODULE_NAME: Final = "rdukit_box_module"
 #: Parameter of compile that names published sizes, and its value for the box's own small ones.
 VARIANT: Final = "variant"
 TINY: Final = "tiny"
-#: Tasks whose target is a class, where the output has a score for each.
+#: Tasks whose target is a class and whose output has a score for each class.
 CLASS_TASKS: Final = frozenset({"image-classification", "sequence-classification", "segmentation"})
 
 
@@ -71,8 +71,7 @@ def load_own_module(folder: Path, place: str) -> ModelEntry:
 
 
 def chosen_sizes(box: Box, entry: ModelEntry, parameters: Mapping[str, ParameterValue]) -> dict[str, SizeValue]:
-    """Return all sizes of the model: a variant's if ``parameters`` name one, overridden by the box's and those of
-    ``parameters``.
+    """Return all sizes of the model: the box's and those of ``parameters`` override the variant's, if one is named.
 
     Raises:
         InvalidArgument: the model has no such size or variant.
@@ -110,7 +109,7 @@ def read_shape(box: Box, pef: Path) -> Shape:
 def _choices_of(loaded: LoadedPef, task: str) -> dict[str, int]:
     """Return the number of legal values of each integer input: rows of its smallest table, or classes.
 
-    The target [B, …] of a task of classes is compared with an output [B, classes, …], as torch's cross entropy has it.
+    In a task of classes, the target [B, …] is compared with an output [B, classes, …], as in torch's cross entropy.
     """
     pef = loaded.pef
     inputs = [symbol.name for symbol in pef.symbols.values() if symbol.kind is SymbolKind.INPUT]

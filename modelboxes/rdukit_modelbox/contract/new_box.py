@@ -50,7 +50,7 @@ def new_box_files(name: str, template: str, has_module: bool) -> Mapping[str, by
     replaced = {
         "name": f"name: {name}\n",
         "title": f"title: {json.dumps(f'The box {name}')}\n",
-        # A file beside the template, which the new box does not have.
+        # A file of the template that the new box does not have.
         "modelCard": "",
     }
     if has_module:

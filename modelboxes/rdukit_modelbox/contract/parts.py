@@ -64,7 +64,7 @@ class VerbArtifacts(StrictModel):
 
 
 class BoxResources(StrictModel):
-    """Resources that one replica needs. Each is optional, with the platform's own default."""
+    """Resources that one replica needs. Each field is optional; the platform has its own defaults."""
 
     tiles: Count | None = Field(default=None, ge=1, le=64, description="Tiles to lease.")
     memory: Bytes | None = Field(default=None, description="Memory of the box's processes: 2GiB, 512MiB or bytes.")
@@ -73,7 +73,7 @@ class BoxResources(StrictModel):
 
 
 class TensorDescription(StrictModel):
-    """A tensor of the Open Inference Protocol and the PEF's symbol that it is."""
+    """A tensor of the Open Inference Protocol, and its symbol in the PEF."""
 
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,127}$")]
     symbol: Annotated[str, StringConstraints(min_length=1, max_length=200)] = Field(description="The PEF's symbol.")

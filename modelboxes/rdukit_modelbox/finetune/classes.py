@@ -1,6 +1,6 @@
-"""Classes of a classifier's data next to those of its folder, and how the data become arrays.
+"""Classes of a classifier's data and of its folder, and the conversion of the data to arrays.
 
-A head whose classes are others than those of the data is replaced; the rest of the model keeps its weights.
+A head with other classes than the data's is replaced; the rest of the model keeps its weights.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ _ONE_CLASS: Final = "single_label_classification"
 
 @dataclass(frozen=True, slots=True)
 class ChosenClasses:
-    """Classes of the data: how many, their names in order, none where they are numbers; and whether the head is new."""
+    """Classes of the data: their number, their ordered names (empty for numbers), and whether the head is new."""
 
     count: int
     names: tuple[str, ...]
@@ -39,8 +39,8 @@ def choose_classes(hub: HubFolder, data: Path) -> ChosenClasses:
     """Compare the classes of the data with those of a classifier's folder.
 
     Raises:
-        NotFound, InvalidArgument: there are no data, a row has no class (names file and line), or the folder's model
-            gives each sample several classes or a number.
+        NotFound, InvalidArgument: there are no data, a row has no class (names file and line), all rows have the same
+            class, or the folder's model predicts several classes or a number.
     """
     problem = hub.config.get("problem_type")
     if problem not in (None, _ONE_CLASS):

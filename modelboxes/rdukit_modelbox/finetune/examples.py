@@ -1,7 +1,7 @@
 """Data of a fine-tuning as records that preprocess reads: plain texts, prompts with completions, and chats.
 
-A chat becomes a record for each turn of the assistant: what its template writes before the turn is the prompt, which
-is not learnt, and what it writes for the turn is the completion.
+A chat becomes a record per turn of the assistant. The prompt is the template's text before the turn; only the
+completion, its text for the turn, is learnt.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from rdukit_serving.text.chat_template import ChatRenderer, ChatTemplate, find_c
 TEXT, PAIRS, CHATS, PREFERENCES = "texts", "prompts with completions", "chats", "preference pairs"
 #: Roles of messages, as chats that are served have them.
 ROLES: Final = ("system", "developer", "user", "assistant", "tool")
-#: Keys of a line that say what it is.
+#: Keys that determine a line's kind.
 _KINDS: Final = {"messages": CHATS, "chosen": PREFERENCES, "completion": PAIRS, "text": TEXT}
 _EXPECTED: Final = (
     'a text in quotes, {"text": …}, {"prompt": …, "completion": …}, {"messages": [{"role": …, "content": …}, …]} or '
@@ -34,18 +34,18 @@ _PREFERENCE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class PreparedData:
-    """Data as preprocess reads them: the file or folder, and what each record is."""
+    """Data for preprocess: the file or folder, and the kind of its records."""
 
     path: Path
     kind: str
 
 
 def prepare_examples(data: Path, model: Path, end_of_text: str, target: Path) -> PreparedData:
-    """Return the data as they are, or written to ``target`` as JSON lines where preprocess does not read their form.
+    """Return the data unchanged, or written to ``target`` as JSON lines if preprocess cannot read their form.
 
     Args:
         model: a Hugging Face folder; chats are written by its template.
-        end_of_text: its token at the end of a text, which preprocess adds: a template's own is left out; empty: none.
+        end_of_text: its end-of-text token, which preprocess adds; so the template's own is left out; empty: none.
     Raises:
         NotFound, InvalidArgument: there are no data, a line is of another kind than the first, or the template refuses
             it; names file, line and what is expected.
@@ -137,7 +137,7 @@ async def _chat_records(lines: Sequence[_Line], template: ChatTemplate, end_of_t
 
 
 async def _preference_records(lines: Sequence[_Line], model: Path, end_of_text: str) -> list[dict[str, str]]:
-    """Return prompt, chosen, rejected and place of each line, as texts."""
+    """Return each line's prompt, chosen text, rejected text and place."""
     renderer = ChatRenderer()
     try:
         return [await _preference(line, model, end_of_text, renderer) for line in lines]

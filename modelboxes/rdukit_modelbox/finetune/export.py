@@ -1,4 +1,4 @@
-"""A trained checkpoint as a Hugging Face folder: weights, and beside them all that the original folder had to say.
+"""A trained checkpoint as a Hugging Face folder: weights and the original folder's other files.
 
 Updates of low rank are added to the weights; they also become a folder as PEFT writes it.
 """
@@ -73,10 +73,10 @@ def export_folder(
 def write_folder(
     hub: HubFolder, sizes: Mapping[str, SizeValue], tensors: Tensors, output: Path, classes: Sequence[str] | None
 ) -> None:  # fmt: skip
-    """Write parameters as a Hugging Face folder, next to what the original folder had to say.
+    """Write parameters as a Hugging Face folder, with the original folder's other files.
 
-    ``config.json`` is the original one, with the dtype of the weights and the names of the ``classes``: a training
-    changes no size but their number.
+    ``config.json`` is the original one, with the dtype of the weights and the names of the ``classes``; a training
+    changes only their number.
     """
     identity = identity_of(hub)
     with drawing_nothing():
@@ -155,7 +155,7 @@ def refuse_code(hub: HubFolder) -> None:
 
 
 def _write_processor(hub: HubFolder, checkpoint: Path, output: Path) -> None:
-    """Write ``preprocessor_config.json`` where the folder had none: as pictures were made arrays for the training."""
+    """Write ``preprocessor_config.json`` with the training's preprocessing of pictures if the folder had none."""
     known = find_picture_preprocessing(checkpoint)
     if known is None or (hub.path / "preprocessor_config.json").is_file():
         return
@@ -169,7 +169,7 @@ def _write_processor(hub: HubFolder, checkpoint: Path, output: Path) -> None:
 
 
 def _name_ends(hub: HubFolder, output: Path) -> None:
-    """Write ``generation_config.json`` where the folder had none: generation ends where ``config.json`` says."""
+    """Write ``generation_config.json`` with the end tokens of ``config.json`` if the folder had none."""
     path = output / "generation_config.json"
     if path.exists():
         return

@@ -1,6 +1,6 @@
 """A fine-tuning as the verb train of the box ``finetune``: folder and data are inputs, the trained folder an output.
 
-An attempt that died is continued: what it prepared and its checkpoints lie beside the output folder.
+A further attempt continues a dead one's: its prepared data and checkpoints lie next to the output folder.
 """
 
 from collections.abc import Mapping

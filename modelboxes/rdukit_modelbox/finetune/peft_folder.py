@@ -1,6 +1,6 @@
 """Folders of adapters as PEFT writes them: updates of low rank, and the Hugging Face folder that they belong to.
 
-Source: peft, "Checkpoint format". Names there are those of transformers' module, which the zoo's formats know.
+Source: peft, "Checkpoint format". PEFT's names are those of transformers' modules, which the zoo's formats know.
 """
 
 import json
@@ -19,12 +19,12 @@ from rdukit_serving.device.adapters import PEFT_CONFIG, PEFT_FILE, peft_scale
 from rdukit_serving.device.parameters import Tensors, load_parameters
 from rdukit_zoo.checkpoints.folder import CONFIG, HubFolder, shared_names
 
-#: PEFT's names of tasks; it has none for pictures.
+#: PEFT's names of tasks; PEFT has none for pictures.
 _PEFT_TASKS: Final = {
     "language-modelling": "CAUSAL_LM", "sequence-classification": "SEQ_CLS", "text-to-text": "SEQ_2_SEQ_LM",
 }  # fmt: skip
 _PREFIX: Final = "base_model.model."
-#: Parts of names on disk → in transformers' module, where they differ. Source: transformers 5, ViT.
+#: Parts of names on disk → in transformers' modules, if they differ. Source: transformers 5, ViT.
 _IN_MEMORY: Final = (
     (r"\bvit\.encoder\.layer\.", "vit.layers."),
     (r"(?<=\d)\.attention\.attention\.(query|key|value)\b", r".attention.\1"),
@@ -47,7 +47,7 @@ class PeftAdapter:
     #: Names of the layers with updates.
     layers: tuple[str, ...]
     tensors: Tensors
-    #: Tensors in place of the base's, such as a head that was trained beside the updates.
+    #: Tensors that replace the base's, such as a head that was trained with the updates.
     replaced: Tensors
 
 
@@ -57,10 +57,10 @@ def is_peft_folder(folder: Path) -> bool:
 
 
 def base_of(folder: Path, base: Path | None = None) -> Path:
-    """Return the Hugging Face folder that an adapter belongs to: ``base``, or the one that the adapter names.
+    """Return the Hugging Face folder that an adapter belongs to: ``base``, or the one named in the adapter.
 
     Raises:
-        NotFound: the adapter names none that is here; says how to name it.
+        NotFound: the adapter's base is not on this machine; the message says how to name it.
     """
     if base is not None:
         return base
@@ -156,10 +156,10 @@ def write_peft_folder(
 
 
 def adapter_for(folder: Path, hub: HubFolder, rank: int) -> PeftAdapter | None:
-    """Return the adapter that a training goes on from; None for a folder of a model.
+    """Return the adapter that a training continues from; None for a model's folder.
 
     Raises:
-        NotFound, InvalidArgument: as ``read_peft_folder``; or a rank was asked for that is not the adapter's.
+        NotFound, InvalidArgument: as ``read_peft_folder``; or the requested rank is not the adapter's.
     """
     if not is_peft_folder(folder):
         return None
@@ -182,7 +182,9 @@ def _in_memory(stored: str) -> str:
 
 
 def _targets(hub: HubFolder, layers: set[str]) -> list[str]:
-    """Return the ends of the layers' names if these mean no other layer, else the names: PEFT finds layers by ends."""
+    """Return the ends of the layers' names if they match no other layer, else the full names: PEFT finds layers by
+    ends.
+    """
     with torch.device("meta"):
         names = [name for name, value in hub.entry.build(**hub.sizes).named_parameters() if value.dim() == 2]
     known = {_in_memory(hub.hub.stored_name(name)).removesuffix(".weight") for name in names}

@@ -3,7 +3,8 @@
 Source: Rafailov et al., Direct Preference Optimization (2023), arXiv 2305.18290. The reference is the model that the
 training begins with; its margins are computed once, by the same program, and lie in the data set.
 
-Axes: N pairs, B pairs of a batch, T tokens of a sequence, V vocabulary. Of a pair, 0 is chosen and 1 rejected.
+Axes: N pairs, B pairs of a batch, T tokens of a sequence, V vocabulary. In a pair, index 0 is the chosen text and 1 the
+    rejected one.
 """
 
 import json
@@ -32,7 +33,7 @@ from rdukit_zoo.metrics import Meter
 from rdukit_zoo.registry import ModelEntry, SizeValue
 from sambaflow import samba
 
-#: Arrays of a data set: tokens [N, 2, T], which of them are learnt [N, 2, T], and the reference's margins [N].
+#: Arrays of a data set: tokens [N, 2, T], mask of learnt tokens [N, 2, T], and the reference's margins [N].
 TOKENS, COUNTED, MARGIN = "tokens", "counted", "margin"
 
 
@@ -40,7 +41,8 @@ def preference_entry(entry: ModelEntry, beta: float) -> ModelEntry:
     """Return a language model's entry with the same parameters that trains on preference pairs.
 
     Its forward takes (tokens [B, 2, T], counted [B, 2, T], margin [B]) and returns (loss [], advantage [B]). An
-    advantage is ``beta`` times the model's margin less the reference's: above 0 the model prefers as it should.
+    advantage is ``beta`` times the difference of the model's and the reference's margin; positive: the model prefers
+    the chosen text.
     """
 
     def build(**sizes: SizeValue) -> torch.nn.Module:
@@ -99,15 +101,15 @@ class Preferences(SelfSupervised):
     """(tokens, counted, margin) → (loss, advantage); see ``Task``."""
 
     def meter(self, program: ModelProgram) -> Meter:
-        """Return the meter of pairs that are preferred as they should be."""
+        """Return the meter of correctly ranked pairs."""
         return PreferenceMeter()
 
 
 def tokenize_pairs(records: Path, hub: HubFolder, context: int, held_out: float, seed: int) -> dict[str, Arrays]:
     """Return both splits of pairs as tokens, with margins of 0.
 
-    A sequence is the prompt, the completion and the end of the text, of which the completion and the end are learnt.
-    A completion that does not fit is cut on the right, and has no end then.
+    A sequence is the prompt, the completion and the end of the text; only completion and end are learnt. A completion
+    that does not fit is cut on the right, and has no end then.
 
     Args:
         records: JSON lines with ``prompt``, ``chosen`` and ``rejected``, as ``prepare_examples`` writes them, with
@@ -171,7 +173,7 @@ def write_records(
 def reference_margins(
     context: VerbContext, entry: ModelEntry, pef: Path, checkpoint: Path, dataset: Path, beta: float
 ) -> dict[str, NDArray[np.float32]]:  # fmt: skip
-    """Return by split by how much a checkpoint's model prefers what is chosen, in nats: it becomes the reference.
+    """Return a checkpoint's preference for the chosen texts, by split, in nats: the reference of the training.
 
     Raises:
         Cancelled: between two batches.

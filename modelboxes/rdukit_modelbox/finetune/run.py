@@ -1,6 +1,7 @@
-"""A fine-tuning: verbs of the model's box, one after the other, each in a folder of its own. The same again goes on.
+"""A fine-tuning: verbs of the model's box, one after the other, each in a folder of its own. Called again with the same
+arguments, it continues.
 
-Sizes, tokenizer and chat template come from the Hugging Face folder; its weights are what the training begins with.
+Sizes, tokenizer and chat template come from the Hugging Face folder; the training begins with its weights.
 """
 
 import json
@@ -58,15 +59,15 @@ from rdukit_serving.text.chat_template import TOKENIZER_FILE
 from rdukit_zoo.checkpoints.folder import HubFolder, identity_of, open_hub_folder
 from rdukit_zoo.registry import GENERATES_TEXT, TEXT_TO_TEXT, ModelEntry, SizeValue
 
-#: Name of the folder in the output that a later run goes on from.
+#: Folder in the output from which a later run continues.
 WORK: Final = ".finetune"
-#: File of the output that says what was asked for and reached.
+#: File of the output with the options and the results.
 REPORT: Final = "finetune.json"
 #: File of the output with the losses as a picture.
 CURVE: Final = "curve.svg"
 #: Tasks whose models are trained here.
 TASKS: Final = (*GENERATES_TEXT, TEXTS, PICTURES)
-#: Learning rates where none is given. Source: ours; the usual ones of open recipes.
+#: Default learning rates. Source: ours; usual values of open recipes.
 FULL_LR: Final = 5e-5
 LORA_LR: Final = 2e-4
 PREFERENCE_LR: Final = 1e-6
@@ -77,15 +78,15 @@ LORA_ALPHA: Final = 16.0
 
 @dataclass(frozen=True, slots=True)
 class FinetuneOptions:
-    """Choices of a fine-tuning; 0 of a count stands for the one that fits."""
+    """Choices of a fine-tuning; a count of 0 stands for a suitable default."""
 
-    #: Rank of the updates beside frozen weights; 0: all weights train.
+    #: Rank of the updates next to frozen weights; 0: all weights train.
     lora: int = 0
-    #: 0: ``LORA_ALPHA``, or what the adapter has that the training goes on from.
+    #: 0: ``LORA_ALPHA``, or the value of the adapter from which the training continues.
     lora_alpha: float = 0.0
     #: Layers with updates, by full names or their last parts; empty: all linear layers but heads.
     lora_layers: tuple[str, ...] = ()
-    #: What the frozen base is held in beside the updates: f32, bf16, int8 or int4.
+    #: Precision of the frozen base next to the updates: f32, bf16, int8 or int4.
     base_precision: str = F32
     #: Tokens of a sequence.
     context: int = 512
@@ -98,15 +99,15 @@ class FinetuneOptions:
     #: Share of the records that the model is judged on.
     dev_ratio: float = 0.05
     seed: int = 0
-    #: Of preference pairs: how closely the model stays to the one that it begins as.
+    #: For preference pairs: strength that keeps the model close to its beginning.
     beta: float = 0.1
     #: Batches of a step.
     accumulation_steps: int = 1
-    #: Decay of the average of the weights, which is what is judged and exported; 0: the newest weights are.
+    #: Decay of the weights' average, which is judged and exported; 0: the newest weights are.
     ema_decay: float = 0.0
     #: Learning rate of a layer, over that of the next one.
     layer_decay: float = 1.0
-    #: Changes to training pictures, as NAME=VALUE with commas; empty: none.
+    #: Changes to training pictures, as NAME=VALUE with commas; empty: no change.
     augment: str = ""
 
 
@@ -162,8 +163,8 @@ def finetune(
 ) -> Finetuned:  # fmt: skip
     """Train the model of a Hugging Face folder on data, and write such a folder.
 
-    ``folder`` may be a PEFT adapter: its updates train on, beside the weights of its base, which is the folder that it
-    names, or ``base``.
+    ``folder`` may be a PEFT adapter: its updates are trained further. Its base is ``base``, or the folder named in the
+    adapter.
 
     Args:
         work: folder that a later call continues from; it belongs to this request alone. Default: one in ``output``,
@@ -172,7 +173,7 @@ def finetune(
         NotFound, InvalidArgument: the folder is of no model that is trained here, or the data cannot be used.
         Conflict: ``output`` holds something else.
         CompileError: the compiler refuses.
-        Cancelled: between two steps; the same call goes on.
+        Cancelled: between two steps; the same call continues.
     """
     request = _check_request(folder, data, options, base)
     hub, adapter, options, classes, sizes = (
@@ -297,7 +298,7 @@ def _prepare(context: VerbContext, request: _Request, data: Path, work: Path) ->
 
 
 def _with_adapter(options: FinetuneOptions, adapter: PeftAdapter | None) -> FinetuneOptions:
-    """Return the options with what an adapter fixes, and the default of ``lora_alpha``.
+    """Return the options with the values that an adapter fixes, and the default of ``lora_alpha``.
 
     Raises:
         InvalidArgument: others were asked for than the adapter has.
@@ -314,7 +315,7 @@ def _with_adapter(options: FinetuneOptions, adapter: PeftAdapter | None) -> Fine
 
 
 def _in_words(hub: HubFolder, sizes: Mapping[str, SizeValue]) -> str:
-    """Return the model with the sizes that are not its default ones."""
+    """Return the model with its non-default sizes, as text."""
     other = [f"{name} {value}" for name, value in sizes.items() if hub.entry.sizes.get(name) != value]
     return f"{hub.entry.name}: {', '.join(other) or 'all sizes are its defaults'}"
 
@@ -323,8 +324,8 @@ def open_model(folder: Path, base: Path | None = None) -> HubFolder:
     """Open a folder of a model that is trained here, or the base of an adapter. No code in it runs.
 
     Raises:
-        NotFound, InvalidArgument: as ``open_hub_folder``; it needs code of its own, generates no texts, or lacks a
-            tokenizer.
+        NotFound, InvalidArgument: as ``open_hub_folder``; the model needs code of its own, does not generate text, or
+            lacks a tokenizer.
     """
     if is_peft_folder(folder):
         folder = base_of(folder, base)
@@ -377,7 +378,7 @@ def _fresh(folder: Path) -> Path:
 
 
 def _end_of_text(folder: Path) -> str:
-    """Return the token at the end of a text, by the tokenizer's configuration; empty where it does not say."""
+    """Return the token at the end of a text from the tokenizer's configuration; empty if it names none."""
     path = folder / "tokenizer_config.json"
     value = json.loads(path.read_text()).get("eos_token") if path.is_file() else None
     text = value.get("content") if isinstance(value, dict) else value
@@ -439,7 +440,7 @@ def _compile(
     context: VerbContext, hub: HubFolder, entry: ModelEntry, sizes: Mapping[str, SizeValue], batch_size: int,
     options: FinetuneOptions, work: Path,
 ) -> Path:  # fmt: skip
-    """Compile by the folder's sizes, which need not be those that a box's parameters allow."""
+    """Compile for the folder's sizes, which may exceed the limits of a box's parameters."""
     box = context.box
     found = work / "pef" / box.name / f"{box.name}.pef"
     if not (work / "pef.done").exists():

@@ -59,7 +59,7 @@ def build_layout(box: str, output: Path, base: str = INSTALLED, reference: str |
 
     Raises:
         NotFound: no such box, base or layout.
-        InvalidArgument: the box or the base cannot be used; says why and what is legal.
+        InvalidArgument: the box or the base cannot be used; the message has the reason and the expected values.
     """
     contents = read_contents(box)
     seconds = build_seconds()

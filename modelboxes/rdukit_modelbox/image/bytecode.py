@@ -19,7 +19,7 @@ from rdukit.errors import Unavailable
 from rdukit_modelbox.image.layer import LayerEntry
 
 #: The command, the wires, the process of a served model, the child of a verb; the platform's worker, which starts boxes
-#: on the same image; what probes of health use; what a compile, and torch at an optimizer's first step, import late.
+#: on the same image; imports of health probes; late imports of a compile, and of torch at an optimizer's first step.
 START_MODULES: Final = (
     "rdukit.cli", "rdukit_modelbox.cli.main", "rdukit_modelbox.server.serve", "rdukit_modelbox.server.grpc_server",
     "rdukit_serving.rest.connection", "rdukit_modelbox.rest.app", "rdukit_serving.text.rest",
@@ -54,7 +54,7 @@ def imported_files() -> frozenset[str]:
 def bytecode_entries(entries: Iterable[LayerEntry], files: Collection[str]) -> Iterator[LayerEntry]:
     """Yield bytecode for the entries whose source is one of ``files`` (real paths).
 
-    It does not depend on dates: its bytes depend on source, path and interpreter only.
+    Its bytes depend only on source, path and interpreter, not on dates.
     """
     for entry in entries:
         if entry.source is None or os.path.realpath(entry.source) not in files:

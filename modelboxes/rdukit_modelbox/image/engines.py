@@ -29,8 +29,8 @@ def find_engine(wanted: str) -> str:
     """Return the engine to build with; ``auto`` takes the first that answers of docker, podman, buildah.
 
     Raises:
-        InvalidArgument: there is no such engine.
-        Unavailable: none answers; the message says how to build without one.
+        InvalidArgument: rdukit knows no such engine.
+        Unavailable: no engine answers; the message says how to build without one.
     """
     if wanted != "auto" and wanted not in ENGINES:
         raise InvalidArgument(f"engine {wanted!r} is not valid; expected auto, none, {', '.join(ENGINES)}")

@@ -189,7 +189,7 @@ def _library_entries(entries: Sequence[LayerEntry]) -> Iterator[LayerEntry]:
     if tini is not None:
         programs.append(tini)
         yield LayerEntry(f"{ROOT}/bin/tini", source=tini, is_executable=True)
-    # A shared libpython is found here by an absolute run path; the system's must not be used instead.
+    # An absolute run path finds a shared libpython here; the system's must not replace it.
     folder, name = sysconfig.get_config_var("LIBDIR"), sysconfig.get_config_var("INSTSONAME")
     library = Path(str(folder)) / str(name)
     given = {library.name: library} if ".so" in library.name and library.is_file() else {}

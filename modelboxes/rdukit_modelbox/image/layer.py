@@ -15,8 +15,7 @@ from rdukit.errors import InvalidArgument
 class LayerEntry:
     """A file, folder or symbolic link of a layer.
 
-    Exactly one of ``data``, ``source`` and ``target`` for a file by its bytes, a file by its path and a link; none for
-    a folder.
+    A file has ``data`` or ``source`` (its bytes or its path), a link has ``target``, and a folder has none of them.
     """
 
     #: Absolute path in the image.
@@ -94,7 +93,7 @@ def _add(tar: tarfile.TarFile, entry: LayerEntry, seconds: int) -> None:
 
 
 def unpack_file(stream: BinaryIO, path: str) -> bytes | None:
-    """Return the content of the file ``path`` in a layer's tar; None when it is not there."""
+    """Return the content of the file ``path`` in a layer's tar; None if it is missing."""
     with tarfile.open(fileobj=stream, mode="r|*") as tar:
         for member in tar:
             if "/" + member.name.removeprefix("./").lstrip("/") == path and member.isfile():

@@ -74,7 +74,7 @@ class ImageLayout:
         """Return the layout at ``folder``.
 
         Raises:
-            NotFound: there is none.
+            NotFound: the folder is no layout.
             InvalidArgument: of a version that is not known.
         """
         try:
@@ -99,7 +99,7 @@ class ImageLayout:
         """Return a blob's bytes, checked.
 
         Raises:
-            NotFound: it is not there.
+            NotFound: the blob is missing.
             InvalidArgument: its digest is another one.
         """
         try:
@@ -120,7 +120,7 @@ class ImageLayout:
     def add_layer(self, entries: Iterable[LayerEntry], seconds: int, is_compressed: bool = False) -> ImageLayer:
         """Write a layer with ``entries``.
 
-        Uncompressed by default: gzip's bytes depend on the library that made them, a tar's do not.
+        Uncompressed by default: gzip's bytes depend on the library version, a tar's do not.
         """
         # Its name is known only after writing, so atomic_target cannot be used.
         temporary = self.folder / "blobs" / f".layer.{os.getpid()}.{secrets.token_hex(4)}.part"
@@ -149,7 +149,7 @@ class ImageLayout:
         """Return the image named ``reference``; or, if that is ``None``, the only one except the base.
 
         Raises:
-            NotFound: there is none, or more than one; the message has the names.
+            NotFound: no image matches, or several do; the message has the names.
         """
         found = self.references()
         boxes = [name for name in found if name != BASE_REFERENCE or len(found) == 1]

@@ -27,7 +27,7 @@ class Descriptor:
     annotations: Mapping[str, str] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, object]:
-        """Return the descriptor as it stands in a manifest or an index."""
+        """Return the descriptor as in a manifest or an index."""
         value: dict[str, object] = {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
         if self.annotations:
             value["annotations"] = dict(self.annotations)

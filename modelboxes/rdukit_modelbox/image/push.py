@@ -66,7 +66,7 @@ def parse_target(to: str) -> RegistryTarget:
     """Read a registry's target.
 
     Raises:
-        InvalidArgument: it is written otherwise.
+        InvalidArgument: the text has another form.
     """
     address, slash, path = to.removeprefix("docker://").partition("/")
     repository, _, tag = path.partition(":")

@@ -1,6 +1,6 @@
 """A bill of materials: the packages installed with a program, as CycloneDX 1.5 JSON without times and random ids.
 
-``python -m rdukit_modelbox.image.sbom --output FILE`` writes the one of the interpreter that runs it.
+``python -m rdukit_modelbox.image.sbom --output FILE`` describes the interpreter that runs it.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def system_components(status: str) -> list[SbomComponent]:
 def make_sbom(subject: Mapping[str, str], components: Iterable[SbomComponent]) -> bytes:
     """Return the document for ``subject`` (``name`` and ``version``) as JSON.
 
-    Equal components give equal bytes, as it has no time and no serial number.
+    Equal components give equal bytes: the document has no time and no serial number.
     """
     entries = []
     for component in sorted(set(components)):

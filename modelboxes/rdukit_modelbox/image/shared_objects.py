@@ -22,7 +22,7 @@ class NeededLibraries:
 
 
 def read_needs(path: Path) -> NeededLibraries | None:
-    """Return the needs of a 64-bit little-endian ELF file; None when it is none, or is linked statically.
+    """Return the needs of a 64-bit little-endian ELF file; None for other files and static ones.
 
     Source: System V ABI, "Program Header" and "Dynamic Section".
     """
@@ -61,7 +61,7 @@ def find_libraries(programs: Iterable[Path], given: Mapping[str, Path]) -> list[
     """Return the system libraries that ``programs`` need, directly and indirectly, as (path in the image, file).
 
     Libraries among the programs are found by run path. Libraries that this machine lacks are left out, as optional ones
-    are. Those of ``given`` (name, file) come first, next to the C library.
+    are. Libraries of ``given`` (name, file) come first, next to the C library.
     """
     known = _loader_cache()
     beside = known["libc.so.6"].parent

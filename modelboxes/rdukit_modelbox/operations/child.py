@@ -1,8 +1,7 @@
 """The process that does a box's work: ``python -m rdukit_modelbox.operations.child --events-fd N --parent PID``.
 
 Reads its request as one JSON line from stdin, and writes JSON lines to the descriptor: ``started``, ``progress``,
-``log``, then ``result`` or ``error``. A process of its own, so that a crash or a kill ends one operation and not the
-box.
+``log``, then ``result`` or ``error``. A crash or a kill of the child process ends one operation and not the box.
 """
 
 import json

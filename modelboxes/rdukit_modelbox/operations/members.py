@@ -1,9 +1,9 @@
 """Other members of an operation: further processes of a box's work, each with its own lease.
 
 The platform leases tiles for each member and names the leases in ``$RDUKIT_BOX_MEMBERS``. The operation's process is
-the box's first member and starts the others; they communicate over loopback like ranks of torchrun. They end with it,
-and it ends when the first of them fails: no member goes on without the others. Where ``$RDUKIT_BOX_PART`` says that
-more of them are in boxes of other nodes, a relay brings their connections (``rdukit.box.links``).
+the box's first member and starts the others; they communicate over loopback like ranks of torchrun. Members end with
+the operation, and it ends when the first of them fails: no member continues alone. If ``$RDUKIT_BOX_PART`` says that
+boxes of other nodes have further members, a relay brings their connections (``rdukit.box.links``).
 """
 
 import json
@@ -51,7 +51,7 @@ def read_members(text: str) -> tuple[MemberLease, ...]:
     """Parse the leases of all members, the first member's first (pure); empty: the operation has one process.
 
     Raises:
-        InvalidArgument: the text is no list of leases.
+        InvalidArgument: the text is not a list of leases.
     """
     found = []
     for word in text.split():

@@ -1,4 +1,4 @@
-"""The child process of an operation, and how much memory it and its descendants use (``/proc``, Linux)."""
+"""The child process of an operation, and the memory use of it and its descendants (``/proc``, Linux)."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ class RunningProcess(Protocol):
 
     @property
     def returncode(self) -> int | None:
-        """Exit status; None while it runs, negative: the signal that killed it."""
+        """Exit status; negative: the signal that killed it; None while it runs."""
         ...
 
     @property
@@ -131,7 +131,7 @@ class ChildProcess:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     async def _reap(self) -> None:
-        """Kill its descendants once it has ended, as they would keep the pipes open."""
+        """Kill its descendants once it has ended; they would keep the pipes open."""
         await self._process.wait()
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class VerbWork:
-    """A child's work: its request, and the service's record of it. ``timeout_s`` 0: no limit."""
+    """A child's work: its request and the service's record. ``timeout_s`` 0: no limit."""
 
     verb: Verb
     request: Mapping[str, object]
@@ -33,7 +33,7 @@ class VerbWork:
 
 
 class OperationRunner:
-    """Operations that have not ended, each a task."""
+    """Tasks of operations that have not ended."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class OperationRunner:
         """
         Args:
             logs: folder of the children's output. memory_bytes: memory limit of a child; 0: no limit.
-            before: awaited when an operation has its turn, before its child starts.
+            before: awaited before an operation's child starts.
             after: called when an operation has ended.
         """
         self._table = table

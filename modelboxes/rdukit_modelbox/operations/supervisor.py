@@ -28,7 +28,7 @@ LOOK_EVERY_S: Final = 0.2
 class ChildLimits:
     """The limits of a child; 0: no limit, except for ``grace_s``, the time it has between SIGTERM and SIGKILL.
 
-    ``timeout_s`` is the rest of the operation's time, ``given_s`` all of it, for the message.
+    ``timeout_s`` is the rest of the operation's time; ``given_s`` is all of it, for the message.
     """
 
     grace_s: float = 5.0
@@ -87,7 +87,7 @@ async def run_child(
 ) -> ChildOutcome:
     """Start a child for ``request``, pass its messages on, enforce ``limits``, and return its outcome.
 
-    It is stopped when ``cancel`` is set.
+    Setting ``cancel`` stops the child.
     """
     watch = Watch()
     kills_before = kills_for_memory()

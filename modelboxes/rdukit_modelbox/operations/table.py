@@ -45,7 +45,7 @@ class OperationEventLog:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._sequence = 0
-        #: States and the result, at most four.
+        #: States and the result: at most four events.
         self._kept: list[OperationEvent] = []
         #: Progress and log events.
         self._passing: deque[OperationEvent] = deque(maxlen=KEPT_EVENTS)
@@ -70,7 +70,7 @@ class OperationEventLog:
         progress: Progress | None = None,
         log: str | None = None,
     ) -> OperationEvent:
-        """Append an event and wake those who wait.
+        """Append an event and wake its followers.
 
         Raises:
             Conflict: the log already has its result.
@@ -116,7 +116,7 @@ class OperationTable:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        #: Names this table in cursors, so that those of an earlier process are refused.
+        #: Name of this table in cursors: cursors of an earlier process are refused.
         self._name = secrets.token_hex(4)
         self._operations: dict[str, Operation] = {}
         self._logs: dict[str, OperationEventLog] = {}

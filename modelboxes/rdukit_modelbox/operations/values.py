@@ -63,7 +63,7 @@ EventKind = Literal["state", "progress", "log", "result"]
 #: Longest line of an operation's log; longer ones are cut.
 MAX_LOG_CHARACTERS: Final = 4096
 
-#: Fields of a verb's request that boxes of 0.1.0 took -> the platform's replacement. Requests that use one are refused.
+#: Fields of a verb's request in 0.1.0 -> the platform's replacement. Requests with such a field are refused.
 REMOVED_FIELDS: Final[Mapping[str, str]] = {
     "idempotency_key": "a box runs each request that it gets; submit a job of the platform, whose idempotency_key "
     "(rdukit job submit --key) gives the same job again",
@@ -77,8 +77,8 @@ REMOVED_FIELDS: Final[Mapping[str, str]] = {
 class VerbCall:
     """A caller's request for a verb.
 
-    ``timeout_s`` counts from the moment that the box takes the request; 0: no limit. ``profile``: record where the
-    verb's time goes, as a further output.
+    ``timeout_s`` counts from the box's acceptance of the request; 0: no limit. ``profile``: record where the verb's
+    time goes, as a further output.
     """
 
     parameters: Mapping[str, object] = field(default_factory=dict)

@@ -134,7 +134,7 @@ def _choose(source: SourceFile, names: list[str], request: RowPreprocessRequest)
 
 
 def _labels(source: SourceFile, column: str, values: NDArray[Any], bad: RowErrors) -> list[str | None]:
-    """Return the name of each row's label; ``None`` for a row that ``bad`` has."""
+    """Return the name of each row's label; ``None`` for rows in ``bad``."""
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if values.ndim != 1 or values.dtype.kind not in "iufbUSO":
@@ -142,7 +142,7 @@ def _labels(source: SourceFile, column: str, values: NDArray[Any], bad: RowError
             f"{source.name}, {column!r}: {values.dtype} {list(values.shape)}; expected one label a row"
         )
     found: list[str | None] = []
-    # A number of few bits by its own shortest text: 0.1 as float32 is 0.1.
+    # A narrow float is read by its own shortest text: 0.1 as float32 is 0.1.
     known = [float(str(value)) for value in values] if values.dtype.kind == "f" else values.tolist()
     for row, value in enumerate(known, 1):
         try:
@@ -250,7 +250,7 @@ class _BadImage(Exception):
 
 
 def _read_image(source: SourceFile, request: RowPreprocessRequest) -> Image.Image:
-    """Return the image as grey or colour, of the size that is asked for."""
+    """Return the image as grey or colour, in the requested size."""
     try:
         with Image.open(source.path, formats=FORMATS) as image:
             if image.width * image.height > MAX_PIXELS:

@@ -36,10 +36,10 @@ from rdukit_zoo.registry import WITHOUT_TARGET, ModelEntry, SizeValue
 KIND: Final = "arrays"
 #: Task of the models that take pictures.
 PICTURES: Final = "image-classification"
-#: Size that says how many classes there are.
+#: Size that holds the number of classes.
 CLASSES: Final = "num_classes"
 Arrays = Mapping[str, NDArray[Any]]
-#: What a manifest says beside numbers: ``classes`` by name, and what stands for the ``tokenizer``.
+#: Further keys of a manifest: ``classes`` by name, and a description of the ``tokenizer``.
 Names = Mapping[str, object]
 
 
@@ -50,7 +50,7 @@ class ArrayForm:
     name: str
     shape: tuple[int, ...]
     dtype: str
-    #: Of integers that choose from something. The model says it, not the data.
+    #: For integer indices. The model names it, not the data.
     limit: ValueLimit | None = field(default=None, compare=False)
 
 
@@ -59,7 +59,7 @@ def array_forms(
 ) -> list[ArrayForm]:
     """Return the arrays that a model of these sizes trains with, in the order of its inputs.
 
-    ``choices``: how many rows or classes arrays choose from, as a PEF's graphs have it.
+    ``choices``: numbers of rows or classes that arrays index, from a PEF's graphs.
     """
     dummies = entry.make_inputs(1, **sizes)
     target = None if entry.task in WITHOUT_TARGET else str(dummies[-1].sn_name)
@@ -74,7 +74,7 @@ def array_forms(
 def _limit(
     entry: ModelEntry, sizes: Mapping[str, SizeValue], name: str, is_target: bool, choices: Mapping[str, int]
 ) -> ValueLimit | None:  # fmt: skip
-    """Return what the integers of an array choose from: as the entry says, or classes if a target, or the PEF."""
+    """Return the limit of an array's integers: the entry's, else the classes for a target, else the PEF's."""
     size = entry.limits.get(name, CLASSES if is_target else "")
     if isinstance(size, int):
         return ValueLimit(size, "", is_target)
@@ -86,9 +86,9 @@ def _limit(
 def sizes_made_for(
     manifest: Mapping[str, Any], entry: ModelEntry, sizes: Mapping[str, SizeValue]
 ) -> dict[str, SizeValue]:  # fmt: skip
-    """Return the sizes that a data set was made for and that its arrays depend on; none of an earlier version.
+    """Return the data set's own sizes that differ from ``sizes`` and change its arrays; empty for an earlier version's.
 
-    ``sizes``: of the model that it is compared with.
+    ``sizes``: those of the model to compare with.
     """
     said: dict[str, SizeValue] = manifest.get("sizes") or {}
     forms = array_forms(entry, sizes)
@@ -114,7 +114,7 @@ class ArrayDataset:
         self.columns: tuple[str, ...] = ()
         self.tokenizer = str(manifest.get("tokenizer", ""))
         self._folder = folder
-        #: Changes to training pictures; another choice of them is another data set.
+        #: Changes to training pictures; another choice makes another data set.
         self._augmentation = read_augmentation(manifest, find_picture_preprocessing(folder))
         if self._augmentation is not None:
             self.digest = sha256_of(f"{self.digest} {json.dumps(self._augmentation.to_json())}".encode())
@@ -122,7 +122,7 @@ class ArrayDataset:
             split: {name: np.load(folder / split / f"{name}.npy", mmap_mode="r") for name in self.names}
             for split in self.splits
         }
-        #: Split → the one whose arrays hold its samples, and their rows there; of others the whole split.
+        #: Split → the split whose arrays hold its samples, and their rows there; other splits use their own arrays.
         self._rows: dict[str, tuple[str, NDArray[np.int64]]] = {}
 
     def with_validation(self, share: float) -> "ArrayDataset":
@@ -133,7 +133,7 @@ class ArrayDataset:
         return made
 
     def count(self, split: str) -> int:
-        """Return the number of samples in a split; 0 where there is none of that name."""
+        """Return the number of samples in a split; 0 if there is no such split."""
         if split in self._rows:
             return len(self._rows[split][1])
         return len(self._arrays[split][self.names[0]]) if split in self._arrays else 0
@@ -157,7 +157,7 @@ class ArrayDataset:
     def held_out(self, split: str, batch_size: int) -> Iterator[tuple[int, dict[str, NDArray[Any]]]]:
         """Yield a split in stored order as batches by name; the last is filled up with its first samples.
 
-        Each comes with how many of its samples count.
+        Yield each batch with the number of its real samples.
         """
         for start in range(0, self.count(split), batch_size):
             rows = np.arange(start, start + batch_size)
@@ -169,7 +169,7 @@ class ArrayDataset:
         """Refuse labels beyond the classes and indices beyond a table.
 
         Raises:
-            InvalidArgument: names the array, the value and what is legal.
+            InvalidArgument: the message has the array, the value and the expected ones.
         """
         for split, arrays in self._arrays.items():
             for form in forms:
@@ -177,7 +177,7 @@ class ArrayDataset:
                     check_values(f"the {split} split's {form.name}", arrays[form.name], form.limit)
 
     def keep_with(self, checkpoint: Path) -> None:
-        """Copy how pictures became arrays, where they were pictures; other arrays are served as they come."""
+        """Copy the preprocessing of pictures; other arrays are served unchanged."""
         path = self._folder / PICTURE_FILE
         if path.is_file():
             write_atomic(checkpoint / PICTURE_FILE, path.read_bytes())
@@ -187,7 +187,8 @@ def open_arrays(folder: Path, forms: Sequence[ArrayForm]) -> ArrayDataset:
     """Open the data set in ``folder``.
 
     Raises:
-        NotFound: there is none. InvalidArgument: it is damaged, or its arrays or their values are not the model's.
+        NotFound: the data set is missing. InvalidArgument: it is damaged, or its arrays or their values are not the
+            model's.
     """
     manifest = read_manifest(folder, KIND)
     try:
@@ -260,7 +261,7 @@ def _read_data(
     entry: ModelEntry, sizes: Mapping[str, SizeValue], forms: Sequence[ArrayForm],
     parameters: Mapping[str, ParameterValue], inputs: Mapping[str, Path],
 ) -> tuple[dict[str, NDArray[Any]], Names]:  # fmt: skip
-    """Return arrays by name, read as they are, or made of texts; and what the texts' classes and tokenizer are."""
+    """Return arrays by name, as stored or encoded from texts, and the texts' classes and tokenizer."""
     if "text_column" not in parameters:
         return _read_arrays(inputs["data"], forms), {}
     from rdukit_modelbox.preprocessing.passages import is_text, read_passages  # only text needs tokenizers
@@ -274,7 +275,7 @@ def _read_data(
 def _draw_splits(
     entry: ModelEntry, sizes: Mapping[str, SizeValue], samples: int, ratio: float, seed: int
 ) -> dict[str, Arrays]:
-    """Draw both splits, each with a seed of its own: no sample of one is in the other, or next to it in time."""
+    """Draw both splits, each with its own seed: a sample of one is never in the other, or next to it in time."""
     if entry.generate is None:
         raise InvalidArgument(f"model {entry.name!r} draws no data of its own; name files as the input data")
     held = int(samples * ratio)
@@ -290,11 +291,11 @@ def _draw_splits(
 def apply_drift(splits: Mapping[str, Arrays], names: Sequence[str], drift: float) -> dict[str, Arrays]:
     """Return splits whose arrays ``names`` are read by an instrument that has drifted; the others stay.
 
-    A place of a sample, over its last two axes, has a gain of about 1 ± drift / 2 and an offset of about drift / 2
-    deviations of the training split. Readings that are never negative stay so. Pure.
+    Each place of a sample (its last two axes) gets a gain of about 1 ± drift / 2, and an offset of about drift / 2
+    deviations of the training split. Readings that are never negative stay non-negative. Pure.
 
     Raises:
-        InvalidArgument: no array has readings, as those of texts.
+        InvalidArgument: no array has readings; texts have none.
     Source:
         ours: calibration of pixels and sensors, and batch effects between laboratories, in their simplest form.
     """

@@ -37,7 +37,7 @@ class ArticlePolicy:
 
 @dataclass(slots=True)
 class Pieces:
-    """Texts to tokenize, in order, with what each is."""
+    """Texts to tokenize, in order, each with its role."""
 
     texts: list[str] = field(default_factory=list)
     types: list[int] = field(default_factory=list)
@@ -73,9 +73,9 @@ def pair_type(policy: ArticlePolicy) -> Any:
 def cut_pieces(records: Iterable[Any], policy: ArticlePolicy) -> Pieces:
     """Return the pieces of decoded records.
 
-    Source: generative_data_prep, README: one space between prompt and completion unless ``disable_space_separator``;
-    a pair without completion is left out unless ``keep_prompt_only_sequences``; an end-of-text token after each pair,
-    of which the last of a record (of each pair, with ``attention_boundary=prompt_completion_pair``) is a separator.
+    Source: generative_data_prep, README: one space between prompt and completion unless ``disable_space_separator``; a
+    pair without completion is left out unless ``keep_prompt_only_sequences``. An end-of-text token follows each pair; a
+    record's last one is a separator (each one with ``attention_boundary=prompt_completion_pair``).
     """
     pieces = Pieces()
     texts, types, closes, units = pieces.texts, pieces.types, pieces.closes, pieces.units
@@ -126,10 +126,10 @@ def _cut_pairs(pairs: Sequence[Any], policy: ArticlePolicy, pieces: Pieces, unit
 
 
 def join_tokens(pieces: Pieces, ids_of_pieces: Sequence[Sequence[int]], end_id: int, begin_id: int | None) -> Tokens:
-    """Return the units' tokens, with the end-of-text tokens put in.
+    """Return the units' tokens with end-of-text tokens inserted.
 
-    A tokenizer may put begin and end tokens around each text; those that would stand inside a pair are taken out. The
-    end is never there twice, nor is the begin of a text that has one itself, as chat templates write it.
+    A tokenizer may put begin and end tokens around each text; those inside a pair are removed. The end token never
+    occurs twice, nor does the begin token of a text that already has one, as from chat templates.
 
     Args:
         ids_of_pieces: token ids of each piece.
@@ -170,7 +170,7 @@ def trim(ids: Sequence[int], end_id: int, begin_id: int | None, *, is_inside: bo
 
 
 def _without_empty(lengths_P: NDArray[np.int64], closes_P: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Encode pairs; one whose texts have no token at all gets no end either."""
+    """Encode pairs; a pair whose texts have no tokens gets no end token either."""
     closes = closes_P.copy()
     pair_has_tokens = False
     for index, (length, closing) in enumerate(zip(lengths_P.tolist(), closes_P.tolist(), strict=True)):

@@ -1,7 +1,7 @@
 """Augmentation of training pictures by torchvision's v2 transforms, as a data set's manifest lists them.
 
-A picture's changes depend on the seed, the epoch and the picture's row alone, so that a resumed training sees what an
-uninterrupted one does. Only named transforms with numbers are known: a manifest runs no code.
+A picture's changes depend only on the seed, the epoch and the picture's row, so a resumed training sees the same
+pictures. Only named transforms with numbers are known: a manifest runs no code.
 
 Axes: B pictures of a batch, C channels, Y, X pixels.
 """
@@ -82,7 +82,8 @@ def load_transforms() -> Any:
     """Return ``torchvision.transforms.v2``.
 
     Raises:
-        InvalidArgument: it is not installed, or not built for the installed torch; says what is expected.
+        InvalidArgument: the library is missing, or is not built for the installed torch; the message says what is
+            expected.
     """
     try:
         from torchvision.transforms import v2  # type: ignore[import-not-found]
@@ -97,7 +98,7 @@ def load_transforms() -> Any:
 def augmentation_from(
     parameters: Mapping[str, ParameterValue], preprocessing: PicturePreprocessing | None
 ) -> Augmentation | None:  # fmt: skip
-    """Return the augmentation that parameters of preprocess ask for; None: none.
+    """Return the augmentation that preprocess parameters describe; None: none.
 
     Raises:
         InvalidArgument: there are no pictures to change, or torchvision cannot be imported.
@@ -136,7 +137,7 @@ def augmentation_parameters(text: str) -> dict[str, object]:
 
 
 def read_augmentation(manifest: Mapping[str, Any], preprocessing: PicturePreprocessing | None) -> Augmentation | None:
-    """Return the augmentation that a manifest lists; None where it lists none.
+    """Return the augmentation in a manifest; None: it has none.
 
     Raises:
         InvalidArgument: it lists another transform or value than there is.

@@ -1,4 +1,4 @@
-"""Data that a preprocess reads when its caller brings none: a corpus, or the bundled digits as a table."""
+"""Default data of a preprocess: a corpus, or the bundled digits as a table."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_zoo.datasets.corpora import read_corpus
 from rdukit_zoo.datasets.digits import SIDE, Bytes, load_bundled
 
-#: Pixels of a side of the digits that a table has, each the mean of 4 x 4; they are 32 x 32 with their margin.
+#: Side in pixels of a table's digits: each pixel is the mean of 4 x 4 of the 32 x 32 ones, margin included.
 TABLE_SIDE: Final = 8
 
 
@@ -25,7 +25,7 @@ def with_data(
 ) -> Iterator[Mapping[str, Path]]:
     """Yield the inputs with ``data`` among them: the caller's, or a folder ``name`` that ``write`` fills for the block.
 
-    Its files have no time of their own, so that an attempt that was killed is continued.
+    Its files have fixed times, so a further attempt continues a killed one.
     """
     if "data" in inputs:
         yield inputs
@@ -70,7 +70,7 @@ def shrink(images_NHW: Bytes) -> NDArray[np.float32]:
 def write_passages(parameters: Mapping[str, ParameterValue], folder: Path) -> None:
     """Write passages of a corpus as a table of texts, ``samples`` of them, drawn by ``seed``.
 
-    With ``num_classes`` they are from as many of its longest texts, and the text's number is their class.
+    With ``num_classes`` they come from that many of its longest texts, whose numbers are the classes.
     """
     texts = sorted(read_corpus(str(parameters["corpus"])).items(), key=lambda pair: (-len(pair[1]), pair[0]))
     size = int(parameters["context_length"]) - 2  # tokens of the beginning and of the end stand around a passage

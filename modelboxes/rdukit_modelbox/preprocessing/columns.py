@@ -1,4 +1,4 @@
-"""Columns of rows: the request for them, their figures in one pass, and what their encoding is made from. Pure.
+"""Columns of rows: the request for them, their figures in one pass, and the basis of their encoding. Pure.
 
 Axes: N rows of a block, C numbers of a row, K categorical columns.
 """
@@ -20,17 +20,17 @@ NUMBER_LABEL: Final = "number"
 
 @dataclass(frozen=True, slots=True)
 class RowPreprocessRequest:
-    """The verb's parameters by their names; a box need not have all of them."""
+    """Parameters of the verb by name; a box may lack some of them."""
 
     #: Columns of tables, or the array, that are features; empty is all but the label.
     columns: tuple[str, ...] = ()
     label_column: str = "label"
-    #: ``class`` or ``number``: what the label is.
+    #: Kind of the label: ``class`` or ``number``.
     predict: str = "class"
     #: Columns whose values are names, and dates.
     categorical: tuple[str, ...] = ()
     dates: tuple[str, ...] = ()
-    #: Columns that are no features.
+    #: Columns that are not features.
     exclude: tuple[str, ...] = ()
     #: Column that says each row's split; empty: ``test_ratio`` does, or names of files.
     split_column: str = ""
@@ -42,8 +42,8 @@ class RowPreprocessRequest:
     encoding: str = "one_hot"
     #: ``error``, ``drop``, ``zero`` or ``mean``.
     missing: str = "error"
-    #: ``mnist`` and ``none`` take grey values 0..255 to 0..1, ``mnist`` then by its usual mean and deviation;
-    #: ``standard`` and ``min_max`` go by the training rows; ``as_is`` changes nothing.
+    #: ``mnist`` and ``none`` scale grey values 0..255 to 0..1; ``mnist`` then uses the usual mean and deviation.
+    #: ``standard`` and ``min_max`` use figures of the training rows; ``as_is`` changes nothing.
     normalize: str = "as_is"
     test_ratio: float = 0.2
     #: None keeps the order.
@@ -51,7 +51,7 @@ class RowPreprocessRequest:
     skips_bad_rows: bool = False
     #: Most rows of each split, from the start; 0 keeps all.
     limit: int = 0
-    #: Side of the square that images are made; 0 leaves them, if they are all of one size.
+    #: Side of the square images; 0: images keep their size, which must be equal.
     image_size: int = 28
     #: ``grey`` or ``rgb``.
     image_mode: str = "grey"
@@ -61,7 +61,7 @@ class RowPreprocessRequest:
         """Make a request from checked parameters.
 
         Raises:
-            IllegalValue: a column has two roles that exclude each other, or a categorical one is no feature.
+            IllegalValue: a column has two exclusive roles, or a categorical column is not a feature.
         """
         base = cls()
         request = cls(
@@ -125,7 +125,7 @@ MAX_CATEGORIES: Final = 10_000
 class RowBlock:
     """A batch of rows: numbers [N, C] with NaN where one is missing, names [K][N], labels [N] as text.
 
-    A label that is a number is written so that it is read back bit for bit.
+    A numeric label is written so that reading it returns the same bits.
     """
 
     numbers_NC: NDArray[np.float64] | Floats
@@ -133,7 +133,7 @@ class RowBlock:
     labels_N: list[str]
     #: Bytes of the source read so far.
     consumed: int
-    #: Number of each row's split, where a column says it.
+    #: Number of each row's split, if a column has it.
     splits_N: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
@@ -184,7 +184,7 @@ class ColumnFigures:
         return deviation
 
     def to_json(self) -> dict[str, list[float | int | None]]:
-        """Return lists by name; a column without any value has no least and most."""
+        """Return lists by name; a column without any value has no minimum and maximum."""
         return {
             "count": self.count_C.tolist(), "mean": self.mean_C.tolist(), "std": self.deviation_C.tolist(),
             "min": [value if np.isfinite(value) else None for value in self.least_C.tolist()],
@@ -235,7 +235,7 @@ def encoding_of(
 
 
 def known_names(counts: Mapping[str, int], rare_below: int) -> tuple[str, ...]:
-    """Return a column's categories, sorted; with ``rare_below`` those that are rarer are one, ``OTHER``, at the end."""
+    """Return a column's categories, sorted; with ``rare_below``, rarer ones become one at the end, ``OTHER``."""
     common = sorted(name for name, count in counts.items() if count >= rare_below and name != OTHER)
     return (*common, OTHER) if len(common) < len(counts) else tuple(common)
 

@@ -1,4 +1,4 @@
-"""Rules for data against a model, which each kind of data set is held to before the first step. Pure."""
+"""Rules that compare data with a model before the first step. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,14 +19,14 @@ class ValueLimit:
     """Limit of integers that choose from something, classes or rows of a table: they are from 0 to below ``count``."""
 
     count: int
-    #: The model's size that says so; empty: none does.
+    #: Name of the model's size with this limit; empty: none.
     size: str = ""
-    #: Whether they may also be ``IGNORED``, as targets that count in no loss.
+    #: Whether values may also be ``IGNORED``, as for targets that no loss counts.
     allows_ignored: bool = False
 
 
 def check_sizes(found: Mapping[str, SizeValue], wanted: Mapping[str, SizeValue]) -> None:
-    """Compare the sizes that a data set was made for with those of a PEF's model.
+    """Compare the sizes of a data set with those of a PEF's model.
 
     Raises:
         InvalidArgument: names each size that differs, with both values.
@@ -45,7 +45,7 @@ def check_values(where: str, values: NDArray[Any], limit: ValueLimit) -> None:
     """Refuse labels beyond the classes and indices beyond a table. Floats are no indices.
 
     Raises:
-        InvalidArgument: names ``where`` they are, the first wrong value and what is expected.
+        InvalidArgument: names ``where``, the first wrong value and the expected ones.
     """
     if not values.size or not np.issubdtype(values.dtype, np.integer):
         return
@@ -67,7 +67,7 @@ def check_values(where: str, values: NDArray[Any], limit: ValueLimit) -> None:
 
 
 def validation_rows(samples: int, share: float) -> NDArray[np.int64]:
-    """Return the numbers of the training samples that are held out to validate, ascending; at least one.
+    """Return the numbers of the training samples held out for validation, ascending; at least one.
 
     They depend on the number of samples alone, so that trainings with different seeds compare. Pure.
     """
@@ -77,6 +77,6 @@ def validation_rows(samples: int, share: float) -> NDArray[np.int64]:
 
 
 def divide_rows(samples: int, share: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the numbers of the samples that are left to train on, and those of ``validation_rows``. Pure."""
+    """Return the numbers of the samples to train on, and those of ``validation_rows``. Pure."""
     held_N = validation_rows(samples, share)
     return np.delete(np.arange(samples), held_N), held_N

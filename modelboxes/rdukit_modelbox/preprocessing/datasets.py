@@ -36,7 +36,7 @@ Pieces = Iterable[tuple[NDArray[np.float32], NDArray[Any]]]
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Features [N, F] float32 and labels [N] int64, or float32 where the label is a number, scaled."""
+    """Features [N, F] float32 and scaled labels [N]: int64 for classes, float32 for numbers."""
 
     features_NF: NDArray[np.float32]
     labels_N: NDArray[Any]
@@ -50,7 +50,7 @@ class Samples:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the numbers, whatever file they are in."""
+        """SHA-256 of the numbers, independent of the files' format."""
         found = hashlib.sha256()
         for values in (self.features_NF, self.labels_N):
             step = max(1, DIGEST_BYTES // max(1, values[:1].nbytes))
@@ -61,7 +61,7 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """Both splits and what the manifest says."""
+    """Both splits and their manifest."""
 
     train: Samples
     test: Samples
@@ -71,13 +71,13 @@ class Dataset:
     source: str
     #: Stands for both splits' numbers.
     digest: str
-    #: Names of the classes in their order; empty where they are numbers.
+    #: Names of the classes in their order; empty if they are numbers.
     names: tuple[str, ...] = ()
     #: Features in their order, of a table: names of numbers, then each value of each categorical column.
     columns: tuple[str, ...] = ()
-    #: Of a label that is a number.
+    #: For numeric labels.
     target: NumberTarget | None = None
-    #: To validate with while training; None of a data set without such a split.
+    #: Split for validation during training; None if the data set lacks it.
     dev: Samples | None = None
 
     def split(self, name: str) -> Samples:
@@ -114,7 +114,7 @@ def write_dataset(
     Args:
         counts: samples of each split: train, test and perhaps dev.
         more: further keys of the manifest.
-        held_bytes: above so many bytes of features the files are such as can be mapped.
+        held_bytes: with more bytes of features the files are written so that they can be mapped.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)
@@ -191,7 +191,7 @@ def load_dataset(folder: Path) -> Dataset:
 
 
 def class_names(labels: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the names of classes in their order; none where each name is the number of its class."""
+    """Return the ordered names of classes; empty if each name is the class's number."""
     ordered = tuple(sorted(labels, key=lambda name: labels[name]))
     return () if all(name == str(labels[name]) for name in ordered) else ordered
 

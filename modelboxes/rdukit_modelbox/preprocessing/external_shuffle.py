@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rdukit.errors import IllegalValue
 
-#: Records whose places are drawn together, at least.
+#: Least number of records whose places are drawn together.
 LEAST_WINDOW: Final = 4096
 GIGABYTE: Final = 1 << 30
 MEGABYTE: Final = 1 << 20
@@ -43,9 +43,9 @@ def plan_splits(total_bytes: int, training: int, dev_ratio: float, test_ratio: f
     Raises:
         IllegalValue: the ratios leave nothing to train on.
     Source:
-        generative_data_prep, README "Flags": 32 files below 10 GB, 128 below 100 GB, else 256; dev and test files are
-        added so that each is about as large as a training file. Ours: inputs below 32 MB get a file a megabyte, and
-        shares are exact where theirs are rounded to whole files.
+        generative_data_prep, README "Flags": 32 files below 10 GB, 128 below 100 GB, else 256; each dev or test file is
+        about as large as a training file. Ours: inputs below 32 MB get a file a megabyte, and shares are exact where
+        theirs are rounded to whole files.
     """
     if dev_ratio + test_ratio >= 1:
         raise IllegalValue(
@@ -106,7 +106,9 @@ class Assignment:
 
 
 def interleave(shares: tuple[float, ...], length: int) -> NDArray[np.int64]:
-    """File of each of ``length`` records [W], each file's spread evenly; equal shares give 0, 1, 2, … in turn."""
+    """Return the file of each of ``length`` records [W], each file's spread evenly; equal shares give 0, 1, 2, …
+    repeated.
+    """
     if len(set(shares)) == 1:
         return np.arange(length) % len(shares)
     exact = np.array(shares) / sum(shares) * length
@@ -125,7 +127,7 @@ BUCKET_BYTES: Final = 16 << 20
 
 
 class Spill:
-    """Collects records, none of which holds a line end, by output file and bucket."""
+    """Collects records without line ends by output file and bucket."""
 
     def __init__(self, folder: Path, files: int, buckets: int) -> None:
         folder.mkdir(parents=True)

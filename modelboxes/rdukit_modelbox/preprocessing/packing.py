@@ -66,7 +66,7 @@ class PackedRows:
 
 
 class Packer:
-    """Packs units into rows as they come; what does not yet fill a row waits for the next units.
+    """Packs units into rows; units that do not fill a row yet wait for the next ones.
 
     Source: generative_data_prep, README, flag ``input_packing_config``.
     """
@@ -156,13 +156,13 @@ class Packer:
     def _choose_rows(
         self, lengths_U: NDArray[np.int64], waiting: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-        """Row and column of each unit, and the row that is still open; -1 if none is."""
+        """Return row and column of each unit, and the row that is still open; -1: none is."""
         if self._style == "single":
             return np.cumsum(lengths_U > 0) - 1, np.zeros(len(lengths_U), np.int64), -1
         rows, columns = [], []
         row = column = 0
         for index, length in enumerate(lengths_U.tolist()):
-            # A unit that is dropped closes the row before it all the same.
+            # Even a dropped unit closes the row before it.
             if index >= waiting and column and (length < 0 or column + length > self._length):
                 row, column = row + 1, 0
             rows.append(row)

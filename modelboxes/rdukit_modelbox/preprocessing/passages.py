@@ -1,8 +1,8 @@
-"""Texts as people have them → the arrays of models that read in both directions.
+"""Human-readable texts → the arrays of models that read in both directions.
 
-Tables have a column with the text, and for a classifier one with the class; of a .txt file each line is a text. Tokens
-are those of a given tokenizer, with the special ones that it puts around a text, else bytes as
-``rdukit_zoo.datasets.passages`` has them. Longer texts are cut, shorter ones filled up.
+Tables have a column with the text, and a classifier's tables another with the class; each line of a .txt file is a
+text. A given tokenizer makes the tokens, with its special ones around a text; otherwise tokens are bytes, as in
+``rdukit_zoo.datasets.passages``. Longer texts are cut, shorter ones padded.
 
 Axes: N texts, T tokens of a text.
 """
@@ -33,7 +33,7 @@ TASKS: Final = frozenset({"masked-language-modelling", "sequence-classification"
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Way from texts to tokens: a tokenizer, or none for bytes; and the tokens with a meaning of their own."""
+    """Encoding of texts as tokens: a tokenizer, or none for bytes; and the tokens with a special meaning."""
 
     tokenizer: Tokenizer | None = None
     padding: int = PADDING
@@ -50,9 +50,9 @@ class Vocabulary:
 
 
 class Passages(NamedTuple):
-    """Arrays of texts by name, the names of their classes in order, and what stands for the tokenizer.
+    """Arrays of texts by name, the ordered names of their classes, and a description of the tokenizer.
 
-    Classes that are numbers have no names.
+    Numeric classes have no names.
     """
 
     arrays: Mapping[str, NDArray[np.int64]]
@@ -69,10 +69,10 @@ def is_text(data: Path) -> bool:
 def read_passages(
     data: Path, tokenizer: Path | None, task: str, sizes: Mapping[str, Any], parameters: Mapping[str, ParameterValue]
 ) -> Passages:
-    """Return ``tokens``, ``types`` and ``mask`` [N, T], and what the task asks for.
+    """Return ``tokens``, ``types`` and ``mask`` [N, T], and the targets of the task.
 
-    Masked language modelling: ``labels`` [N, T]; classification: ``label`` [N], whole numbers as they are, other
-    classes numbered in the order of their names.
+    Masked language modelling has ``labels`` [N, T], classification ``label`` [N]: whole numbers stay, other classes are
+    numbered in the order of their names.
 
     Raises:
         NotFound, InvalidArgument: a file, column or value is missing or wrong; the message names it.
@@ -127,7 +127,7 @@ def _bytes_or(path: Path | None) -> Vocabulary:
 
 
 def _read(source: SourceFile, text_column: str, label_column: str) -> Iterator[tuple[str, str]]:
-    """Yield each text with its class, which is empty where none is asked for."""
+    """Yield each text with its class; the class is empty without ``label_column``."""
     bad = RowErrors(skips=False)
     if source.format == Format.TXT:
         if label_column:
@@ -153,10 +153,10 @@ def _read(source: SourceFile, text_column: str, label_column: str) -> Iterator[t
 
 
 def _number(labels: Sequence[str], classes: int) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Return classes [N] as numbers, and their names in order; none where the names are numbers.
+    """Return classes [N] as numbers, and their ordered names; empty if the names are numbers.
 
     Raises:
-        IllegalValue: there are not as many as the model has, or numbers that it does not have.
+        IllegalValue: their number differs from the model's, or a number exceeds it.
     """
     found = sorted(set(labels))
     if all(name.isdecimal() for name in found):

@@ -21,7 +21,7 @@ from rdukit_modelbox.preprocessing.table_rows import SPLIT_NAMES
 from rdukit_modelbox.verbs.context import Progress, VerbContext
 from rdukit_serving.raw_inputs.pictures import BadPicture, PicturePreprocessing
 
-#: Mean and deviation of each channel on the scale 0..1: of ImageNet, as everybody uses them; and what makes -1..1.
+#: Mean and deviation of each channel on the scale 0..1: ImageNet's usual ones; and those that give -1..1.
 NORMALISATIONS: Final[Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]]] = {
     "half": ((0.5,), (0.5,)),
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
@@ -64,8 +64,8 @@ def read_picture_folder(
         shape: of an array, [C, Y, X].
         num_classes: classes of the model.
     Raises:
-        InvalidArgument: a picture is in no folder of a class or cannot be read, the folders are not as many as the
-            classes, or the model takes other channels; names the file and what is expected.
+        InvalidArgument: a picture is outside of the classes' folders or cannot be read, the numbers of folders and
+            classes differ, or the model takes other channels. The message has the file and the expectation.
         Cancelled: between two pictures.
     """
     sources = find_sources(data, "**/*", "auto", (Format.IMAGES,))
@@ -108,7 +108,7 @@ def picture_classes(data: Path) -> tuple[str, ...]:
 def preprocessing_of(
     shape: Sequence[int], classes: tuple[str, ...], parameters: Mapping[str, ParameterValue]
 ) -> PicturePreprocessing:
-    """Return how a picture becomes an array of a shape [C, Y, X] (pure).
+    """Return the preprocessing of pictures for arrays of a shape [C, Y, X] (pure).
 
     Raises:
         InvalidArgument: the model takes other channels than grey or rgb, or ``imagenet`` and grey.

@@ -22,13 +22,13 @@ _NEEDED: Final = ("do_resize", "do_rescale")
 
 
 def picture_parameters(hub: HubFolder) -> dict[str, ParameterValue]:
-    """Return how the folder's processor makes arrays of pictures, as parameters of preprocess.
+    """Return the processor's preprocessing of pictures as parameters of preprocess.
 
     A folder without one squashes pictures to the model's size, and takes values to -1..1.
 
     Raises:
-        InvalidArgument: it is damaged, asks for steps or a normalisation that there are not, or its size is not the
-            model's.
+        InvalidArgument: the processor is damaged, needs unknown steps or another normalisation, or has another size
+            than the model.
     """
     path = hub.path / PROCESSOR
     said = _read(path)
@@ -80,7 +80,8 @@ def _each(values: object) -> tuple[float, ...]:
 
 
 def _shorter_side(said: Mapping[str, Any], path: Path, side: int, crops: bool) -> int:
-    """Return what the shorter side is resized to before the middle is cut out; 0 where both sides become the model's.
+    """Return the length to which the shorter side is resized before the middle is cut out; 0 if both sides get the
+    model's length.
 
     Raises:
         InvalidArgument: the arrays would have another size than the model takes.
@@ -106,7 +107,7 @@ def _sides(size: object) -> set[object]:
 
 
 def preprocessing_of_folder(hub: HubFolder) -> PicturePreprocessing | None:
-    """Return how the served folder makes arrays of pictures; None where it does not say it, or has no names of classes.
+    """Return the served folder's preprocessing of pictures; None if it has no processor, or no names of classes.
 
     Raises:
         InvalidArgument: as ``picture_parameters``.

@@ -127,7 +127,7 @@ def find_picture_rows(data: Path) -> list[PictureRows] | None:
     """Return the pictures of each file of a table or of arrays of uint8; None if there are no such files.
 
     Raises:
-        InvalidArgument: a file is damaged, or lacks pictures or labels; says what is expected.
+        InvalidArgument: a file is damaged, or lacks pictures or labels; the message says what is expected.
     """
     if data.is_dir() and any(data.glob("*.npy")):
         arrays = {path.stem: path for path in sorted(data.glob("*.npy"))}
@@ -155,7 +155,7 @@ def find_picture_rows(data: Path) -> list[PictureRows] | None:
 
 
 def _find_files(data: Path) -> tuple[SourceFile, ...]:
-    """Return the files of the one format that is there; none where there are other files only."""
+    """Return the files of the only format in the folder; empty if there are only other files."""
     found: dict[Format, tuple[SourceFile, ...]] = {}
     for kind in (Format.PARQUET, Format.HDF5, Format.NPZ):
         with suppress(InvalidArgument, NotFound):
@@ -170,7 +170,7 @@ def _open_member(archive: zipfile.ZipFile, names: Mapping[str, str], name: str) 
 
 
 def _classes(files: Sequence[PictureRows], num_classes: int) -> tuple[str, ...]:
-    """Return the names of the classes: as a file says them, else those that occur, or numbers up to the largest."""
+    """Return the names of the classes: a file's own, else those that occur, or numbers up to the largest."""
     said = {file.names for file in files if file.names}
     labels = {label for file in files for label in file.labels}
     words = sorted(label for label in labels if isinstance(label, str))
@@ -223,7 +223,7 @@ def _parquet_rows(source: SourceFile) -> PictureRows:
 
 
 def _names_of_hub(metadata: Mapping[bytes, bytes] | None, label: str) -> tuple[str, ...]:
-    """Return the names that a Hugging Face data set gives its classes; none where it does not."""
+    """Return the names of classes in a Hugging Face data set; empty if it has none."""
     try:
         about = json.loads((metadata or {}).get(b"huggingface", b"{}"))
         names = about["info"]["features"][label]["names"]
@@ -257,7 +257,7 @@ def _hdf5_rows(source: SourceFile) -> PictureRows:
 def _rows_of_arrays(
     source: SourceFile, arrays: Mapping[str, object], open_array: Callable[[str], Any]
 ) -> list[PictureRows] | None:  # fmt: skip
-    """Return the pictures of ``.npy`` streams by name; None if there are none of uint8."""
+    """Return the pictures of ``.npy`` streams by name; None if no stream has uint8."""
     image = next((name for name in IMAGE_NAMES if name in arrays), None)
     if image is None:
         return None
@@ -289,7 +289,9 @@ def _rows_of_arrays(
 def _layout(
     source: SourceFile, name: str, shape: Sequence[int], dtype: Any
 ) -> Callable[[NDArray[np.uint8]], NDArray[np.uint8]]:  # fmt: skip
-    """Return what makes [Y, X] or [Y, X, C] of a sample of an array [N, Y, X], [N, Y, X, C] or [N, C, Y, X]."""
+    """Return a function that makes [Y, X] or [Y, X, C] of one sample; the array is [N, Y, X], [N, Y, X, C] or [N, C, Y,
+    X].
+    """
     place = f"{source.name}, {name!r}"
     if dtype != np.uint8:
         raise InvalidArgument(

@@ -13,12 +13,12 @@ from rdukit.files.atomic import sha256_of, sha256_of_file, write_json_atomic
 from rdukit_modelbox.preprocessing.sources import SourceFile
 from rdukit_modelbox.verbs.context import Progress, VerbContext
 
-#: Bytes are told in units of this many, as larger numbers might not fit the wires' integers.
+#: Bytes are reported in units of this many; larger numbers might exceed the wires' integers.
 KILOBYTE: Final = 1024
 
 
 class ProgressReporter:
-    """Tells progress of one stage that handles ``total`` bytes, or whatever else is counted."""
+    """Reports the progress of one stage in bytes, or in another unit, of ``total``."""
 
     def __init__(self, context: VerbContext, stage: str, total: int, unit: int = 1) -> None:
         self._unit = unit
@@ -30,7 +30,7 @@ class ProgressReporter:
         self._counted = 0
 
     def skip(self, amount: int) -> None:
-        """Note that an earlier attempt did ``amount``."""
+        """Count an ``amount`` that an earlier attempt did."""
         self._skipped += amount
 
     def count(self, rows: int) -> None:
@@ -62,7 +62,7 @@ class ProgressReporter:
 
 @contextmanager
 def digests_meanwhile(sources: Sequence[SourceFile]) -> Iterator[Callable[[], list[str]]]:
-    """Read the sources in a thread while the block runs; call what it yields for their SHA-256, in their order."""
+    """Read the sources in a thread while the block runs; the yielded function returns their SHA-256 in order."""
     with ThreadPoolExecutor(1, thread_name_prefix="digest") as thread:
         digests = [thread.submit(sha256_of_file, source.path) for source in sources]
         try:
@@ -77,7 +77,7 @@ VERSION: Final = 1
 
 
 class WorkFolder:
-    """A folder beside the output, thrown away when it belongs to another request.
+    """A folder next to the output; its content is thrown away if it belongs to another request.
 
     Steps write their files first and ``finish`` last, so a step without its note is done again from the start.
     """
@@ -92,11 +92,11 @@ class WorkFolder:
             write_json_atomic(folder / IDENTITY, {"identity": self.identity})
 
     def find(self, step: str) -> dict[str, Any] | None:
-        """Return what the finished ``step`` left; None if it is not finished."""
+        """Return the note of the finished ``step``; None if it is not finished."""
         return self._note(f"{step}.json")
 
     def finish(self, step: str, note: Mapping[str, object]) -> None:
-        """Say that ``step`` is finished."""
+        """Record that ``step`` is finished."""
         write_json_atomic(self.folder / f"{step}.json", note)
 
     def fresh(self, name: str) -> Path:
@@ -106,7 +106,7 @@ class WorkFolder:
         return path
 
     def hand_over(self, name: str, target: Path) -> None:
-        """Make what is at ``name`` the new ``target``, whatever was there; then remove this folder."""
+        """Replace ``target`` by the file or folder ``name``, then remove this folder."""
         if target.exists():
             target.rename(self.fresh("replaced"))
         (self.folder / name).rename(target)

@@ -22,18 +22,18 @@ from rdukit_modelbox.verbs.context import VerbContext
 from rdukit_serving.raw_inputs.layout import TableLayout
 
 TABLES: Final = (Format.CSV, Format.JSONL, Format.PARQUET)
-#: Splits by number; the last one is there if a column or names of files say so.
+#: Splits by number; the last one exists if a column or files' names say so.
 SPLITS: Final = ("train", "test", "dev")
 
 
 @dataclass(frozen=True, slots=True)
 class RowRun:
-    """A run of preprocess on rows: its request, and what its steps share."""
+    """A run of preprocess on rows: its request, and the shared state of its steps."""
 
     context: VerbContext
     request: RowPreprocessRequest
     sources: Sequence[SourceFile]
-    #: Split that each source's name says, if names say one.
+    #: Split named by each source's name, if names have one.
     given: Mapping[str, int] | None
     #: Of tables.
     layout: TableLayout | None
@@ -94,7 +94,7 @@ class RowRun:
 
 
 def within_limit(limit: int, counts: list[int], splits_N: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Mark the rows that are kept so that no split gets more than ``limit``, and count them in ``counts``."""
+    """Mark the rows that are kept so that no split exceeds ``limit``, and count them in ``counts``."""
     kept_N = np.ones(len(splits_N), np.bool_)
     for split in range(len(counts)):
         is_mine_N = splits_N == split
@@ -105,8 +105,8 @@ def within_limit(limit: int, counts: list[int], splits_N: NDArray[np.int64]) -> 
 
 
 def given_splits(sources: Sequence[SourceFile]) -> dict[str, int] | None:
-    """Return the split of each file from its first folder or its name; None unless all say one, one says train, and
-    one says test.
+    """Return the split of each file from its first folder or its name. None unless each file has a split, and both
+    train and test occur.
     """
     found: dict[str, int] = {}
     for source in sources:

@@ -54,7 +54,7 @@ def preprocess_rows(
 
     Raises:
         NotFound, InvalidArgument: an input is missing or cannot be used; names file, line, column and what is legal.
-        Cancelled: between two blocks; figures of a finished first reading are kept for the next attempt.
+        Cancelled: between two blocks; the next attempt reuses the figures of a finished first reading.
     """
     request = RowPreprocessRequest.of(parameters)
     sources = find_sources(
@@ -115,8 +115,8 @@ def gather_figures(run: RowRun) -> dict[str, Any]:
     """Read all rows, and digest the sources on another core meanwhile.
 
     Returns:
-        The step's note: figures of ``columns``, names of each of ``categories``, ``labels`` with their counts and those
-        of each split, ``rows`` of each split, ``sha256`` of each source, numbers of rows left out.
+        The step's note: figures of ``columns``, names of each of ``categories``, ``labels`` with their counts in all
+        and per split, ``rows`` per split, ``sha256`` per source, numbers of omitted rows.
     Raises:
         InvalidArgument: a row cannot be used, or none can.
         Cancelled: between two blocks.
@@ -164,11 +164,11 @@ def gather_figures(run: RowRun) -> dict[str, Any]:
 
 
 class _Tally:
-    """The counts that are taken while the rows go by."""
+    """Counts that are taken while rows are read."""
 
     def __init__(self, run: RowRun) -> None:
         self._limit = run.request.limit
-        #: Of the numeric columns; None before the first block.
+        #: For the numeric columns; None before the first block.
         self.figures: ColumnFigures | None = None
         categorical = run.layout.categorical if run.layout else ()
         is_number = run.request.predict == NUMBER_LABEL

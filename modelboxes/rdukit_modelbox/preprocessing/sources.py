@@ -51,7 +51,7 @@ COMPRESSIBLE: Final = frozenset({Format.TXT, Format.JSONL, Format.CSV})
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """An input file; ``name`` is its path relative to what was given, with ``/``."""
+    """An input file; ``name`` is its path relative to the given one, with ``/``."""
 
     path: Path
     name: str
@@ -61,18 +61,18 @@ class SourceFile:
     is_gzip: bool
 
     def to_json(self) -> dict[str, object]:
-        """Return what tells whether it is the same file as last time."""
+        """Return values that show whether the file is unchanged."""
         return {"name": self.name, "format": self.format, "bytes": self.bytes, "modified_ns": self.modified_ns}
 
 
 def find_sources(data: Path, pattern: str, wanted: str, legal: Sequence[Format]) -> tuple[SourceFile, ...]:
-    """Find the files that ``data`` means, in the order of their names: itself, or those in it that ``pattern`` matches.
+    """Find the files of ``data``, in the order of their names: itself, or the files in it that ``pattern`` matches.
 
-    In a folder, files whose ending says another format than ``legal`` are left out unless they are all there is; hidden
-    files and links that lead out of the folder never count.
+    In a folder, files of another format than ``legal`` are left out, unless all files are such; hidden files and links
+    that lead out of the folder never count.
 
     Args:
-        wanted: ``auto``, or the format that all files have, whatever their names say.
+        wanted: ``auto``, or the format of all files regardless of their names.
     Raises:
         NotFound: nothing there, or nothing matches.
         InvalidArgument: no file has a format that this box reads, the files mix formats, or they are all empty.
@@ -144,7 +144,7 @@ class LineBlock:
 
 
 def read_line_blocks(source: SourceFile, block_bytes: int = BLOCK_BYTES) -> Iterator[LineBlock]:
-    """Return the file's lines in blocks; a last line without end gets one.
+    """Return the file's lines in blocks; a last line without a line end gets one.
 
     Raises:
         InvalidArgument: a line is too long, or the compressed data is damaged.
@@ -182,7 +182,7 @@ def read_line_blocks(source: SourceFile, block_bytes: int = BLOCK_BYTES) -> Iter
             yield LineBlock(rest + b"\n", line, raw.tell())
 
 
-#: Places that are told of skipped rows.
+#: Number of skipped rows whose places are reported.
 EXAMPLES: Final = 10
 
 
@@ -197,10 +197,11 @@ class RowErrors:
     dropped: int = 0
 
     def add(self, file: str, line: int | None, reason: str, legal: str, column: str | None = None) -> None:
-        """Note a bad row. ``line`` counts from 1: the line of a text file, the row of another; None is the whole file.
+        """Note a bad row. ``line`` counts from 1: the line of a text file, or the row of another file; None: the
+        complete file.
 
         Raises:
-            InvalidArgument: unless bad rows are skipped; names file, line, column and what is legal.
+            InvalidArgument: bad rows are not skipped; the message has file, line, column and the expected values.
         """
         place = f"{file}:{line}" if line is not None else file
         if column is not None:

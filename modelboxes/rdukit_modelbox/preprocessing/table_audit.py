@@ -1,6 +1,6 @@
-"""Columns of a table that carry no information, or too much of it, found while the rows are read. Pure.
+"""Columns of a table that carry no information, or too much of it; they are found while the rows are read. Pure.
 
-Memory is bounded: a column is followed only while it may still be one of these.
+Memory is bounded: a column is followed only while it may still be such a column.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,16 +15,16 @@ from rdukit_modelbox.preprocessing.columns import ColumnFigures, RowBlock
 MANY_NAMES: Final = 100
 #: Values that are remembered of a column that may be the label under another name.
 MAX_VALUES: Final = 200
-#: Rows that an id needs at least.
+#: Least number of rows with which a column may be an id.
 MIN_ID_ROWS: Final = 20
-#: Values that are remembered of a column that may be an id.
+#: Largest number of remembered values of a column that may be an id.
 MAX_IDS: Final = 100_000
 #: A correlation above this says that a column is the label in another unit.
 SAME: Final = 0.9999
 
 
 class TableAudit:
-    """Follows the columns of a table; derived columns, such as the year of a date, are none of them."""
+    """Follows the columns of a table; derived columns, such as the year of a date, are not followed."""
 
     def __init__(self, numeric: Sequence[str], categorical: Sequence[str], *, has_classes: bool = True) -> None:
         self._numeric, self._categorical = tuple(numeric), tuple(categorical)
@@ -115,7 +115,7 @@ class NumberLabels:
 
     def __init__(self) -> None:
         self._label = ColumnFigures.of(1)
-        #: Of each column the number of rows, and the sums of x, y, x², y² and xy, each less the first row's values.
+        #: For each column the number of rows, and the sums of x, y, x², y² and xy, each less the first row's values.
         self._sums: NDArray[np.float64] | None = None
         self._first: NDArray[np.float64] | None = None
 

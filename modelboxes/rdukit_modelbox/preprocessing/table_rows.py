@@ -62,10 +62,10 @@ def find_layout(source: SourceFile, request: RowPreprocessRequest) -> TableLayou
 
 
 def column_names(source: SourceFile) -> tuple[str, ...]:
-    """Return the columns of a table: the header's, or those of the first row.
+    """Return the columns of a table: the header's, or the first row's keys.
 
     Raises:
-        InvalidArgument: it has no row.
+        InvalidArgument: the table has no row.
     """
     if source.format == Format.PARQUET:
         with _open_parquet(source) as file:
@@ -120,7 +120,7 @@ def read_table(
 
 
 def rows_of(source: SourceFile, bad: RowErrors, consumed: list[int]) -> Iterator[NumberedRow]:
-    """Yield number and values by column of each row; ``consumed[0]`` is how many bytes of the file are read.
+    """Yield number and values by column of each row; ``consumed[0]`` counts the bytes of the file that were read.
 
     Raises:
         InvalidArgument: a row that cannot be used and ``bad`` refuses, or a damaged file.
@@ -261,7 +261,7 @@ def _checked(
 
 
 def _find_plain_numbers(rows: list[NumberedRow], layout: TableLayout) -> list[list[float]] | None:
-    """Return the numbers of all rows, if each is there and finite, as in most blocks; else None, for a look at each."""
+    """Return the numbers of all rows if all are present and finite; else None, and each value must be checked."""
     return plain_numbers([[values.get(name) for name in layout.numeric] for _, values in rows])
 
 
@@ -282,7 +282,8 @@ class CsvFile:
         self.header: list[str] = self._read_header()
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
-        """Line number, from 1, and fields of each row with as many fields as the header; empty lines are left out.
+        """Yield line number, from 1, and fields of each row with as many fields as the header; empty lines are left
+        out.
 
         Raises:
             InvalidArgument: a row has other fields and ``bad`` refuses, or the file is damaged.

@@ -1,7 +1,7 @@
 """Preprocessing of text: files become records by output file on disk, then sequences, then evened files.
 
-The first step reads and checks all records. Each step leaves a note, so an attempt that was killed continues
-after the last finished file. A step holds no more in memory than a few batches and one bucket of records.
+The first step reads and checks all records. Each step leaves a note, so a further attempt continues after the last
+finished file. A step holds at most a few batches and one bucket of records in memory.
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ def preprocess_text(
     Raises:
         NotFound, InvalidArgument: an input is missing or cannot be used; names file, line and what is legal.
         IllegalValue: more files than the input can fill.
-        Cancelled: between two batches; what is finished is kept for the next attempt.
+        Cancelled: between two batches; the next attempt reuses finished parts.
     """
     request = TextPreprocessRequest.of(parameters)
     Packer(request.max_seq_length, request.packing, 0)  # refuses an illegal config before anything is read

@@ -115,7 +115,7 @@ def _check_enough(run: TextRun, kind: str, files: int, sums: TokenStatistics) ->
 
 
 def _write_test(run: TextRun, folder: Path, file: int) -> Path:
-    """Copy a test file as text: lines of the source, or of JSON if it was a table."""
+    """Copy a test file as text: lines of the source, or lines of JSON for a table."""
     is_text = run.sources[0].format == Format.TXT
     path = folder / "test_files" / f"{run.splits[file].name}.{'txt' if is_text else 'jsonl'}"
     decode = msgspec.json.Decoder(str).decode
@@ -181,13 +181,13 @@ def _entry(folder: Path, path: Path, rows: int) -> dict[str, object]:
 
 #: Kinds of output files that hold sequences; the others stay text.
 SEQUENCES: Final = ("train", "dev")
-#: Records and bytes that a tokenizer is learned from, at most.
+#: Largest number of records and bytes from which a tokenizer is learned.
 LEARN_RECORDS: Final = 100_000
 LEARN_BYTES: Final = 16 << 20
 
 
 def make_tokenizer(run: TextRun, parameters: Mapping[str, ParameterValue]) -> TextTokenizer:
-    """Make a tokenizer when none is given: of bytes, of codons, or learned from the first training file's records."""
+    """Create a default tokenizer: of bytes, of codons, or learned from the first training file's records."""
     if parameters["tokenizer"] == "byte_level":
         return byte_level_tokenizer()
     if parameters["tokenizer"] == "codons":
@@ -215,7 +215,7 @@ def write_sequences(run: TextRun, tokenizer: TextTokenizer, spilled: Mapping[str
     """Tokenize and pack each output file that is not finished.
 
     Returns:
-        The statistics of all files, in the splits' order; those that stay text only count articles.
+        The statistics of all files, in the splits' order; files that stay text have only the number of articles.
     Raises:
         Cancelled: between two batches.
     """

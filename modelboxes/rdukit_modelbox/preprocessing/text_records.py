@@ -1,7 +1,7 @@
 """Text inputs → records as lines of JSON, checked: what ``articles.make_decoder`` decodes.
 
-A line of a .txt file becomes a JSON string, with its newline; a .jsonl line stays as it is; a row of a table becomes an
-object with the keywords as keys.
+A line of a .txt file becomes a JSON string, with its newline. A .jsonl line stays unchanged; a row of a table becomes
+an object with the keywords as keys.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ TABLE_ROWS: Final = 2048
 
 @dataclass(frozen=True, slots=True)
 class RecordBlock:
-    """Records as JSON without line ends, and how many bytes of the file are read."""
+    """Records as JSON without line ends, and the number of bytes read from the file."""
 
     records: list[bytes]
     consumed: int
@@ -80,7 +80,7 @@ def _json_lines(
     lines = block.data.split(b"\n")
     lines.pop()
     try:
-        # One call for the whole block; only a block with a fault is looked at line by line.
+        # One call decodes the block; only a block with a fault is examined line by line.
         found = decoder.decode_lines(block.data)
         if not any(isinstance(record, str) for record in found):
             return [line for line in lines if line and not line.isspace()]

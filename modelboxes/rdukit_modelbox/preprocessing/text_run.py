@@ -1,4 +1,4 @@
-"""An attempt to preprocess text: the request, and what its steps share."""
+"""An attempt to preprocess text: the request, and the shared state of its steps."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from rdukit_modelbox.preprocessing.sources import Format, SourceFile
 from rdukit_modelbox.preprocessing.tokenizer import BATCH_BYTES, BATCH_RECORDS
 from rdukit_modelbox.verbs.context import VerbContext
 
-#: A compressed file holds about so many times its size.
+#: Assumed factor by which a compressed file grows.
 PARQUET_EXPANSION: Final = 4
 GZIP_EXPANSION: Final = 4
 

@@ -48,7 +48,7 @@ class TokenDataset:
     pad_id: int
     #: Stands for all sequences and the tokenizer.
     digest: str
-    #: What ``manifest.json`` says.
+    #: Content of ``manifest.json``.
     manifest: dict[str, Any]
     splits: dict[str, "TokenSplit"]
 
@@ -57,7 +57,7 @@ class TokenDataset:
         return len(self.splits[split]) if split in self.splits else 0
 
     def steps_per_epoch(self, split: str, batch_size: int) -> int:
-        """Whole batches of a split."""
+        """Return the number of full batches of a split."""
         return self.rows(split) // batch_size
 
     def tokenizer(self) -> Tokenizer:
@@ -68,11 +68,11 @@ class TokenDataset:
         self, split: str, batch_size: int, seed: int | None, epoch: int = 0, start: int = 0,
         rows_R: NDArray[np.int64] | None = None,
     ) -> Iterator[TokenRows]:  # fmt: skip
-        """Whole batches of one epoch; the rest that fills none is left out of that epoch.
+        """Yield the full batches of one epoch; the remaining rows are left out of that epoch.
 
         Args:
             seed: orders the rows together with ``epoch``; None keeps the stored order.
-            start: batches to leave out at the beginning, to go on where a run stopped.
+            start: batches to skip, so that a stopped run continues.
             rows_R: numbers of the rows to take; None: all.
         Raises:
             InvalidArgument: the split has no whole batch.
@@ -138,7 +138,7 @@ def load_token_dataset(folder: Path, *, verify: bool = False) -> TokenDataset:
         verify: also compare each file's SHA-256, which reads all of it.
     Raises:
         NotFound: the folder has no manifest, so no finished preprocess wrote it.
-        InvalidArgument: it is another kind of data set, or damaged.
+        InvalidArgument: the data set is of another kind, or damaged.
     """
     path = folder / MANIFEST
     try:
@@ -257,12 +257,13 @@ class Move:
 
 
 def plan_balance(rows: Sequence[int]) -> tuple[list[int], list[Move]]:
-    """Rows that each file ends with, which differ by one at most, and the moves from file ends that lead there. Pure.
+    """Return the number of rows of each balanced file, which differ by at most one, and the moves from file ends. Pure.
+    Pure.
 
     Source: generative_data_prep balances its files the same way, so that each worker sees all of its rows once.
     """
     least, remainder = divmod(sum(rows), len(rows))
-    # The files with most rows keep the odd ones, so that few rows move.
+    # The largest files keep the surplus rows, so that few rows move.
     order = sorted(range(len(rows)), key=lambda index: (-rows[index], index))
     targets = [least] * len(rows)
     for index in order[:remainder]:
@@ -348,7 +349,7 @@ def metadata_of(
 
 
 def write_tokenizer(folder: Path, tokenizer: TextTokenizer) -> None:
-    """``tokenizer/`` with the tokenizer and what lay beside it."""
+    """Folder of the tokenizer and the files that lay next to it."""
     write_atomic(folder / "tokenizer" / FILE_NAME, tokenizer.json)
     for name, data in tokenizer.companions:
         write_atomic(folder / "tokenizer" / name, data)

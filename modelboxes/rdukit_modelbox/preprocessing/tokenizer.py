@@ -34,13 +34,13 @@ class TextTokenizer:
     """A tokenizer and its special tokens."""
 
     tokenizer: Tokenizer
-    #: What ``tokenizer.json`` holds, byte for byte.
+    #: Content of ``tokenizer.json``, byte for byte.
     json: bytes
     end_of_text: str
     end_id: int
     pad_id: int
     begin_id: int | None
-    #: Files to put beside it: name to content.
+    #: Files to write next to it: name to content.
     companions: tuple[tuple[str, bytes], ...] = ()
 
     @property
@@ -58,11 +58,11 @@ def load_tokenizer(path: Path, end_of_text: str = "") -> TextTokenizer:
     """Return a tokenizer from a ``tokenizer.json`` or a folder with one.
 
     Args:
-        end_of_text: its end-of-text token; empty takes it from the configuration beside it, or a usual name.
+        end_of_text: its end-of-text token; empty: from the configuration next to it, or a usual name.
     Raises:
         NotFound: the folder has no tokenizer.json.
         InvalidArgument: the file is not a tokenizer.
-        IllegalValue: no such end-of-text token, or none can be told.
+        IllegalValue: the tokenizer lacks this end-of-text token, or no usual name matches.
     """
     file = path / FILE_NAME if path.is_dir() else path
     if not file.is_file():
@@ -74,7 +74,7 @@ def load_tokenizer(path: Path, end_of_text: str = "") -> TextTokenizer:
         tokenizer = Tokenizer.from_buffer(content)
     except Exception as cause:  # the library raises plain Exception
         raise InvalidArgument(f"{file} is not a {FILE_NAME} of the tokenizers library: {cause}") from cause
-    # What it would pad or cut is for packing to decide.
+    # Padding and cutting are left to packing.
     tokenizer.no_padding()
     tokenizer.no_truncation()
     companions = [(name, file.with_name(name)) for name in (*CONFIG_NAMES, "chat_template.jinja", "config.json")]
@@ -95,7 +95,7 @@ def load_tokenizer(path: Path, end_of_text: str = "") -> TextTokenizer:
 
 
 def byte_level_tokenizer() -> TextTokenizer:
-    """Make a tokenizer with one token a byte, id = the byte's value, and 256 for the end of text.
+    """Make a tokenizer with one token per byte (its id is the byte's value) and 256 for the end of text.
 
     Needs nothing from outside.
     """
@@ -108,7 +108,7 @@ def byte_level_tokenizer() -> TextTokenizer:
 
 
 def learn_tokenizer(texts: Iterable[str], vocabulary: int) -> TextTokenizer:
-    """Byte-level BPE learned from ``texts``: at most ``vocabulary`` tokens, the end of text included."""
+    """Learn a byte-level BPE from ``texts``: at most ``vocabulary`` tokens, the end of text included."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -123,8 +123,8 @@ def learn_tokenizer(texts: Iterable[str], vocabulary: int) -> TextTokenizer:
 def codon_tokenizer() -> TextTokenizer:
     """Make GenSLM's tokenizer: five special tokens and the 64 codons, a word each.
 
-    Codons may have spaces between them or none, and small letters. What is no codon is ``[UNK]``. A gene ends with
-    ``[SEP]``, which is our choice: GenSLM's own file names no end.
+    Codons may have spaces between them or none, and small letters. Other codons become ``[UNK]``. A gene ends with
+    ``[SEP]``: our choice, since GenSLM's own file names no end.
     """
     unknown, _, separator, padding, _ = SPECIAL_TOKENS
     vocabulary = {token: index for index, token in enumerate((*SPECIAL_TOKENS, *CODONS))}
@@ -176,16 +176,16 @@ def _usual_end(tokenizer: Tokenizer, file: Path) -> str:
     )
 
 
-#: Text handed to the tokenizer at once: enough for all cores, little enough for the memory that encodings take.
+#: Text per tokenizer call: enough for all cores, and little enough for the memory of its encodings.
 BATCH_BYTES: Final = 1 << 20
 BATCH_RECORDS: Final = 8192
-#: Batches that are being tokenized or wait for it.
+#: Largest number of running and waiting batches.
 AHEAD: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class TokenBatch:
-    """Tokens of so many records of an output file."""
+    """Tokens of ``records`` records of an output file."""
 
     file: int
     tokens: Tokens
@@ -202,7 +202,7 @@ class RecordTokenizer:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokenize")
 
     def close(self) -> None:
-        """Wait for what runs and forget what waits."""
+        """Wait for running batches and drop waiting ones."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def tokens_of(self, batches: Iterable[tuple[int, list[bytes]]]) -> Iterator[TokenBatch]:

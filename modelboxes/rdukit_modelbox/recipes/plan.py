@@ -25,7 +25,7 @@ QUICK: Final[Mapping[Verb, Mapping[str, int]]] = {
 
 @dataclass(frozen=True, slots=True)
 class RecipeStep:
-    """A step of a recipe. ``parameters`` are those that the recipe names; ``inputs`` are ``@step.slot`` by slot."""
+    """A step of a recipe. ``parameters``: those in the recipe; ``inputs``: ``@step.slot`` by slot."""
 
     name: str
     box: str

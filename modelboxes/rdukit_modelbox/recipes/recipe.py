@@ -1,7 +1,7 @@
 """Recipes as values: the checked content of the ``recipes.yaml`` beside a ``modelbox.yaml``.
 
-A recipe of a kind has the parameters of each verb, the recipe whose checkpoint and data it starts from, and its
-figures; or the reason why there is none.
+A recipe of a kind has the parameters of each verb, the recipe that it starts from, and its figures; or the reason why
+there is none.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ RECIPES_FILE: Final = "recipes.yaml"
 
 
 class Kind(StrEnum):
-    """Kind of a recipe. Each may start from one of a kind above it."""
+    """Kind of a recipe. Each kind may start from a kind above it."""
 
     TRAIN = "train"
     FINE_TUNE = "fine-tune"
@@ -72,7 +72,7 @@ class Recipe(StrictModel):
         return Verb.INFER if self.evaluate is None else Verb.EVALUATE
 
     def parameters_of(self, verb: Verb) -> Parameters | None:
-        """Return the parameters of ``verb``; ``None``: it is not called."""
+        """Return the parameters of ``verb``; ``None``: the recipe does not call it."""
         named: Parameters | None = getattr(self, verb.value)
         return named
 

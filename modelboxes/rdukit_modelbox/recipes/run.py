@@ -84,7 +84,7 @@ def run_plan(plan: Plan, folder: Path, begin: Callable[[RecipeStep], Listener]) 
     Raises:
         Conflict: another run uses the folder.
         Cancelled: a signal came.
-        RdukitError: what a step failed with.
+        RdukitError: the error of a failed step.
     """
     with sole_lock(folder / ".lock") as is_ours:
         if not is_ours:

@@ -1,4 +1,4 @@
-"""Routes of the verbs. Their JSON bodies have no key twice; FastAPI's own take the last one."""
+"""Routes of the verbs. Their JSON bodies refuse repeated keys; FastAPI's own bodies take the last one."""
 
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, Final

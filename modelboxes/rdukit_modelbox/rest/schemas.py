@@ -27,7 +27,7 @@ class ArtifactBody(_Asked):
     sha256: str | None = Field(default=None, pattern="^[0-9a-fA-F]{64}$")
 
 
-#: The forms that a body or an input may have; in brackets, so that no field is called so.
+#: The forms that a body or an input may have, in brackets so that they clash with no field.
 ROWS, TABLE, VERB, PATH, ARTIFACT = "[rows]", "[table]", "[verb]", "[path]", "[artifact]"
 
 

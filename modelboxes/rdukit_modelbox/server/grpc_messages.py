@@ -25,7 +25,7 @@ def call_from(request: pb.VerbRequest) -> VerbCall:
     """Return a verb's request; whole doubles count as ints when the parameters are checked.
 
     Raises:
-        InvalidArgument: it has a field that boxes of 0.1.0 took; the message says what replaces it.
+        InvalidArgument: the request has a field of 0.1.0; the message names the replacement.
     """
     for unknown in UnknownFieldSet(request):
         if (name := _REMOVED_NUMBERS.get(unknown.field_number)) is not None:
@@ -84,7 +84,7 @@ def description_message(description: Mapping[str, object]) -> pb.Description:
 
 
 def answer_message(answer: InferAnswer) -> pb.Answer:
-    """Return the message for what was inferred."""
+    """Return the message for an inference's answer."""
     return pb.Answer(
         outputs=[pb.Row(values=row) for row in answer.rows],
         labels=answer.labels,
@@ -137,7 +137,7 @@ def event_message(event: OperationEvent) -> pb.OperationEvent:
 
 
 def progress_message(progress: Progress) -> pb.Progress:
-    """Return the message for how far a verb is; what is unknown stays unset."""
+    """Return the message for a verb's progress; unknown figures stay unset."""
     step, total = max(progress.step, 0), max(progress.total, 0)
     return pb.Progress(
         stage=progress.stage, step=step, total=total, loss=progress.loss, throughput=progress.throughput,

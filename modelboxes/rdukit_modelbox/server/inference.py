@@ -37,7 +37,7 @@ class InferCall:
 @dataclass(frozen=True, slots=True)
 class InferAnswer:
     """Rows [N][C] and labels [N] for rows, tensors for tensors, predictions for rows by column name; ``timing_us``:
-    where the time went.
+    microseconds of each phase.
     """
 
     rows: Rows = field(default_factory=list)
@@ -104,7 +104,7 @@ class ModelInferencer:
 
 
 def check_one_kind(call: InferCall) -> None:
-    """Raise ``InvalidArgument`` unless there are rows, by position or by name, or tensors, and no two of them."""
+    """Raise ``InvalidArgument`` unless the call has exactly one of rows by position, rows by name, and tensors."""
     if sum(map(bool, (call.rows, call.tensors, call.table))) != 1:
         what = "both rows and tensors" if call.tensors else "neither rows nor tensors"
         raise InvalidArgument(f"the request has {what}; expected one of them, not empty", field="rows")

@@ -1,4 +1,4 @@
-"""The model that a box trained or served last since its start, used for rows that name no other."""
+"""The model that a box trained or served last; it answers rows that name no model."""
 
 from collections.abc import Mapping
 from pathlib import Path

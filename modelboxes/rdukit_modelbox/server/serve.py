@@ -1,4 +1,4 @@
-"""A ModelBox as a server process: its own service, and the inference protocol for what it serves."""
+"""A ModelBox as a server process: its own service, and the inference protocol for its served model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 class BoxOptions:
     """The box to run, and its served model; a PEF without parameters needs no checkpoint.
 
-    A draft guesses the texts of the served model. ``model_name`` is its name in requests; "" for the box's.
+    A draft model makes the speculative tokens of the served model. ``model_name`` is its name in requests; "" for the
+    box's.
     """
 
     box_file: Path
@@ -45,7 +46,7 @@ def serve_box(box: BoxOptions, server: ServerOptions) -> None:
 
     Raises:
         InvalidArgument: the box's YAML is wrong, a mount is not a folder, or a port or socket is taken.
-        RdukitError: the model that it was told to serve cannot be loaded.
+        RdukitError: the model to serve cannot be loaded.
     """
     serve(server, partial(ServedBox, box))
 

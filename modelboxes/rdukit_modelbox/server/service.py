@@ -71,7 +71,7 @@ class BoxService:
         #: The models that it serves.
         self.models = self._make_models(mounted)
         self.metrics.add_models(self.models)
-        #: What answers ``Infer`` and ``InferStream`` on both wires.
+        #: Answers ``Infer`` and ``InferStream`` on both wires.
         self.inferencer: Inferencer = ModelInferencer(self.infer_rows, self.predict, self._find_version)
         self.operations = OperationTable(clock)
         self._runner = OperationRunner(
@@ -213,7 +213,7 @@ class BoxService:
         return self._rows_inputs(inputs)
 
     def _rows_inputs(self, inputs: Mapping[str, str]) -> tuple[Path, Path] | None:
-        """Return PEF and checkpoint that ``inputs`` name; ``None``: the served or the newest model."""
+        """Return PEF and checkpoint of ``inputs``; ``None``: the served or the newest model."""
         if not inputs and self.models.repository.current is not None:
             return None
         return self._latest.resolve(inputs)

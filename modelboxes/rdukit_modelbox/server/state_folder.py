@@ -24,7 +24,7 @@ class StateFolder:
 
         Raises:
             Conflict: another box has it.
-            InvalidArgument: it cannot be made.
+            InvalidArgument: the folder cannot be created.
         """
         try:
             make_folder(folder)
@@ -49,10 +49,10 @@ class StateFolder:
         return ""
 
     def make_output(self, mounts: Mounts, text: str, operation_id: str) -> Path:
-        """Make the folder for an operation's outputs: the one that ``text`` names, or a new one in the state folder.
+        """Create the folder for an operation's outputs: ``text``, or a new one in the state folder.
 
         Raises:
-            InvalidArgument: it is outside ``mounts``, or cannot be made.
+            InvalidArgument: the folder is outside ``mounts``, or cannot be created.
         """
         folder = mounts.resolve_output(text) if text else self.path / "operations" / operation_id
         try:

@@ -26,7 +26,7 @@ def task_of(name: str) -> Task:
     """Return the task called ``name``; imports only its file.
 
     Raises:
-        InvalidArgument: there is none.
+        InvalidArgument: the task is unknown.
     """
     if name not in TASKS:
         raise InvalidArgument(f"task {name!r} is not valid; expected {', '.join(TASKS)}")

@@ -33,7 +33,7 @@ class AdaptedLinear(nn.Linear):
 
 @dataclass(slots=True)
 class AdapterShares:
-    """Mask [B, 1, N * R] of ones and zeros: the adapters' ranks that each text of a call uses; ``None``: none."""
+    """Mask [B, 1, N * R] of ones and zeros: the ranks of each text's adapter; ``None``: no mask."""
 
     value: torch.Tensor | None = None
 
@@ -41,7 +41,7 @@ class AdapterShares:
 class SharedLinear(nn.Linear):
     """A linear layer with updates of several adapters: A [N * R, I], and B [O, N * R] with the scales included.
 
-    Each text of a call uses its adapter's ranks: x W^T + b + ((x A^T) * shares) B^T.
+    A layer in which each text uses its adapter's ranks: x W^T + b + ((x A^T) * shares) B^T.
     """
 
     lora_A: torch.Tensor
@@ -61,12 +61,12 @@ def share_adapters(model: nn.Module, adapters: int, rank: int, *outputs: int) ->
     The model then has a further input, ``AdapterShares.value``, which selects each text's adapter.
 
     Raises:
-        InvalidArgument: there is no such layer, or the rank is as large as one.
+        InvalidArgument: there is no such layer, or the rank reaches a layer's size.
     """
     shares = AdapterShares()
     for layer in _layers_to_adapt(model, rank, "adapter_rank", *outputs):
         layer.__class__ = SharedLinear
-        # Buffers, as a checkpoint need not have them.
+        # Buffers, because a checkpoint need not contain them.
         layer.register_buffer("lora_A", torch.zeros(adapters * rank, layer.in_features))
         layer.register_buffer("lora_B", torch.zeros(layer.out_features, adapters * rank))
         layer.shares = shares
@@ -99,7 +99,7 @@ def _layers_to_adapt(
 
 
 def _is_named(path: str, end: str) -> bool:
-    """Return whether a layer is meant by a name, which is its own or its last parts, as in PEFT's target_modules."""
+    """Return whether ``name`` means a layer: its full name or its last parts, as in PEFT's target_modules."""
     return path == end or path.endswith("." + end)
 
 
@@ -118,10 +118,10 @@ def add_adapters(model: nn.Module, rank: int, alpha: float, *outputs: int, layer
     Existing names are unchanged.
 
     Args:
-        outputs: numbers of outputs of heads, which get none.
+        outputs: numbers of outputs of heads; heads get no adapters.
         layers: names of the layers, or their last parts; empty: all.
     Raises:
-        InvalidArgument: there is no such layer, or the rank is as large as one.
+        InvalidArgument: there is no such layer, or the rank reaches a layer's size.
     """
     adapted = _layers_to_adapt(model, rank, "lora_rank", *outputs, layers=layers)
     for parameter in model.parameters():
@@ -142,7 +142,7 @@ def head_outputs(sizes: Mapping[str, SizeValue]) -> tuple[int, ...]:
 def fit_adapters(parameters: Tensors, wanted: Mapping[str, torch.Tensor]) -> Tensors:
     """Convert a checkpoint's parameters to those of a model, ``wanted``.
 
-    A model without adapters gets merged weights. A model with adapters keeps its own initial ones if the checkpoint has
+    A model without adapters gets merged weights. A model with adapters keeps their initial values if the checkpoint has
     none.
     """
     own = {name: value for name, value in wanted.items() if name.endswith(ADAPTER_PARTS)}

@@ -40,7 +40,7 @@ class ArrayTask:
 
     def draw(self, given: Arrays, output: NDArray[Any], channels: Sequence[str] = ()) -> Image.Image:
         """Return a picture of samples [N, ...], a batch, and of the model's output for them. ``channels`` are the names
-        of the output's channels, where the model says them.
+        of the output's channels, if the model has them.
         """
         raise NotImplementedError
 
@@ -60,7 +60,7 @@ class ArrayTask:
         """Open the data set in ``folder`` for a model.
 
         Raises:
-            NotFound, InvalidArgument: there is none, it is damaged, or its arrays or their values are not the model's.
+            NotFound, InvalidArgument: the data set is missing or damaged, or its arrays or values do not fit the model.
         """
         check_sizes(sizes_made_for(read_manifest(folder, KIND), entry, shape.sizes), shape.sizes)
         return open_arrays(folder, array_forms(entry, shape.sizes, shape.choices))

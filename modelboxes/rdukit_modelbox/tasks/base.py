@@ -61,7 +61,7 @@ class TaskData(Protocol):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return the features of a row in their order; empty if they have no names, or there are none."""
+        """Return the features of a row in their order; empty if there are none, or none have names."""
         ...
 
     @property
@@ -98,7 +98,7 @@ class Task(Protocol):
         """Return the data set in ``folder``, for a model.
 
         Raises:
-            NotFound, InvalidArgument: there is none, it is damaged, or not one for this shape, by ``data_rules``.
+            NotFound, InvalidArgument: the data set is missing or damaged, or does not fit this shape by ``data_rules``.
         """
         ...
 
@@ -132,7 +132,7 @@ def reported_split(data: TaskData) -> str | None:
 
 
 def watched_split(data: TaskData) -> str | None:
-    """Return the split that a training looks at on its way: ``dev`` if it exists, else ``test``; ``None`` without
+    """Return the split that a training evaluates on its way: ``dev`` if it exists, else ``test``; ``None`` without
     both.
     """
     return next((split for split in (DEV, TEST) if data.count(split)), None)
@@ -142,7 +142,7 @@ def require_samples(data: TaskData, split: str) -> None:
     """Refuse a split without samples, as it has no figures.
 
     Raises:
-        InvalidArgument: it has none.
+        InvalidArgument: the split has no samples.
     """
     if not data.count(split):
         raise InvalidArgument(

@@ -17,7 +17,7 @@ from rdukit_modelbox.tasks.row_numbers import simple_number_models
 
 logger = logging.getLogger(__name__)
 
-#: Rows that the simple models learn from, and features that they take, at most: they shall cost seconds.
+#: Largest number of rows and features for the simple models: they should take seconds.
 MAX_ROWS: Final = 20_000
 MAX_FEATURES: Final = 2_000
 MAJORITY: Final = "baseline_accuracy"

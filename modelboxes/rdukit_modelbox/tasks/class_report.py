@@ -16,7 +16,7 @@ from rdukit_zoo.metrics import AccuracyMeter
 
 #: Classes above which a report has no confusion matrix, whose size is their square.
 MAX_CONFUSION: Final = 1000
-#: Outputs that are widened at once.
+#: Number of outputs that are widened at once.
 _BLOCK: Final = 1 << 20
 
 
@@ -55,13 +55,13 @@ class ClassMeter(AccuracyMeter):
 def class_report(outputs_NC: NDArray[Any], labels_N: NDArray[Any], names: Sequence[str] = ()) -> dict[str, Any]:
     """Return the figures of each class, their means over the classes that occur, and the confusion matrix.
 
-    ``auc`` is the probability that a sample of the class has a higher share of it than another sample; ties count
-    half. Of two classes it is that of the second. A class without samples, or with all of them, has none. Beside the
-    outputs, memory holds some numbers of each sample and of each class, and the confusion matrix.
+    ``auc`` is the probability that a sample of the class has a higher share of the class than another sample; ties
+    count half. For two classes, ``auc`` is that of the second. A class without samples, or with all of them, has no
+    ``auc``. In addition to the outputs, memory holds some numbers per sample and per class, and the confusion matrix.
 
     Args:
         outputs_NC: before a softmax; may be mapped from a file.
-        names: of the classes, in their order; equal ones get their numbers. Empty: their numbers.
+        names: ordered names of the classes; equal names get their numbers. Empty: their numbers.
     """
     count, classes = outputs_NC.shape
     highest_N, sums_N, predicted_N = np.zeros(count), np.zeros(count), np.zeros(count, np.int64)
@@ -108,7 +108,7 @@ def class_report(outputs_NC: NDArray[Any], labels_N: NDArray[Any], names: Sequen
 
 
 def different_names(names: Sequence[str]) -> list[str]:
-    """Return names of classes with the number of the class behind those that several classes have. Pure."""
+    """Return names of classes; equal names get the number of their class in brackets. Pure. Pure."""
     counts = Counter(names)
     taken = {name for name, count in counts.items() if count == 1}
     found = []
@@ -123,7 +123,7 @@ def different_names(names: Sequence[str]) -> list[str]:
 
 
 def area_under_curve(scores_N: NDArray[Any], is_class_N: NDArray[np.bool_]) -> float | None:
-    """Return the area under the ROC curve by ranks; None where all samples are of one kind.
+    """Return the area under the ROC curve by ranks; None if all samples are of one kind.
 
     Source: Hanley and McNeil (1982), by the statistic of Mann, Whitney and Wilcoxon.
     """

@@ -96,7 +96,7 @@ class RowData:
         self.digest = dataset.digest
         self.classes, self.columns = dataset.names, dataset.columns
         self.tokenizer = ""
-        #: Rows of the stored training split that are trained on, and those that validate; None: all are trained on.
+        #: Rows of the stored training split to train on, and to validate with; None: all are trained on.
         self._rows: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
 
     def split(self, name: str) -> Samples | None:
@@ -128,7 +128,7 @@ class RowData:
             yield samples.features_NF[chosen_B], samples.labels_N[chosen_B]
 
     def keep_with(self, checkpoint: Path) -> None:
-        """Copy the preprocessing, of a table; other rows are served as they come."""
+        """Copy the preprocessing of a table; other rows are served unchanged."""
         path = self._folder / TABLE_FILE
         if path.is_file():
             write_atomic(checkpoint / TABLE_FILE, path.read_bytes())

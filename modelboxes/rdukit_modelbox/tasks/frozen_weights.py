@@ -1,7 +1,7 @@
-"""Frozen weights in fewer bits: what updates of low rank train beside, in bf16, int8 or int4.
+"""Frozen weights in fewer bits (bf16, int8 or int4), next to which low-rank updates train.
 
-The numbers are those that serving has for the same ``weight_dtype``. A product takes them as f32, so that arithmetic
-and updates stay f32; they are converted where they are needed, once forward and once backward.
+Serving with the same ``weight_dtype`` has the same numbers. Products use them as f32, so arithmetic and updates stay
+f32; each is converted when needed, once forward and once backward.
 
 Source: Dettmers et al., QLoRA: Efficient Finetuning of Quantized LLMs (2023), arXiv 2305.14314; formats ours.
 
@@ -88,7 +88,7 @@ def _frozen(weight: torch.Tensor, precision: str) -> dict[str, torch.Tensor]:
 
 
 def fit_frozen(parameters: Tensors, wanted: Mapping[str, torch.Tensor]) -> Tensors:
-    """Round a checkpoint's weights where the model, with the tensors ``wanted``, holds them in fewer bits."""
+    """Round a checkpoint's weights if the model, with the tensors ``wanted``, holds them in fewer bits."""
     found = dict(parameters)
     for name in wanted:
         layer = name.removesuffix(ROWS)

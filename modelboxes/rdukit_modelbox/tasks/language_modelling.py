@@ -147,13 +147,13 @@ def _judge_steps(
         return text_scores(sums, counted, count), program.checkpoint_step, program.figures()
 
 
-#: Tokens of a text without a prompt of its own that are taken as the prompt.
+#: Tokens that serve as the prompt of a text without one.
 PROMPT_TOKENS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt: where it comes from, and its tokens."""
+    """A prompt: its place in the data, and its tokens."""
 
     index: int
     text: str
@@ -212,7 +212,7 @@ def _check_lengths(prompts: Sequence[Prompt], context_length: int) -> None:
 
 
 def _options(parameters: Mapping[str, ParameterValue], prompt: Prompt) -> SamplingOptions:
-    """Give each prompt a seed of its own: two prompts that are the same are not continued alike."""
+    """Give each prompt a seed of its own, so that equal prompts are continued differently."""
     return SamplingOptions(
         float(parameters.get("temperature", 0.0)), float(parameters.get("top_p", 1.0)),
         int(parameters.get("top_k", 0)), int(parameters.get("seed", 0)) + prompt.index,
@@ -220,7 +220,7 @@ def _options(parameters: Mapping[str, ParameterValue], prompt: Prompt) -> Sampli
 
 
 def _prompts_in(path: Path, tokenizer: Tokenizer) -> Iterator[Prompt]:
-    """Lines of a JSONL file, objects with ``prompt``; or of a text file, each line a prompt."""
+    """Yield the lines of a JSONL file, objects with ``prompt``; or of a text file, each line a prompt."""
     try:
         texts = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as cause:
@@ -240,7 +240,7 @@ def _prompts_in(path: Path, tokenizer: Tokenizer) -> Iterator[Prompt]:
 
 
 def _prompts_of(data: TextData, split: str, tokenizer: Tokenizer) -> Iterator[Prompt]:
-    """Return the prompt at the beginning of each sequence; of plain text its first tokens."""
+    """Return the prompt at the beginning of each sequence; for plain text its first tokens."""
     for index, (tokens, labels) in enumerate(data.held_out(split, 1)):
         counts = np.flatnonzero(labels[0] != IGNORED)
         # The label at a position is the token after it: the prompt ends with the first that predicts.

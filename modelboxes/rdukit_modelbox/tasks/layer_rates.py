@@ -14,8 +14,8 @@ def levels_of(names: Sequence[str]) -> list[int]:
     """Return the level of each parameter, from 0 at the input. Pure.
 
     Each numbered module, such as a layer of a transformer, is a level. Parameters before the first one, such as
-    embeddings, are one level, and so are those after the last one, such as a final norm with the head. Of a model
-    without numbered modules each module is a level.
+    embeddings, are one level; parameters after the last one, such as a final norm with the head, are another. In a
+    model without numbered modules each module is a level.
 
     Args:
         names: of the parameters, in the order in which the model computes.

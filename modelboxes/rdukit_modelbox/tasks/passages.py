@@ -21,7 +21,7 @@ from rdukit_serving.device.parameters import Tensors
 from rdukit_zoo.metrics import MaskedWordsMeter, Meter, ReconstructionMeter
 from rdukit_zoo.registry import IGNORED
 
-#: Characters of a text that a picture shows, and the size of one in pixels.
+#: Largest number of characters of a text in a picture, and their size in pixels.
 _SHOWN, _WIDTH, _HEIGHT = 100, 6, 14
 
 
@@ -42,7 +42,7 @@ class MaskedLanguageModelling(ArrayTask):
         return likeliest
 
     def draw(self, given: Arrays, output: NDArray[Any], channels: Sequence[str] = ()) -> Image.Image:
-        """Return texts with the predicted tokens in blue where they are right, else in red."""
+        """Return texts with their predicted tokens: blue if right, else red."""
         labels, likeliest = given["labels"], output.argmax(-1)
         lines = []
         for row in spread(len(labels)):
@@ -60,7 +60,7 @@ class SequenceClassification(ArrayTask):
         return ClassMeter(program.array_names[-1])
 
     def draw(self, given: Arrays, output: NDArray[Any], channels: Sequence[str] = ()) -> Image.Image:
-        """Return texts after their answers, blue where they are right, else red."""
+        """Return texts after their answers: blue if right, else red."""
         lines = []
         for row in spread(len(output)):
             answer, is_right = int(output[row].argmax()), output[row].argmax() == given["label"][row]
@@ -80,12 +80,12 @@ class TextEmbedding(ArrayTask):
         return ReconstructionMeter()
 
     def parameters(self, program: ModelProgram, kept: Tensors) -> Tensors:
-        """Return the body's tensors: a checkpoint that was trained has a head beside."""
+        """Return the body's tensors: a trained checkpoint also has a head."""
         wanted = program.model.state_dict()
         return {name: value for name, value in kept.items() if name in wanted}
 
     def evaluate(self, program: ModelProgram, data: TaskData, split: str, context: VerbContext, stage: str) -> Scores:
-        """Refuse: there is no loss.
+        """Refuse: the task has no loss.
 
         Raises:
             InvalidArgument: always.

@@ -28,7 +28,7 @@ from sambaflow.samba.graph import FwdGraph
 from sambaflow.sessions.compiling import SILENT
 from sambaflow.sessions.modes import evaluating
 
-#: Values compiled in; every run passes its own. They only must not be zero, so that momentum has its state.
+#: Compiled-in values; every run passes its own. They must not be zero, so that momentum has its state.
 COMPILED_LR: Final = 0.01
 COMPILED_MOMENTUM: Final = 0.9
 COMPILED_WEIGHT_DECAY: Final = 1e-4
@@ -38,13 +38,13 @@ COMPILED_BETAS: Final = (0.9, 0.999)
 CLIP: Final = "max_grad_norm"
 #: Optimizer → run-time scalars that only others have.
 _OF_OTHER_OPTIMIZERS: Final = {"adamw": frozenset({"momentum"}), "sgd": frozenset({"beta1", "beta2"})}
-#: The graph for one row of a PEF that serves batches, and what its inputs' names begin with.
+#: The graph for one row in a PEF that serves batches; also the prefix of its inputs' names.
 ONE_ROW: Final = "one_row"
-#: By how much answers may differ that are equal: additions may come in another order, and bf16 rounds to 2**-8.
+#: Largest difference of equal answers: additions may come in another order, and bf16 rounds to 2**-8.
 TOLERANCES: Final = {"f32": 1e-4, "bf16": 2.0**-6}
 #: Tasks whose second input is labels, of which rows that only fill a batch up have none that count.
 _LABELLED: Final = frozenset({"classification", *GENERATES_TEXT})
-#: What a model of each task returns with its target, and without; others a loss and an output.
+#: Values that a task's model returns with its target, and without; other tasks: a loss and an output.
 OUTPUTS: Final = {
     ("classification", TRAIN): ("loss", "logits"),
     ("classification", SERVE): ("logits",),
@@ -65,7 +65,7 @@ class ModelProgram:
     def __init__(self, shape: Shape, seed: int = 0, entry: ModelEntry | None = None) -> None:
         """Build everything from scratch; earlier graphs of this process are forgotten.
 
-        ``entry``: of a box's own module; None takes the zoo's entry by the shape's model.
+        ``entry``: from a box's own module; None: the zoo's entry for the shape's model.
         """
         samba.session.reset()
         utils.set_seed(seed)
@@ -96,14 +96,14 @@ class ModelProgram:
         identity = entry.identity(shape.sizes)
         self.shape = replace(shape, outputs=outputs, task=entry.task, identity=identity, tensors=tensors)
         self._traced: Any = None
-        #: Whether it was seen that what fills a batch up changes no row's answer.
+        #: Whether a test showed that padding of a batch changes no row's answer.
         self._rows_are_alone = False
 
     def compile(self, name: str, folder: Path, mode: str, target: str, num_tiles: int, members: int = 1) -> Path:
         """Compile to ``<folder>/<name>/<name>.pef`` and return that path.
 
-        With several ``members`` gradients can be averaged over as many as a training then has.
-        What serves batches gets a second graph over the same parameters, for one row: alone, a request computes a row.
+        With several ``members``, gradients can be averaged over as many members of a training. A PEF that serves
+        batches gets a second graph over the same parameters, for requests of one row.
         """
         config = {
             "output_folder": str(folder), "pef_name": name, "optim_level": mode, "arch": target,
@@ -170,14 +170,14 @@ class ModelProgram:
             self._traced = utils.trace_graph(self.model, self.inputs, self.optimizer, pef=str(pef))
 
     def check_evaluation(self, batch: Sequence[NDArray[Any]], samples: int) -> None:
-        """Refuse what could not be evaluated, before anything is trained.
+        """Refuse data that could not be evaluated, before the training begins.
 
         Args:
-            batch: any whole one. samples: how many an evaluation has.
+            batch: any full one. samples: number of an evaluation's samples.
         Raises:
             PefMismatch: the model computes something else in evaluation mode, and the PEF has no graph for that.
-            InvalidArgument: the samples leave a batch that is not full, and what fills it up changes its answers, or
-                the model takes no fewer rows.
+            InvalidArgument: the last batch is not full, and padding changes its answers, or the model only takes full
+                batches.
         """
         with evaluating(self.model):
             samba.session.check_mode(str(self.model.name))
@@ -199,10 +199,11 @@ class ModelProgram:
     ) -> float:
         """Run one whole step on one batch, an array per input, and return its loss before the update.
 
-        With ``accumulation_steps`` the batch has as many parts, whose gradients are added up before the update.
+        With ``accumulation_steps`` the batch is divided into that many parts, whose gradients are added up before the
+        update.
 
         Args:
-            rates: run-time scalars by name, such as lr; those that the optimizer does not have are passed over.
+            rates: run-time scalars by name, such as lr; those that the optimizer lacks are ignored.
             is_member: gradients are averaged over all members of the training before the update.
         Raises:
             PefMismatch: there are other members, and the PEF was not compiled for several.
@@ -225,7 +226,7 @@ class ModelProgram:
         return float(samba.to_torch(outputs[0]).float().mean())
 
     def _accumulated_step(self, batch: Sequence[NDArray[Any]], scalars: Mapping[str, float]) -> float:
-        """Run backward on each part of a batch, then the update: the gradients are those of the batch's mean loss."""
+        """Run backward on each part of a batch, then the update with the gradients of the batch's mean loss."""
         size, loss = self.shape.batch_size, 0.0
         weights = self._part_weights(batch)
         for number, weight in enumerate(weights):
@@ -252,7 +253,7 @@ class ModelProgram:
     def forward(self, batch: Sequence[NDArray[Any]]) -> tuple[torch.Tensor, ...]:
         """Forward only, on one batch, in evaluation mode; the outputs as f32, in the order of ``shape.outputs``.
 
-        Nothing is dropped out, batch norms take their running statistics and leave them as they are.
+        Dropout is off; batch norms use their running statistics and keep them unchanged.
         """
         with evaluating(self.model):
             outputs = samba.session.run(
@@ -262,7 +263,7 @@ class ModelProgram:
         return tuple(samba.to_torch(output).float() for output in outputs)
 
     def forward_filled(self, batch: Sequence[NDArray[Any]], count: int) -> tuple[torch.Tensor, ...]:
-        """``forward`` of a batch of which only the first ``count`` rows are asked for; the others fill it up.
+        """``forward`` of a batch in which only the first ``count`` rows are real and the others fill it up.
 
         The first time it is tried whether other rows in their place would change the answers, or the loss.
 
@@ -289,11 +290,11 @@ class ModelProgram:
     def loss_of_rows(self, rows: Sequence[NDArray[Any]]) -> float:
         """Return the loss of fewer rows than a batch has, an array per input, in evaluation mode.
 
-        A graph's loss is that of its whole batch, in which rows that only fill it up would count. So the model's own
-        forward computes this one on the host, in f32, with the parameters that the device has.
+        A graph's loss is that of its whole batch, in which rows that only fill it up would count. Instead the model's
+        own forward computes it on the host, in f32, with the device's parameters.
 
         Raises:
-            InvalidArgument: the model takes no other number of rows than a batch.
+            InvalidArgument: the model takes only full batches.
         """
         samba.session.to_cpu(self.model)
         kept = {name: plain_tensor(value) for name, value in self.model.state_dict(keep_vars=True).items()}
@@ -309,7 +310,7 @@ class ModelProgram:
         return float((made[0] if isinstance(made, tuple) else made).float().mean())
 
     def logits_of(self, features_NF: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Forward of a classifier for at most one batch of rows; the rest of the batch is zeros and cut off again.
+        """Forward of a classifier for at most one batch of rows; padding with zeros is cut off again.
 
         Returns:
             [N, C] float32.
@@ -404,7 +405,7 @@ class ModelProgram:
 
 
 def tensor_names(model: nn.Module) -> TensorNames:
-    """Return what a PEF says of the names of a model's tensors."""
+    """Return a PEF's information about the names of a model's tensors."""
     state = model.state_dict(keep_vars=True)
     groups: dict[int, list[str]] = {}
     for name, value in state.items():
@@ -414,7 +415,7 @@ def tensor_names(model: nn.Module) -> TensorNames:
 
 
 def outputs_of(task: str, purpose: str) -> tuple[str, ...]:
-    """Return the names of what a model of a task returns, in order."""
+    """Return the names of the values that a task's model returns, in order."""
     return OUTPUTS.get((task, purpose), ("loss", "output") if purpose == TRAIN else ("output",))
 
 
@@ -443,7 +444,7 @@ def _filled_anew(values: NDArray[Any], count: int) -> NDArray[Any]:
 
 
 def plain_tensor(value: Any) -> torch.Tensor:
-    """Return a torch tensor from what a converted model's ``state_dict`` holds."""
+    """Return the torch tensor of a value from a converted model's ``state_dict``."""
     tensor: torch.Tensor = samba.to_torch(value)
     return tensor.detach().clone()
 

@@ -36,7 +36,7 @@ class NumberEvaluation:
 
     predicted_N: NDArray[np.float64]
     true_N: NDArray[np.float64]
-    #: Mean squared error of the scaled numbers, which is what a training lowers.
+    #: Mean squared error of the scaled numbers, the loss of the training.
     loss: float
 
     @property
@@ -73,11 +73,11 @@ def judge_numbers(outputs_N: NDArray[Any], labels_N: NDArray[Any], target: Numbe
 def simple_number_models(
     train: Samples, held: Samples, target: NumberTarget, max_rows: int, max_features: int
 ) -> dict[str, float]:
-    """Return errors (RMSE) on held-out rows, in the label's unit: of the training rows' mean, and with scikit-learn of
-    a linear regression and of gradient boosting, each with its defaults.
+    """Return errors (RMSE) on held-out rows, in the label's unit: of the training rows' mean, and of scikit-learn's
+    linear regression and gradient boosting with their defaults.
 
     Args:
-        max_rows: rows that they learn from at most.
+        max_rows: largest number of rows to learn from.
         max_features: features above which only the mean's error is returned.
     """
     truth_N = target.values(held.labels_N)

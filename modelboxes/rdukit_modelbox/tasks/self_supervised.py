@@ -1,4 +1,4 @@
-"""Self-supervised models: what they give is turned back into what came in, by physics or by a decoder."""
+"""Self-supervised models: their output is turned back into their input, by physics or by a decoder."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,7 @@ class SelfSupervised(ArrayTask):
     """Input → (loss, output); there is no target. See ``Task``."""
 
     def meter(self, program: ModelProgram) -> Meter:
-        """No figure beside the loss."""
+        """Return a meter without figures; there is only the loss."""
         return ReconstructionMeter()
 
     def draw(self, given: Arrays, output: NDArray[Any], channels: Sequence[str] = ()) -> Image.Image:
@@ -30,7 +30,7 @@ class SelfSupervised(ArrayTask):
 
 
 def titles_of(count: int, channels: Sequence[str] = ()) -> Sequence[str]:
-    """Return the titles of an output's ``count`` channels: the model's own names if it has as many."""
+    """Return the titles of an output's ``count`` channels: the model's own names if it has that many."""
     if len(channels) == count:
         return channels
     return ["prediction"] if count == 1 else [f"prediction, channel {number}" for number in range(1, count + 1)]

@@ -31,7 +31,7 @@ class TextData:
         self.classes: tuple[str, ...] = ()
         self.columns: tuple[str, ...] = ()
         self.tokens_per_sample: int = dataset.max_seq_length
-        #: Split → the one whose files hold its sequences, and their rows there; of others the whole split.
+        #: Split → the split whose files hold its sequences, and their rows there; other splits use their own files.
         self._rows: dict[str, tuple[str, NDArray[np.int64]]] = {}
 
     def with_validation(self, share: float) -> "TextData":
@@ -101,7 +101,7 @@ class TextData:
         return self.dataset.batches(source, batch_size, seed, epoch, start, rows_R)
 
     def keep_with(self, checkpoint: Path) -> None:
-        """Return the tokenizer, which token ends a text, and how many tokens there are."""
+        """Return the tokenizer, the token that ends a text, and the number of tokens."""
         write_atomic(checkpoint / TOKENIZER_FILE, self.dataset.tokenizer().to_str(pretty=True).encode())
         dataset = self.dataset
         known = {
@@ -111,10 +111,10 @@ class TextData:
 
 
 def open_texts(shape: Shape, folder: Path) -> TextData:
-    """Return the data set in ``folder``, of the PEF's sequence length and with tokens that it has.
+    """Return the data set in ``folder``, checked for the PEF's sequence length and vocabulary.
 
     Raises:
-        NotFound, InvalidArgument: there is none, it is damaged, or it is not one for this shape.
+        NotFound, InvalidArgument: the data set is missing or damaged, or does not fit this shape.
     """
     dataset = load_token_dataset(folder)
     context, vocabulary = int(shape.sizes["context_length"]), int(shape.sizes["vocabulary"])
@@ -136,7 +136,7 @@ def open_texts(shape: Shape, folder: Path) -> TextData:
 
 
 def labels_of(input_ids_BL: NDArray[np.int32], token_type_ids_BL: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Return what each position predicts: the token after it, where that is of a predicted kind; else ``IGNORED``."""
+    """Return the target of each position: the next token, if it is of a predicted kind; else ``IGNORED``."""
     labels_BL = np.full(input_ids_BL.shape, IGNORED, np.int64)
     counts_BL = np.isin(token_type_ids_BL[:, 1:], PREDICTED)
     labels_BL[:, :-1] = np.where(counts_BL, input_ids_BL[:, 1:], IGNORED)

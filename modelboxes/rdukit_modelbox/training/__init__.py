@@ -1,1 +1,1 @@
-"""Training: options and schedule and reasons to stop are pure; the journal and the run are what does."""
+"""Training: options, schedule and reasons to stop are pure; the journal and the run have the effects."""

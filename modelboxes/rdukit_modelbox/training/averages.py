@@ -13,7 +13,7 @@ Tensors = Mapping[str, torch.Tensor]
 class WeightAverage:
     """Average of the trained weights: it begins as the weights after the first step.
 
-    Buffers, such as running statistics, and frozen weights are those of the newest step.
+    Buffers, such as running statistics, and frozen weights are not averaged: the newest step's are used.
     """
 
     def __init__(self, decay: float, trained: Collection[str], weights: Tensors | None = None) -> None:
@@ -28,7 +28,7 @@ class WeightAverage:
         self._weights: dict[str, torch.Tensor] = dict(weights or {})
 
     def add(self, weights: Tensors) -> None:
-        """Count the weights after a step; those that are not averaged are kept, and must not change."""
+        """Count the weights after a step; weights that are not averaged must not change."""
         former = self._weights
         self._weights = {
             name: torch.lerp(former[name].float(), value.float(), 1 - self._decay).to(value.dtype)

@@ -1,8 +1,8 @@
 """Checkpoints of a training: a safetensors file per kept step and ``latest.json``, which names the newest whole one.
 
-A file holds parameters, optimizer state, torch's random state and, in its header, how far the training was. The file
-is written first and ``latest.json`` last, both atomically, so a crash at any point leaves a checkpoint that can be
-resumed. The best one by evaluation is kept too, as ``best-<step>.safetensors``, named by ``best.json``. No pickle.
+A file holds parameters, optimizer state, torch's random state and, in its header, the training's progress. The file is
+written first and ``latest.json`` last, both atomically, so a crash at any point leaves a checkpoint that can be
+resumed. The best one by evaluation is also kept as ``best-<step>.safetensors``, named by ``best.json``. No pickle.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ class Identity:
     seed: int
     optimizer: str = "sgd"
     lora_rank: int = 0
-    #: Share of the training samples that is held out to validate; 0 of a data set with a dev split of its own.
+    #: Share of the training samples that is held out for validation; 0 if the data set has a dev split.
     validation_share: float = 0.0
     ema_decay: float = 0.0
     layer_decay: float = 1.0
@@ -85,14 +85,14 @@ class Checkpoint:
     random: torch.Tensor
     identity: Identity
     totals: TrainingTotals
-    #: The model, with the names of its classes and its tokenizer; None of a file of an earlier version.
+    #: The model, with the names of its classes and its tokenizer; None in a file of an earlier version.
     model: ModelIdentity | None = None
     #: Averaged weights, which whoever reads the file takes for the model's; empty without an average.
     average: Tensors = field(default_factory=dict)
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint, is_best: bool = False) -> Path:
-    """Write it, point ``latest.json`` at it, and remove what is older than the newest two. Returns the file.
+    """Write a checkpoint, point ``latest.json`` at it, and remove all but the newest two. Returns the file.
 
     ``is_best``: point ``best.json`` at it too, before ``latest.json``: an attempt that resumes knows its best.
     """
@@ -133,9 +133,9 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, is_best: bool = False)
 
 
 def with_rows_a_step(found: Checkpoint, rows: int, samples: int) -> Checkpoint:
-    """Return a checkpoint as one of a training with ``rows`` rows a step, at the same row of the same epoch (pure).
+    """Return a checkpoint for a training with ``rows`` rows a step, at the same row of the same epoch (pure).
 
-    The optimizer's state is as it was. The best evaluation is forgotten: its checkpoint is in another folder.
+    The optimizer's state is unchanged. The best evaluation is forgotten: its checkpoint is in another folder.
 
     Args:
         samples: training samples of the data set.
@@ -163,14 +163,14 @@ def with_rows_a_step(found: Checkpoint, rows: int, samples: int) -> Checkpoint:
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """Return whether a training left at least one whole checkpoint there."""
+    """Return whether a training left a complete checkpoint there."""
     return (folder / LATEST).is_file()
 
 
 def load_checkpoint(folder: Path, which: str = "newest") -> Checkpoint:
     """Return the checkpoint that ``latest.json`` in ``folder`` names, or with ``which`` "best" ``best.json``.
 
-    With "previous" the one before the newest, which is kept in case the newest file is damaged later.
+    "previous" loads the one before the newest; it is kept in case the newest file is damaged later.
 
     Raises:
         NotFound: there is no such file; a training without evaluations on its way keeps no best.
@@ -201,7 +201,7 @@ def load_checkpoint(folder: Path, which: str = "newest") -> Checkpoint:
 
 
 def _find_before(folder: Path, name: str) -> dict[str, Any] | None:
-    """Return what ``latest.json`` says of the newest file that is not called ``name``; None if there is none."""
+    """Return the entry of ``latest.json`` about the newest file other than ``name``; None if there is none."""
     try:
         named = json.loads((folder / LATEST).read_text())
         if named["file"] == name:

@@ -1,7 +1,7 @@
 """The record of a training, over all its attempts: ``metrics.jsonl``, the same as CSV and for TensorBoard, and its
 losses as an SVG picture.
 
-A step: ``step`` (counted from 1), ``loss``, ``lr``, ``samples_per_s``, for texts ``tokens_per_s``. An evaluation:
+A step: ``step`` (counted from 1), ``loss``, ``lr``, ``samples_per_s``, and for texts ``tokens_per_s``. An evaluation:
 ``step``, ``split`` and its scores. Lines after an attempt's last checkpoint are dropped when the next one starts. The
 picture follows the viewer's light or dark scheme, as that of ``rdukit.pef.picture`` does. Source: ours.
 """
@@ -95,7 +95,7 @@ def write_events(source: Path, folder: Path) -> Path:
     """Write a journal as an event file for TensorBoard, in the place of an earlier one; returns the folder.
 
     TensorBoard shows ``train/loss``, ``train/lr`` …, and ``dev/loss``, ``test/accuracy`` … of the evaluations. Numbers
-    that are not finite are left out.
+    that are not finite are omitted.
     """
     from tensorboardX.summary import scalar
     from tensorboardX.writer import FileWriter
@@ -125,7 +125,7 @@ LEFT: Final = 70
 TOP: Final = 56
 RIGHT: Final = 24
 BOTTOM: Final = 44
-#: More steps than this are drawn as means of equal parts.
+#: With more steps than this, the picture shows means of equal parts.
 POINTS: Final = 300
 
 Point = tuple[float, float]

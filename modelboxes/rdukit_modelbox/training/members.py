@@ -1,8 +1,8 @@
 """Members of a training: processes with tiles of their own that train one model together, each on its part of a batch.
 
-A member is a rank of data parallel: gradients are averaged over all of them before the optimizer, so that a step of
-``count`` members with batches of B is one step with a batch of ``count * B``. The first member alone decides, writes
-and evaluates; the others follow it. Source: ours; the averaging is the SDK's (reference 18).
+A member is a rank of data parallel: the optimizer gets gradients averaged over all members. So a step of ``count``
+members with batches of B equals one step with a batch of ``count * B``. The first member alone decides, writes and
+evaluates; the others follow it. Source: ours; the averaging is the SDK's (reference 18).
 """
 
 import os
@@ -43,7 +43,7 @@ class Members:
         return self.rank == 0
 
     def agree(self, word: bool) -> bool:
-        """Return what the first member says, whatever this one does.
+        """Return the first member's value; this member's is ignored.
 
         Raises:
             PeerLost: a member died or does not answer.
@@ -56,9 +56,9 @@ class Members:
         return bool(said[0])
 
     def begin_at(self, step: int) -> int:
-        """Return the step that the first member goes on from, and take its random state, whatever this one has.
+        """Return the first member's step to continue from, and take over its random state.
 
-        Only the first one's folder is sure to hold the checkpoint: others may be on other nodes.
+        Only the first member's folder certainly holds the checkpoint: others may be on other nodes.
 
         Raises:
             PeerLost: a member died or does not answer.
@@ -71,7 +71,7 @@ class Members:
         return int(first[0])
 
     def mean(self, value: float) -> float:
-        """Return the mean of what the members have.
+        """Return the mean of the members' values.
 
         Raises:
             PeerLost: a member died or does not answer.

@@ -1,7 +1,7 @@
 """Options of a training, its learning rate, and when it stops. Pure.
 
-A box leaves out parameters that it does not offer; their defaults are here. The best evaluation so far is kept in
-checkpoints, so that another attempt continues with it.
+A box leaves out parameters that it does not offer; their defaults are here. Checkpoints keep the best evaluation so
+far, so that another attempt continues with it.
 """
 
 import math
@@ -35,7 +35,7 @@ class TrainingOptions:
     checkpoint_every: int = 100
     #: Steps between evaluations; 0 evaluates at the end only and keeps no best checkpoint.
     evaluate_every: int = 0
-    #: ``loss`` or ``accuracy``: what the best checkpoint is best by.
+    #: Figure that decides which checkpoint is best: ``loss`` or ``accuracy``.
     best_by: str = "loss"
     #: Seconds of training over all attempts.
     max_seconds: float = 0.0
@@ -56,7 +56,7 @@ class TrainingOptions:
         return self.validation_share if self.evaluate_every else 0.0
 
     def find_fault(self) -> str | None:
-        """Say what does not fit together, in words; None if all does."""
+        """Return a sentence about options that contradict each other; None: all fit."""
         if self.schedule not in SCHEDULES:
             return f"schedule is {self.schedule!r}; expected {', '.join(SCHEDULES)}"
         if self.best_by not in {"loss", "accuracy"}:
@@ -67,7 +67,7 @@ class TrainingOptions:
         return None
 
     def scalars(self, rate: float) -> dict[str, float]:
-        """Run-time scalars of a step whose learning rate is ``rate``; an optimizer takes those that it knows."""
+        """Return the run-time scalars of a step with the learning rate ``rate``; an optimizer ignores unknown ones."""
         return {
             "lr": rate, "momentum": self.momentum, "beta1": self.beta1, "beta2": self.beta2,
             "weight_decay": self.weight_decay, "max_grad_norm": self.max_grad_norm,
@@ -78,7 +78,7 @@ def options_from(parameters: Mapping[str, ParameterValue]) -> TrainingOptions:
     """Return the options that a box's parameters give.
 
     Raises:
-        InvalidArgument: two of them do not fit together.
+        InvalidArgument: two options contradict each other.
     """
     known = {field.name: field for field in fields(TrainingOptions)}
     given = {
@@ -96,8 +96,8 @@ def options_from(parameters: Mapping[str, ParameterValue]) -> TrainingOptions:
 def learning_rate(step: int, total: int, lr: float, schedule: str, warmup_steps: int, final_share: float) -> float:
     """Return the rate of the step with index ``step`` of ``total``.
 
-    It rises in equal parts to ``lr`` at the last warm-up step; from there ``linear`` and ``cosine`` fall to
-    ``final_share * lr`` at the last step, and ``constant`` stays.
+    It rises in equal parts to ``lr`` at the last warm-up step. Then ``linear`` and ``cosine`` fall to ``final_share *
+    lr`` at the last step, and ``constant`` stays.
     """
     if step < warmup_steps:
         return lr * (step + 1) / warmup_steps
@@ -113,7 +113,7 @@ def learning_rate(step: int, total: int, lr: float, schedule: str, warmup_steps:
 class Judged:
     """The results of a training's evaluations."""
 
-    #: Loss or accuracy of the best one; None before the first.
+    #: Loss or accuracy of the best evaluation; None before the first.
     best_score: float | None = None
     best_step: int = 0
     #: Evaluations after the best one.
@@ -125,7 +125,7 @@ class Judged:
 def judge_evaluation(before: Judged, step: int, loss: float, accuracy: float | None, best_by: str) -> Judged:
     """``before`` and one more evaluation, after ``step`` steps; equal scores are not better.
 
-    ``accuracy`` is None for tasks that have none; the best one is by loss then, whatever ``best_by`` says.
+    ``accuracy`` is None for tasks without one; the loss then decides, even with another ``best_by``.
     """
     is_higher_better = best_by == "accuracy" and accuracy is not None
     score = accuracy if best_by == "accuracy" and accuracy is not None else loss
@@ -138,7 +138,7 @@ def judge_evaluation(before: Judged, step: int, loss: float, accuracy: float | N
 
 
 def reason_to_stop(options: "TrainingOptions", judged: Judged, seconds: float) -> str | None:
-    """``time``, ``target`` or ``patience``; None to go on. ``seconds``: of training, over all attempts."""
+    """Return ``time``, ``target`` or ``patience``; None: continue. ``seconds``: of training, over all attempts."""
     if options.max_seconds and seconds >= options.max_seconds:
         return "time"
     if options.target_loss and judged.last_loss is not None and judged.last_loss <= options.target_loss:

@@ -22,7 +22,7 @@ from rdukit_modelbox.training.members import Members
 from rdukit_modelbox.training.options import TrainingOptions, judge_evaluation, learning_rate, reason_to_stop
 from rdukit_modelbox.verbs.context import Progress, VerbContext
 
-#: A loss that is so many times the first one has diverged.
+#: A loss this many times as large as the first one has diverged.
 DIVERGED: Final = 1e6
 
 
@@ -34,7 +34,9 @@ class TrainingRun:
         identity: Identity, model: ModelIdentity, start: Checkpoint, folder: Path, total: int, steps_per_epoch: int,
         members: Members | None = None,
     ) -> None:  # fmt: skip
-        """``identity``: its batches are those of all members together; ``model``: what its checkpoints are of."""
+        """``identity``: its batches are those of all members together; ``model``: identity of the model in its
+        checkpoints.
+        """
         self._program = program
         self._task = task
         self._data = data
@@ -48,7 +50,7 @@ class TrainingRun:
         self._steps_per_epoch = steps_per_epoch
         self._members = members or Members()
         self._began = time.perf_counter()
-        #: What ran on the device before, to check what the attempt needs: no part of the training's figures.
+        #: Earlier runs on the device, which checked the attempt's needs; the training's figures exclude them.
         self._checks = program.report()
         #: Loss of this attempt's first step.
         self._first_loss: float | None = None
@@ -67,7 +69,7 @@ class TrainingRun:
         self.judged = start.totals.judged
         #: Whole steps so far.
         self.step = start.step
-        #: Of them, those that a checkpoint has.
+        #: Steps so far that are in a checkpoint.
         self._saved_step = start.step
 
     def go(self, journal: TrainingJournal) -> str:
@@ -77,7 +79,7 @@ class TrainingRun:
             RuntimeFault: the loss is no number any more, or has diverged.
             Cancelled: between two steps.
         """
-        # An earlier attempt may have ended by itself; what this one needed to start is not training.
+        # An earlier attempt may have had its own reason to stop; only time spent training counts.
         reason = reason_to_stop(self._options, self.judged, self._start.totals.train_seconds)
         if self._members.agree(reason is not None or self.step >= self._total):
             return reason or "steps"
@@ -176,7 +178,7 @@ class TrainingRun:
                     break
 
     def _check_cancelled(self, journal: TrainingJournal) -> None:
-        """End between two steps if that is asked for, with a checkpoint: whoever goes on loses no step."""
+        """Stop between two steps if requested, with a checkpoint, so that the next attempt loses no step."""
         cancelled = None
         try:
             self._context.check_cancelled()

@@ -30,14 +30,14 @@ LANGUAGE_MODELLING: Final = "language-modelling"
 AUTO: Final = "auto"
 #: Weights have the dtype of the precision.
 SAME: Final = "same"
-#: Texts that one PEF can make at once: each has a row of the caches, and each width a graph.
+#: Largest number of sequences that one PEF can generate at once: each has a row of the caches, and each width a graph.
 MAX_TEXTS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class TextExtras:
-    """Options of a PEF for texts: room for guesses and adapters (see ``TextSizes``), and ``weight_dtype``, int8, int4
-    or that of the precision.
+    """Options of a PEF for texts: sizes for speculation and adapters (see ``TextSizes``), and ``weight_dtype``: int8,
+    int4 or that of the precision.
     """
 
     guesses: int = 0
@@ -93,7 +93,7 @@ def run_compile(
 
 
 def shape_to_compile(box: Box, entry: ModelEntry, parameters: Mapping[str, ParameterValue]) -> Shape:
-    """Return the shape that the parameters ask for; a box leaves out parameters that it has no choice in.
+    """Return the shape that the parameters describe; a box leaves out parameters without a choice.
 
     Raises:
         InvalidArgument: a size that the model does not have.
@@ -115,7 +115,7 @@ def shape_to_compile(box: Box, entry: ModelEntry, parameters: Mapping[str, Param
 
 
 def precision_of(precision: str, purpose: str) -> str:
-    """Return what ``auto`` stands for, f32 to train and bf16 to serve, and any other precision as it is."""
+    """Return the precision; ``auto`` means f32 to train and bf16 to serve."""
     if precision != AUTO:
         return precision
     return "bf16" if purpose == SERVE else "f32"
@@ -124,8 +124,8 @@ def precision_of(precision: str, purpose: str) -> str:
 def figures_of(pef: Pef, native_kernels: int, shape: Shape) -> dict[str, object]:
     """Return what compile answers about a PEF.
 
-    ``projected_step_seconds`` is the cost model's, for the target chip; of a PEF with graphs for several numbers of
-    rows it is that of the most, and evaluation is not part of a step.
+    ``projected_step_seconds`` is the cost model's, for the target chip, without evaluation. With graphs for several
+    numbers of rows it refers to the largest.
     """
     stepping = (pef.graphs[shape.graphs[max(shape.graphs)]],) if shape.graphs else pef.main_graphs()
     step = {number for graph in stepping for number in graph.schedule}
@@ -146,7 +146,7 @@ def check_repeatable_state(entry: ModelEntry, sizes: Sizes) -> None:
     """Refuse a model with random values that no checkpoint holds: training would draw others than serving.
 
     Raises:
-        InvalidArgument: two builds of the model differ there; the message names what does.
+        InvalidArgument: two builds of the model differ; the message names the difference.
     """
     found = []
     for seed in (0, 1):
@@ -177,7 +177,7 @@ def compile_text_serving(
     """Compile to ``<folder>/<name>/<name>.pef`` and return that path.
 
     Raises:
-        InvalidArgument: the model reads no texts.
+        InvalidArgument: the model does not read texts.
         CompileError: the compiler refuses.
     """
     serving = entry.text_serving

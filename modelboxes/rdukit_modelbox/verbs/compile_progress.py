@@ -1,4 +1,4 @@
-"""Progress of a compile: the step that it is at, of all, and the seconds until that step ends."""
+"""Progress of a compile: the current step, its place among all, and the seconds until it ends."""
 
 import threading
 import time
@@ -7,7 +7,7 @@ from typing import Final
 
 from rdukit_modelbox.verbs.context import Progress, VerbContext
 
-#: Steps of a compile in order, by the names that the compiler reports; it leaves out those that a PEF does not need.
+#: Steps of a compile in order, by the compiler's names; a compile skips those that its PEF does not need.
 STEPS: Final = (
     "building the model", "dtypes", "cutting sections", "sections", "kernels", "kernels checked", "writing the PEF",
 )  # fmt: skip
@@ -15,7 +15,7 @@ BUILD: Final = STEPS[0]
 
 
 def describe_step(what: str) -> str:
-    """Name a step and its place among all; what is no step is left as it is (pure).
+    """Name a step and its place among all; other names are returned unchanged (pure).
 
     >>> describe_step("sections of gpt2")
     'step 4 of 7: sections of gpt2'
@@ -27,7 +27,7 @@ def describe_step(what: str) -> str:
 
 
 def remaining_s(elapsed_s: float, done: int, total: int) -> float | None:
-    """Estimate the seconds until a step ends, as if each item took the same time; ``None``: nothing is done (pure)."""
+    """Estimate the seconds until a step ends, as if each item took equally long; ``None``: no item is done (pure)."""
     return elapsed_s / done * (total - done) if 0 < done < total else None
 
 

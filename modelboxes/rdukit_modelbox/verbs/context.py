@@ -22,7 +22,7 @@ class Progress:
     eta_s: float | None = None
 
     def to_json(self) -> dict[str, object]:
-        """Return the progress without what is unknown; floats that JSON lacks are words."""
+        """Return the progress without unknown figures; floats that JSON lacks become words."""
         values = {
             "stage": self.stage,
             "step": self.step,
@@ -49,7 +49,7 @@ class VerbContext(Protocol):
         ...
 
     def progress(self, progress: Progress) -> None:
-        """Tell how far it is; may be called at each step, is thinned out on the way."""
+        """Report the progress; may be called at each step, and some calls are skipped."""
         ...
 
     def log(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Evaluate: the figures of a checkpoint on a data set, as a training of it would tell them, without training."""
+"""Evaluate: the figures of a checkpoint on a data set, equal to those of its training, without training."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +17,7 @@ from rdukit_serving.device.parameters import load_parameters
 from rdukit_serving.shape import TRAIN
 from rdukit_zoo.registry import ModelEntry
 
-#: Value of ``split``: whatever split trainings report.
+#: Value of ``split``: the split that trainings report.
 HELD_OUT: Final = "held_out"
 
 
@@ -29,7 +29,7 @@ def run_evaluate(
 
     Figures have the names that a training's result gives them.
 
-    Adapters in the checkpoint (LoRA) are the PEF's own, or are merged where it has none.
+    Adapters in the checkpoint (LoRA) are loaded as the PEF's own, or merged if the PEF has none.
 
     Args:
         model: task and model in place of the box's, with the same parameters.
@@ -38,8 +38,7 @@ def run_evaluate(
             compiled to serve.
         PefMismatch: the PEF cannot evaluate the model.
         Cancelled: between two batches.
-    Source:
-        ours: the published contract evaluates only inside Train, and Infer tells figures beside what it predicts.
+    Source: ours: the published contract evaluates only inside Train, and Infer returns figures with its predictions.
     """
     shape = read_shape(context.box, inputs["pef"])
     shape.require(TRAIN, "evaluate")

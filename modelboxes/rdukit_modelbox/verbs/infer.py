@@ -1,4 +1,4 @@
-"""Infer: a data set through a trained checkpoint; what it writes depends on the model's task."""
+"""Infer: run a data set through a trained checkpoint; the model's task determines the output."""
 
 from collections.abc import Mapping
 from pathlib import Path

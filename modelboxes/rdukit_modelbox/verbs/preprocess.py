@@ -1,7 +1,7 @@
 """Preprocess: files as people have them → a data set for the other verbs. Needs no device.
 
-A box whose preprocess has ``max_seq_length`` makes sequences of tokens, one with ``samples`` named arrays, another
-normalised float32 rows.
+The box's parameters decide the result: ``max_seq_length`` means sequences of tokens, ``samples`` named arrays,
+otherwise normalised float32 rows.
 
 Axes: N samples, F features (28 x 28 grey values, row by row).
 """
@@ -24,14 +24,14 @@ from rdukit_zoo.datasets.digits import CLASSES, Bytes, find_idx, load_bundled, l
 MEAN: Final = np.float32(0.1307)
 DEVIATION: Final = np.float32(0.3081)
 
-#: What is read where nothing else is asked for; models that read in both directions draw it by themselves.
+#: Default input; models that read in both directions draw theirs themselves.
 DRAWN_CORPUS: Final = "documentation"
 
 
 def run_preprocess(
     context: VerbContext, parameters: Mapping[str, ParameterValue], inputs: Mapping[str, Path], output: Path
 ) -> VerbResult:
-    """Write ``<output>/dataset``. The result's ``compile_parameters`` are what a PEF for it is compiled with.
+    """Write ``<output>/dataset``. The result's ``compile_parameters`` are the parameters for compiling a PEF for it.
 
     Raises:
         NotFound, InvalidArgument: an input is missing or wrong; names file, line or column, and what is legal.
@@ -46,7 +46,7 @@ def run_preprocess(
 def compile_parameters(
     box: Box, figures: Mapping[str, object], parameters: Mapping[str, ParameterValue]
 ) -> dict[str, object]:
-    """Choose the parameters of compile that a data set decides, of those that the box has. Pure."""
+    """Choose the parameters of compile that a data set determines, among those of the box. Pure."""
     decided: dict[str, object] = {
         "num_features": figures.get("features"), "num_classes": figures.get("classes"),
         "context_length": parameters.get("max_seq_length"), "vocabulary": figures.get("vocab_size"),

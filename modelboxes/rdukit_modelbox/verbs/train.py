@@ -43,13 +43,13 @@ def run_train(
 ) -> VerbResult:  # fmt: skip
     """Train by the order that the seed gives, watch the dev split, and report the test split once at the end.
 
-    A training that evaluates on its way takes ``validation_share`` of the training samples as the dev split of a data
-    set without one.
+    If a data set has no dev split, a training with evaluations takes ``validation_share`` of the training samples as
+    one.
 
     Resumes from ``<output>/checkpoint`` if an earlier attempt left one, else starts from the input ``checkpoint`` if
-    given, else from the seed. Batches are whole: the rest of an epoch that fills no batch is left out of that epoch.
-    Also writes ``<output>/metrics.jsonl``, the picture ``<output>/report.svg`` and ``<output>/curves``. Of several
-    members that were launched together each trains on its part of a larger batch, and the first one alone writes.
+    given, else from the seed. Batches are complete: remaining rows of an epoch are left out of that epoch. Also writes
+    ``<output>/metrics.jsonl``, the picture ``<output>/report.svg`` and ``<output>/curves``. With several members, each
+    trains on its part of a larger batch, and only the first one writes.
 
     Args:
         model: task and model in place of the box's, with the same parameters.
@@ -147,7 +147,7 @@ def run_train(
 
 
 def _follow(run: TrainingRun) -> VerbResult:
-    """Train as a member that is not the first one, to the end that the first one says."""
+    """Train as a further member, to the end that the first one announces."""
     with TemporaryDirectory() as folder, TrainingJournal(Path(folder), 0) as journal:
         run.go(journal)
     return VerbResult({}, {})
@@ -221,7 +221,7 @@ def _starting_point(
     context: VerbContext, program: ModelProgram, folder: Path, given: Path | None, identity: Identity,
     options: TrainingOptions, shape: Shape, samples: int,
 ) -> Checkpoint:  # fmt: skip
-    """Put the device where the training continues, and say where that is."""
+    """Prepare the device for the step where the training continues, and return that point."""
     if has_checkpoint(folder):
         found = _newest_whole(context, folder)
         difference = identity.find_difference(found.identity)
@@ -260,14 +260,14 @@ def _starting_point(
 
 
 def _same_share(identity: Identity, found: Checkpoint) -> str:
-    """Return how to go on with a checkpoint that differs by its validation samples alone; else nothing."""
+    """Return how to continue with a checkpoint that differs only in its validation samples; else nothing."""
     share = found.identity.validation_share
     is_alone = replace(identity, validation_share=share).find_difference(found.identity) is None
     return f"pass validation_share={share:g} to go on as it began, or " if is_alone else ""
 
 
 def _newest_whole(context: VerbContext, folder: Path) -> Checkpoint:
-    """Return the newest checkpoint, or where its file was damaged since it was written the one before."""
+    """Return the newest undamaged checkpoint."""
     try:
         return load_checkpoint(folder)
     except InvalidArgument as damage:
@@ -280,7 +280,7 @@ def _newest_whole(context: VerbContext, folder: Path) -> Checkpoint:
 
 
 def _at_the_beginning(identity: Identity) -> Checkpoint:
-    """Step 0 with what is on the device."""
+    """Return step 0 with the device's current parameters."""
     empty: dict[str, object] = {"state": {}, "param_groups": []}
     return Checkpoint(0, {}, empty, torch.get_rng_state(), identity, TrainingTotals())
 

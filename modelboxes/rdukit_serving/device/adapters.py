@@ -1,4 +1,4 @@
-"""Adapters of a text model: updates of low rank beside weights that all share, of which each text takes one or none.
+"""Adapters of a text model: low-rank updates next to shared weights. Each text uses one or none.
 
 Source: Hu et al., LoRA: Low-Rank Adaptation of Large Language Models (2021), arXiv 2106.09685; the files of the library
 PEFT, ``adapter_model.safetensors`` and ``adapter_config.json``.
@@ -35,15 +35,15 @@ _PLAIN: Final[Mapping[str, Any]] = {
     "modules_to_save": None, "layer_replication": None, "trainable_token_indices": None, "target_parameters": None,
     "alora_invocation_tokens": None, "use_qalora": False,
 }  # fmt: skip
-#: Beginnings that leave the base's weights as they are; after others, such as PiSSA, an adapter is of changed weights.
+#: Initialisations that keep the base's weights. Others, such as PiSSA, change them.
 _KEPT_BASES: Final = (True, False, None, "gaussian", "eva", "orthogonal")
 
 
 def read_adapter(path: Path, wanted: Shape | None = None) -> tuple[Mapping[str, LayerUpdate], Tensors]:
     """Read an adapter: the updates by layer, and the file's other tensors, which identify its base weights.
 
-    ``path`` is a checkpoint that train made with ``lora_rank``, or a folder of PEFT, which has no other tensors and
-    does not name its model. ``wanted`` is the shape of the PEF that it is for.
+    ``path`` is a checkpoint of a training with ``lora_rank``, or a PEFT folder, which has no other tensors and does not
+    name its model. ``wanted`` is the shape of the PEF to load it for.
 
     Raises:
         NotFound: there is no such checkpoint.
@@ -105,13 +105,14 @@ def _named_as_ours(tensors: Tensors, scale: float) -> Tensors:
 
 
 def place_adapters(pef: Pef, base: Tensors, adapters: Mapping[str, Path]) -> Tensors:
-    """Return adapters beside the weights of a base as tensors by the names that a checkpoint would have.
+    """Return adapters next to a base's weights as tensors by their names in a checkpoint.
 
     Args:
-        base: the parameters that they were trained beside. adapters: files by name, in the order of their numbers.
+        base: parameters of the model that the adapters were trained with. adapters: files by name, in the order of
+        their numbers.
 
     Raises:
-        InvalidArgument: one does not fit into this PEF, or was trained beside other weights.
+        InvalidArgument: an adapter does not fit into this PEF, or was trained with other weights.
         NotFound: as ``read_adapter``.
     """
     shape = shape_of(pef, pef.name)

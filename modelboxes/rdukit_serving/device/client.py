@@ -29,7 +29,7 @@ FINISH_GRACE_S: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """Files that a device process loads; ``draft``: PEF and checkpoint of a smaller model that guesses its texts."""
+    """Files that a device process loads; ``draft``: PEF and checkpoint of a smaller model for speculative decoding."""
 
     name: str
     pef: Path
@@ -47,10 +47,10 @@ class ModelFiles:
 
 
 def draft_files(pef: Path | None, checkpoint: Path | None) -> tuple[Path, Path] | None:
-    """Return the files of a draft, None without any.
+    """Return the files of a draft; None without both.
 
     Raises:
-        InvalidArgument: there is only one of them.
+        InvalidArgument: only one of the two is given.
     """
     if pef is None and checkpoint is None:
         return None
@@ -79,7 +79,7 @@ class DeviceClient:
         self._on_ran: OnRan | None = None
         #: ``time.monotonic()`` when it began.
         self.busy_since: float | None = None
-        #: Called once when the process has ended, with how it did.
+        #: Called once when the process has ended, with its exit.
         self.on_end: Callable[[str], None] = lambda ending: None
         self._ending: str | None = None
         #: Called with each message of a text model.
@@ -146,7 +146,7 @@ class DeviceClient:
             self._send_on()
 
     def _send_on(self) -> None:
-        """Send what waits, up to where the socket has no room; the rest when it has."""
+        """Send waiting messages until the socket is full; the rest is sent when it has room."""
         try:
             while self._unsent:
                 self._end.send(self._unsent[0])
@@ -169,7 +169,7 @@ class DeviceClient:
         self.kill()
 
     def kill(self) -> None:
-        """Kill the process and what it started, and wait for its end."""
+        """Kill the process and its children, and wait for its end."""
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -177,7 +177,7 @@ class DeviceClient:
         self._ended()
 
     def last_words(self) -> str:
-        """Return the last lines of its log, for a message; nothing if it has said none."""
+        """Return the last lines of its log, for a message; empty if it logged none."""
         with contextlib.suppress(OSError), self._log_file.open("rb") as log:
             log.seek(max(0, self._log_file.stat().st_size - 2048))
             lines = [line.strip() for line in log.read().decode(errors="replace").splitlines()[-3:] if line.strip()]

@@ -1,4 +1,4 @@
-"""``rdukit debug``: the first section, operator and tensor of a PEF that are wrong, and where a NaN begins."""
+"""``rdukit debug``: find the first wrong section, operator and tensor of a PEF, and the origin of a NaN."""
 
 import json
 from pathlib import Path
@@ -76,7 +76,7 @@ def debug(
 
 
 def _fill(application: "Application", kernels: Any, checkpoint: Path | None, inputs: Path | None) -> None:
-    """Give all symbols values: made up, then those of the checkpoint and of the file of inputs."""
+    """Give all symbols values: random ones, then those of the checkpoint and of the input file."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 

@@ -3,12 +3,12 @@
 Needs the runtime only: neither the program that was compiled nor the SDK. Axes: B the PEF's batch, then the row's.
 
 Shapes are static, so a run computes the whole batch, however few rows are filled. A PEF that serves batches therefore
-has a second graph, for one row, which shares the parameters and adds little to the compile. A lone row takes it. A few
-rows take it one by one if that is faster by the times measured when the model was loaded. A graph for each batch size
-would cost compile time, and dynamic shapes have no static memory plan.
+has a second graph, for one row, which shares the parameters and adds little to the compile. A lone row takes it. Few
+rows run one by one if that was faster when the model was loaded. A graph for each batch size would cost compile time,
+and dynamic shapes have no static memory plan.
 
-``bind`` checks sections and tensors once. A run then copies, makes one native call and counts; checks in each run, as
-programs have them, would halve the requests a second. To change shapes or tensors, bind again.
+``bind`` checks sections and tensors once. A run then only copies, makes one native call and counts; per-run checks, as
+in programs, would halve the requests a second. To change shapes or tensors, bind again.
 """
 
 import math
@@ -37,7 +37,7 @@ from rdukit_serving.device.parameters import (
 from rdukit_serving.shape import TRAIN, shape_of
 from rdukit_serving.signature import BY_TORCH_NAME, ServedSignature, ServedTensor
 
-#: Calls by which a graph's time is measured when it is loaded, and the seconds after which there is no further one.
+#: Calls that time a graph at its load, and the seconds after which no further call begins.
 MEASURED_CALLS: Final = 8
 MEASURE_S: Final = 0.1
 
@@ -49,8 +49,8 @@ class LoadedModel:
         """Lease tiles, load the PEF and upload its parameters.
 
         Args:
-            checkpoint: a safetensors file, or a folder that train made; None leaves the parameters zero and is legal
-                for a PEF without any.
+            checkpoint: a safetensors file, or a folder that train made; None: the parameters stay zero, which only a
+                PEF without parameters allows.
         Raises:
             PefError, NoResources: the PEF cannot be used here; PefMismatch: it can train and not evaluate.
                 InvalidArgument: the checkpoint is of another model.
@@ -83,7 +83,7 @@ class LoadedModel:
         self._memory: memoryview | None = None
         self._inputs: list[torch.Tensor] = []
         self._call: Callable[[], RunTimes]
-        #: A call for each row that may run by itself. That many rows are done sooner by these calls than as a batch.
+        #: One call per row that may run alone. Up to that many rows are faster by these calls than as a batch.
         self._row_calls: list[Callable[[], RunTimes]] = []
         #: Number of rows that have been filled: the rows after them in shared memory are zero.
         self._filled = 0
@@ -170,7 +170,7 @@ class LoadedModel:
 
 
 def properties_of(application: Application, seconds: float) -> dict[str, str]:
-    """Describe a loaded PEF for people; ``seconds`` is how long loading took."""
+    """Describe a loaded PEF for people; ``seconds`` is the loading time."""
     pef = application.pef
     return {
         "chip": pef.arch, "mode": pef.mode, "precision": pef.precision, "compiler": pef.compiler_version,
@@ -182,7 +182,7 @@ def properties_of(application: Application, seconds: float) -> dict[str, str]:
 
 
 def rows_run_alone(batch_s: float, row_s: float, batch: int) -> int:
-    """Return up to how many rows one by one take no longer than a batch; at least one. Pure.
+    """Return the largest number of rows that take no longer one by one than as a batch; at least one. Pure.
 
     Args:
         batch_s, row_s: seconds of a run of the graph for ``batch`` rows, and of the one for one row.
@@ -207,7 +207,7 @@ def _seconds(call: Callable[[], RunTimes]) -> float:
 def _in_graph(
     specs: Sequence[ServedTensor], served: Sequence[str], own: Sequence[str], views: Sequence[torch.Tensor]
 ) -> HostTensors:
-    """Return views by a graph's own symbols, which stand where those of the served graph do."""
+    """Return views by a graph's own symbols, each at the place of the served graph's symbol."""
     return [(own[served.index(spec.symbol)], view) for spec, view in zip(specs, views, strict=True)]
 
 
@@ -219,12 +219,12 @@ def _view(memory: memoryview, offset: int, spec: ServedTensor, rows: int) -> tor
     return torch.frombuffer(memory, dtype=dtype, count=count, offset=offset).view(rows, *spec.row_shape)
 
 
-#: Format from which on a training PEF has an evaluation graph, where it needs one.
+#: First format in which a training PEF may have an evaluation graph.
 EVALUATES_SINCE: Final = (1, 4)
 
 
 def choose_graphs(pef: Pef, serving: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """Return the graph for batches and the one for one row, if any; None is the PEF's only graph.
+    """Return the graph for batches and the one for one row, if any; None means the PEF's only graph.
 
     ``serving`` may name the ``graph``; then it is that one alone.
     """
@@ -235,7 +235,7 @@ def choose_graphs(pef: Pef, serving: Mapping[str, Any]) -> tuple[str | None, str
 
 
 def choose_evaluation(pef: Pef, graph: Graph, format_of: Callable[[], tuple[int, int]]) -> Graph:
-    """Return the evaluation graph of ``graph``, or ``graph`` where it has none.
+    """Return the evaluation graph of ``graph``, or ``graph`` if it has none.
 
     Args:
         format_of: gives the version of the PEF's format.
@@ -270,8 +270,8 @@ def choose_signature(
     """Return the signature of ``graph``.
 
     ``serving`` may list ``inputs`` and ``outputs`` as ``{"name", "symbol"?}``; a symbol is a name or a position in the
-    graph's list. Without it a PEF that a box compiled says which they are; of any other all inputs are served, and all
-    outputs that have a batch dimension. ``read_kernels`` gives the PEF's; with them, what indices may be is known.
+    graph's list. Without it, a PEF of a box names its tensors; any other PEF serves all inputs, and all outputs with a
+    batch dimension. ``read_kernels`` returns the PEF's kernels, from which the limits of indices follow.
 
     Raises:
         InvalidArgument: ``serving`` names a symbol that is not there, or another number of labels than of classes.

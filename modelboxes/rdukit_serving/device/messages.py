@@ -38,7 +38,7 @@ def is_json(packet: bytes) -> bool:
 
 #: Characters or tokens of a prompt per part. In JSON each takes up to 12 bytes, and options share the packet.
 PART: Final = 1024
-#: Characters of options per part: of their JSON text, which is ASCII, each takes up to two bytes as JSON again.
+#: Characters of options per part: each ASCII character of their JSON text takes up to two bytes when encoded again.
 OPTIONS_PART: Final = 24_000
 
 Prompt = str | Sequence[int]
@@ -58,7 +58,7 @@ def cut_options(text: str) -> Iterator[tuple[int, str]]:
 
 
 class LongPrompt:
-    """Prompt, or options of a text, whose parts come one after another."""
+    """Prompt, or options of a text, received in parts."""
 
     def __init__(self) -> None:
         self._parts: list[Any] = []

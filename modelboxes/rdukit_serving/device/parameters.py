@@ -30,7 +30,7 @@ def load_parameters(checkpoint: Path, which: str = "newest", wanted: Shape | Non
     """Return step and parameters of a checkpoint, without optimizer and position: a third of the memory.
 
     ``checkpoint`` is a folder that train made, or any safetensors file, whose tensors are the parameters at step 0.
-    ``wanted`` is the shape of the PEF that they are for.
+    ``wanted`` is the shape of the PEF to load them for.
 
     Raises:
         NotFound: as ``find_checkpoint_file``. InvalidArgument: as there, or the checkpoint is of another model.
@@ -48,7 +48,7 @@ class StoredParameters(NamedTuple):
     step: int
     names: Sequence[str]
     read: Callable[[str], torch.Tensor]
-    #: The model that they are of; None where the file does not say it.
+    #: The model that they belong to; None if the file does not name it.
     identity: ModelIdentity | None = None
 
 
@@ -79,10 +79,10 @@ def open_parameters(
 
 
 class StoredTensors(Mapping[str, torch.Tensor]):
-    """Parameters by name, each read from its file whenever it is asked for, so that no copy of all of them exists."""
+    """Parameters by name, each read from its file on demand, so that memory never holds a copy of all."""
 
     def __init__(self, stored: StoredParameters) -> None:
-        """Take an open checkpoint, which stays open as long as tensors are asked for."""
+        """Take an open checkpoint, which must stay open until the last tensor is read."""
         self._stored, self._names = stored, dict.fromkeys(stored.names)
 
     def __getitem__(self, name: str) -> torch.Tensor:
@@ -110,7 +110,7 @@ def merged_parameters(
 ) -> Iterator[tuple[int, Tensors]]:  # fmt: skip
     """Open a checkpoint to serve it: its step, and its parameters with their adapters added.
 
-    Tensors are read as they are asked for, except where adapters are added.
+    Tensors are read on demand, except where adapters are added.
 
     Raises:
         NotFound, InvalidArgument: as ``open_parameters``, ``check_tied`` and ``merge_adapters``.
@@ -136,7 +136,7 @@ def check_checkpoint(wanted: Shape, checkpoint: Path, which: str = "newest") -> 
 def compare_models(wanted: Shape, header: CheckpointHeader, checkpoint: Path) -> None:
     """Refuse a checkpoint of another model than the PEF.
 
-    An earlier version wrote sizes without their meaning: of these, the ones that are not 0 are compared.
+    Earlier versions wrote sizes without their meaning; those that are not 0 are compared.
 
     Raises:
         InvalidArgument: names each value that differs.
@@ -153,7 +153,7 @@ def compare_models(wanted: Shape, header: CheckpointHeader, checkpoint: Path) ->
 
 
 def _warn_of_unknown(wanted: Shape, header: CheckpointHeader, checkpoint: Path) -> None:
-    """Warn where checkpoint or PEF do not say which model they are of."""
+    """Warn if the checkpoint or the PEF does not identify its model."""
     if header.identity is None:
         logger.warning(
             "checkpoint=%s does not say what model it is of: only names, shapes and known sizes are compared; write it "
@@ -168,14 +168,14 @@ def _warn_of_unknown(wanted: Shape, header: CheckpointHeader, checkpoint: Path) 
 
 
 def _of_sizes(known: ModelIdentity, sizes: Mapping[str, IdentityValue]) -> ModelIdentity:
-    """Return the identity that sizes give; one that is 0 may stand for another, and is not known."""
+    """Return the identity from sizes; a size of 0 means unknown."""
     return ModelIdentity(
         known.architecture, {name: value for name, value in sizes.items() if value != 0 or value is False}
     )
 
 
 def check_tied(names: TensorNames, parameters: Tensors) -> None:
-    """Refuse tensors that differ, where the PEF's model has a single one for them.
+    """Refuse differing tensors that are a single one in the PEF's model.
 
     Raises:
         InvalidArgument: names both.
@@ -252,10 +252,10 @@ def read_constants(pef: Pef) -> Tensors:
 
 
 def text_parameters(pef: Pef, parameters: Tensors) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors that a program of texts reads, by symbol, from the checkpoint and from the PEF.
+    """Yield the tensors of a text program, by symbol, from the checkpoint and from the PEF.
 
-    A PEF may be compiled for fewer positions than the checkpoint's tables have. A table that is no parameter, such as
-    one of rotary angles, has a row for each position, of which the first ones are taken.
+    A PEF may be compiled for fewer positions than the checkpoint's tables have. Other tables, such as rotary angles,
+    have a row for each position; the first ones are used.
 
     Raises:
         InvalidArgument: a table is of fewer positions than the PEF has; or as ``match_parameters``.
@@ -275,7 +275,7 @@ def text_parameters(pef: Pef, parameters: Tensors) -> Iterator[tuple[str, torch.
 
 
 def match_parameters(pef: Pef, names: Iterable[str]) -> Mapping[str, str]:
-    """Return the symbol of each checkpoint name that has one; a name of a tied tensor may have none.
+    """Return the symbol of each checkpoint name; a name of a tied tensor may have none.
 
     Raises:
         InvalidArgument: a parameter of the PEF is in no checkpoint name; lists them.
@@ -304,8 +304,8 @@ def match_parameters(pef: Pef, names: Iterable[str]) -> Mapping[str, str]:
 def _kept_buffers(pef: Pef, wanted: Iterable[str]) -> set[str]:
     """Return the symbols of buffers that a checkpoint holds.
 
-    A PEF of an earlier version, or of a program without a box, does not name them. They are then the buffers that no
-    section writes, such as tables of rotary angles, and that the PEF does not hold itself.
+    A PEF of an earlier version, or of a program without a box, does not name them. Then they are the buffers that are
+    neither written by a section nor stored in the PEF, such as tables of rotary angles.
     """
     shape = shape_of(pef, pef.name) if BOX_KEY in pef.metadata else None
     if shape is None or shape.identity is None:
@@ -318,7 +318,7 @@ def _kept_buffers(pef: Pef, wanted: Iterable[str]) -> set[str]:
 
 
 def _unused(pef: Pef, names: Iterable[str]) -> list[str]:
-    """Return the unmatched ``names`` of a checkpoint without those of buffers and of tied parameters."""
+    """Return the unmatched ``names`` of a checkpoint, without buffers and tied parameters."""
     known = shape_of(pef, pef.name).tensors if BOX_KEY in pef.metadata else TensorNames()
     return sorted(set(names) - {*known.buffers, *(name for group in known.tied for name in group)})
 

@@ -1,6 +1,6 @@
-"""Weights of a checkpoint as a PEF has them in memory, in a file that is mapped; prepared once, beside the server.
+"""Weights of a checkpoint in the PEF's memory form, in a mapped file that is prepared once, next to the server.
 
-Bringing an expert into memory is then mapping a file, and several servers of it share the pages.
+Loading an expert is then mapping a file, and several servers of it share the pages.
 """
 
 import os
@@ -22,7 +22,7 @@ from rdukit_serving.shape import shape_of
 
 
 def prepare_weights(pef: Pef, checkpoint: Path, file: Path, adapters: Mapping[str, Path] | None = None) -> None:
-    """Write the parameters of a checkpoint for a PEF to ``file``, unless they are there, with adapters beside them.
+    """Write a checkpoint's parameters for a PEF to ``file``, with its adapters, unless they are there.
 
     Raises:
         NotFound, InvalidArgument: there is no such checkpoint, it is damaged, or of another model; an adapter does not
@@ -39,7 +39,7 @@ def prepare_weights(pef: Pef, checkpoint: Path, file: Path, adapters: Mapping[st
 
 
 class WeightsRead(NamedTuple):
-    """Outcome of a request for weights: a set that is in memory, or why there is none."""
+    """Outcome of a request for weights: the weights in memory, or an error."""
 
     number: int
     parameters: ParameterSet | None
@@ -47,7 +47,7 @@ class WeightsRead(NamedTuple):
 
 
 class WeightsReader:
-    """Thread that prepares, maps and touches weights, so that texts go on meanwhile.
+    """Thread that prepares, maps and touches weights while texts continue.
 
     ``fileno`` is readable when an outcome can be taken.
     """
@@ -64,7 +64,7 @@ class WeightsReader:
         return self._event
 
     def ask(self, number: int, checkpoint: Path, file: Path, adapters: Mapping[str, Path]) -> None:
-        """Ask for the weights of a checkpoint with adapters beside them, prepared as ``file``."""
+        """Request the weights of a checkpoint with its adapters, prepared as ``file``."""
 
         def read() -> ParameterSet:
             prepare_weights(self._pef, checkpoint, file, adapters)

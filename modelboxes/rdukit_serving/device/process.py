@@ -1,7 +1,7 @@
 """The process of one loaded model: ``python -m rdukit_serving.device.process --socket FD --parent PID``.
 
-Says ``{"kind": "ready", …}``, then does what it is asked: batches in shared memory, or texts. A process of its own, so
-that whatever happens to the device, the native kernels or their memory ends this process and not the box.
+Sends ``{"kind": "ready", …}``, then runs its requests: batches in shared memory, or texts. A fault of the device, the
+native kernels or their memory ends this process, but not the box.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
-"""Bundle files: which experts a server has, for which compiled configurations, and in how much memory. Strict.
+"""Bundle files: a server's experts, their compiled configurations, and their memory. Strict.
 
-A bundle is hostile until checked: it names files of its own folder only, and whatever is wrong is told with its line.
-On a platform files are artifacts: ``artifact://ID`` is what lies as ``ID`` beside the bundle.
+A bundle is hostile until checked: it may name files of its own folder only, and each error names its line. On a
+platform files are artifacts: ``artifact://ID`` means the file ``ID`` next to the bundle.
 
 Source: bundles of SambaStack (models × configurations of context, batch size and precision); the form is ours.
 """
@@ -34,7 +34,7 @@ ARTIFACT: Final = "artifact://"
 
 
 class DraftEntry(StrictModel):
-    """A smaller model that guesses the texts of a configuration: an expert of the bundle, or files of its own."""
+    """A draft model for a configuration's texts: an expert of the bundle, or files of its own."""
 
     expert: ExpertName | None = Field(default=None, description="Name of one of the experts; then no files are named.")
     pef: FileOfBundle | None = Field(default=None, description="File in the bundle's folder, without an expert.")
@@ -55,7 +55,7 @@ class Configuration(StrictModel):
 
 
 class AdapterEntry(StrictModel):
-    """An adapter (LoRA) beside the weights of an expert, and the names by which requests mean it."""
+    """An adapter (LoRA) for an expert's weights, and its names in requests."""
 
     name: ExpertName
     checkpoint: FileOfBundle = Field(
@@ -118,7 +118,7 @@ class Bundle(StrictModel):
         return {name: model.name for model in models for name in (model.name, *model.aliases)}
 
     def files(self) -> Iterator[tuple[KeyPath, str]]:
-        """Yield each file that it names, and where it does."""
+        """Yield each file that it names, with its place in the bundle."""
         for at, configuration in enumerate(self.configurations):
             yield ("configurations", at, "pef"), configuration.pef
             draft = configuration.draft
@@ -151,7 +151,7 @@ class BundleFiles:
         """Return the file that the bundle names at ``path``.
 
         Raises:
-            InvalidArgument: it is outside the folders that it may name. NotFound: it is not there.
+            InvalidArgument: the file is outside the allowed folders. NotFound: the file is missing.
         """
         if self._is_of_artifacts and not text.startswith(ARTIFACT):
             legal = f"{ARTIFACT}ID, or {ARTIFACT}ID/PATH of one that is a folder"
@@ -173,7 +173,7 @@ class BundleFiles:
 
 
 def load_bundle(file: Path, mounts: Sequence[Path] = (), *, is_of_artifacts: bool = False) -> BundleFiles:
-    """Read a bundle; its files are looked for when they are asked for, with ``is_of_artifacts`` artifacts only.
+    """Read a bundle; its files are found later. With ``is_of_artifacts`` only artifacts are allowed.
 
     Raises:
         NotFound: there is no such file. InvalidArgument: it is wrong; names line, key and what is legal.
@@ -189,7 +189,7 @@ def load_bundle(file: Path, mounts: Sequence[Path] = (), *, is_of_artifacts: boo
 
 
 def parse_bundle(text: str, where: str) -> tuple[Bundle, MarkedYaml]:
-    """Return the bundle in ``text``, of a file called ``where``, and where its parts stand (pure).
+    """Return the bundle in ``text``, from a file called ``where``, and the places of its parts (pure).
 
     Raises:
         InvalidArgument: it is wrong; names line, key and what is legal.

@@ -28,7 +28,7 @@ def bundle() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object, in bytes and seconds.")
 @click.pass_context
 def check(context: click.Context, file: Path, mounts: Sequence[Path], as_json: bool) -> None:
-    """Check a bundle and its files, and show what of it fits into memory.
+    """Check a bundle and its files, and show which parts fit into memory.
 
     Sizes are read from the PEFs and checkpoints; nothing is loaded. Exit status 1: something does not fit.
 

@@ -1,10 +1,10 @@
 """Check whether a bundle fits into the emulated device's memory and the host's (pure): a sum over static shapes.
 
-Caches and activations of all configurations stay in the fastest tier, HBM where the chip has it; weights of experts
-share the rest of it, and are copied there from DDR when they are needed.
+Caches and activations of all configurations stay in the fastest tier (HBM, if the chip has it). Experts' weights share
+its rest; they are copied there from DDR on demand.
 
-Source: that a bundle is checked against the device's memory, SambaStack's documentation of bundles; sizes of tiers are
-those of ``rdukit.hardware``; the rules are ours.
+Source: SambaStack's documentation of bundles for the check against the device's memory; ``rdukit.hardware`` for sizes
+of tiers; the rules are ours.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,9 +19,9 @@ from rdukit_serving.experts.tiers import TierSizes
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationSizes:
-    """Sizes of a configuration, read from its PEF, in bytes: weights of one expert, caches of all texts, and the most
-    that its graphs have beside these at one time. ``draft_bytes`` are all three of its draft, of which
-    ``draft_weights_bytes`` are in the host's memory.
+    """Sizes of a configuration, read from its PEF, in bytes: weights of one expert, caches of all texts, and the peak
+    of its graphs' other memory. ``draft_bytes`` are all three of its draft, of which ``draft_weights_bytes`` are in the
+    host's memory.
     """
 
     name: str
@@ -42,7 +42,7 @@ class ConfigurationSizes:
 
 @dataclass(frozen=True, slots=True)
 class ExpertSizes:
-    """An expert, and the bytes of its weights as they lie in memory."""
+    """An expert, and the bytes of its weights in memory."""
 
     name: str
     configuration: str
@@ -65,12 +65,12 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True)
 class BundleFit:
-    """Sums of a bundle. ``problems``: what does not fit, and what would; empty: it can be served."""
+    """Sums of a bundle. ``problems``: parts that do not fit, and sizes that would; empty: it can be served."""
 
     device: DeviceMemory
     configurations: Sequence[ConfigurationSizes]
     experts: Sequence[ExpertSizes]
-    #: Bytes of the fastest tier that weights may take, and how many experts, in the bundle's order, fit at once.
+    #: Bytes of the fastest tier for weights, and the number of experts, in the bundle's order, that fit at once.
     fast_bytes: int
     fast_experts: int
     ddr_experts: int
@@ -86,7 +86,7 @@ class BundleFit:
 
     @property
     def tiers(self) -> TierSizes:
-        """Return the tiers as the emulation takes them."""
+        """Return the tiers in the emulation's form."""
         device = self.device
         hbm, ddr = (self.fast_bytes, device.ddr_bytes) if device.hbm_bytes else (0, self.fast_bytes)
         return TierSizes(hbm, ddr, device.ddr_bandwidth, device.pcie_bandwidth)
@@ -95,7 +95,7 @@ class BundleFit:
 def device_memory(
     chip: ChipSpec, sockets: int, host_bytes: int, hbm_bytes: int | None = None, ddr_bytes: int | None = None
 ) -> DeviceMemory:
-    """Return the memory of ``sockets`` chips; what is given in bytes stands for all of them."""
+    """Return the memory of ``sockets`` chips; sizes in bytes stand for all of them."""
     return DeviceMemory(
         chip.name, sockets,
         chip.hbm_bytes and (sockets * chip.hbm_bytes if hbm_bytes is None else hbm_bytes),
@@ -112,7 +112,7 @@ def legalize(
     fixed = sum(each.fixed_bytes for each in configurations)
     drafts = sum(each.draft_weights_bytes for each in configurations)
     used = {expert.configuration for expert in experts}
-    #: Each configuration runs one expert at a time; these are in the fastest tier together.
+    #: Each configuration runs one expert at a time; all of these are in the fastest tier.
     running = sum(each.weights_bytes for each in configurations if each.name in used)
     room = tier_bytes - fixed
     problems = []
@@ -134,12 +134,12 @@ def legalize(
 
 
 def _fixed_parts(configurations: Sequence[ConfigurationSizes]) -> str:
-    """Say what of configurations stays in the fastest tier."""
+    """Describe the parts of configurations that stay in the fastest tier."""
     return "caches, graphs and drafts" if any(each.draft_bytes for each in configurations) else "caches and graphs"
 
 
 def _too_large(experts: Sequence[ExpertSizes], budget: int, tier: str, drafts: int = 0) -> list[str]:
-    """Say which experts can never be in a tier, beside those that are pinned and the weights of ``drafts``."""
+    """Name the experts that never fit into a tier, next to the pinned ones and the weights of ``drafts``."""
     pinned = sum(expert.weights_bytes for expert in experts if expert.is_pinned) + drafts
     who = "pinned experts and drafts" if drafts else "pinned experts"
     if pinned > budget:
@@ -159,7 +159,7 @@ def _too_large(experts: Sequence[ExpertSizes], budget: int, tier: str, drafts: i
 
 
 def _least(count: int) -> str:
-    """Return a size as a bundle says it that is not below ``count`` bytes."""
+    """Return a size in a bundle's notation of at least ``count`` bytes."""
     for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if count >= 10 * factor:
             return f"{-(-count // factor)}{unit}"
@@ -167,7 +167,7 @@ def _least(count: int) -> str:
 
 
 def _count(experts: Iterable[ExpertSizes], budget: int) -> int:
-    """Count the experts that fit at once: those that are pinned, then the others in order."""
+    """Count the experts that fit at once: pinned ones, then the others in order."""
     count = 0
     for expert in sorted(experts, key=lambda each: not each.is_pinned):
         budget -= expert.weights_bytes
@@ -178,7 +178,7 @@ def _count(experts: Iterable[ExpertSizes], budget: int) -> int:
 
 
 def fit_tables(fit: BundleFit) -> list[Table]:
-    """Return what fits as tables of at most 80 columns."""
+    """Return the fit of a bundle as tables of at most 80 columns."""
     device, total = fit.device, len(fit.experts)
     weights = sum(expert.weights_bytes for expert in fit.experts)
     fixed = sum(each.fixed_bytes for each in fit.configurations)
@@ -216,7 +216,7 @@ def loadable(fit: BundleFit) -> Mapping[str, tuple[int, bool]]:
 
 
 def _switch_s(fit: BundleFit, expert: ExpertSizes) -> float:
-    """Return emulated seconds of bringing an expert to where it runs from the tier below."""
+    """Return the emulated seconds of copying an expert from the tier below to where it runs."""
     device = fit.device
     return expert.weights_bytes / (device.ddr_bandwidth if device.hbm_bytes else device.pcie_bandwidth)
 

@@ -1,4 +1,4 @@
-"""A bundle as the wires see it: each expert is a model by its name, in the repository, in OpenAI's list, in metrics."""
+"""A bundle for the wires: each expert is a model by its name, in the repository, in OpenAI's list, in metrics."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,12 +35,12 @@ _STATES: Mapping[ExpertState, VersionState] = {
 
 
 class ExpertVersion(ModelVersion):
-    """An expert: a version whose process is shared, and which is loaded when it is asked for."""
+    """An expert as a version; its process is shared, and a request loads it."""
 
     def __init__(
         self, found: FoundExpert, pool: ExpertPool, log_file: Path, max_queue: int, adapter: AdapterEntry | None = None
     ) -> None:  # fmt: skip
-        """``adapter``: the adapter of the expert that this version is; ``None``: the version is the expert itself."""
+        """``adapter``: the expert's adapter that this version is; ``None``: the version is the expert itself."""
         entry, configuration = found.entry, found.configuration
         self.entry = adapter or entry
         self.adapter = "" if adapter is None else adapter.name
@@ -95,7 +95,7 @@ class ExpertVersion(ModelVersion):
         }  # fmt: skip
 
     async def why_not_ready(self, timeout_s: float | None = None) -> str:
-        """Return "" if a text was made since the last call, or is made now; else why not."""
+        """Return "" if a text was generated since the last call, or can be now; else the reason."""
         if self.expert_state is not ExpertState.LIVE:
             return f"expert {self.files.name} is {self.expert_state.lower()}: a request loads it{self._last_error}"
         return await self._why_no_answer(resolve(READY_TIMEOUT_S, timeout_s))
@@ -122,12 +122,12 @@ class ExpertVersion(ModelVersion):
             adapter.has_failed(error)
 
     async def unload(self, drain_s: float) -> None:
-        """Let it go when its texts have ended."""
+        """Unload it when its texts have ended."""
         await self._pool.unload(self.found.entry.name)
 
 
 class ExpertRepository(Repository):
-    """Repository of one expert, whose files are those of its bundle."""
+    """Repository of one expert; its bundle names the files."""
 
     def __init__(self, expert: ExpertVersion, pool: ExpertPool, logs: Path) -> None:
         super().__init__(expert.files.name, expert.files.serving, logs)
@@ -139,10 +139,10 @@ class ExpertRepository(Repository):
         """Take every name: this repository was found by the expert's own or an alias."""
 
     def find(self, name: str, version: str = "") -> ModelVersion:
-        """Return the expert, in whatever state.
+        """Return the expert in any state.
 
         Raises:
-            NotFound: it has no such version.
+            NotFound: the repository has no such version.
         """
         if version not in ("", VERSION):
             raise NotFound(f"expert {self.name!r} has no version {version!r}; expected {VERSION}")
@@ -166,10 +166,10 @@ class ExpertRepository(Repository):
         return self._expert
 
     async def unload(self, version: str = "") -> None:
-        """Let the expert go when its texts have ended; a request loads it again.
+        """Unload the expert when its texts have ended; a request loads it again.
 
         Raises:
-            NotFound: it has no such version.
+            NotFound: the repository has no such version.
         """
         self.find(self.name, version)
         await self._expert.unload(0)
@@ -246,7 +246,7 @@ class ExpertModels(ServedModels):
         return ""
 
     async def ensure(self, name: str, version: str) -> ModelVersion:
-        """Return the expert that a request means: it is loaded when the request has a text for it.
+        """Return the expert that a request names; its first text loads it.
 
         Raises:
             NotFound: no such expert or version.
@@ -266,7 +266,7 @@ class ExpertModels(ServedModels):
 
 
 class ExpertCollector(Collector):
-    """Metrics of experts beside those of all models; copies between tiers are emulated."""
+    """Metrics of experts in addition to those of all models; copies between tiers are emulated."""
 
     def __init__(self, pool: ExpertPool) -> None:
         self._pool = pool
@@ -303,7 +303,7 @@ _COUNTERS: Mapping[str, str] = {
     "emulated_ddr_load_bytes": "Emulated: bytes that were copied from the host to DDR.",
     "emulated_ddr_load_seconds": "Emulated: seconds that these copies took: bytes over PCIe's bandwidth.",
 }
-#: Counter → its field of ``ExpertCounts``, where that has another name.
+#: Counter → its field of ``ExpertCounts``, if its name differs.
 _FIELDS: Mapping[str, str] = {
     "emulated_switch_seconds": "switch_s", "emulated_ddr_load_bytes": "ddr_load_bytes",
     "emulated_ddr_load_seconds": "ddr_load_s",

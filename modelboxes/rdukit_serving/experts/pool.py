@@ -1,6 +1,6 @@
 """The experts of a bundle while they are served: does what ``table.py`` decides. Belongs to one event loop.
 
-A text enters by ``admit``: it waits there until its expert is in memory, and keeps it there until it has ended.
+A text enters by ``admit``: it waits until its expert is in memory, and keeps it there until the text has ended.
 """
 
 import asyncio
@@ -28,18 +28,18 @@ logger = logging.getLogger(__name__)
 
 
 class ExpertTexts(Protocol):
-    """Texts of one expert, as the pool sees them."""
+    """Texts of one expert, in the pool's view."""
 
     def has_come(self, line: ExpertLine, seconds: float) -> None:
         """Send texts to this line from now on. ``seconds``: time of the loading."""
         ...
 
     def has_gone(self, ending: str) -> None:
-        """Fail the texts in progress, since the weights are gone; waiting texts go on waiting."""
+        """Fail the texts in progress, since the weights are gone; waiting texts keep waiting."""
         ...
 
     def has_failed(self, error: RdukitError) -> None:
-        """Fail the texts that wait, as the weights do not come."""
+        """Fail the waiting texts, because the weights cannot be loaded."""
         ...
 
 
@@ -58,19 +58,19 @@ class ExpertCounts:
 
 @dataclass(slots=True)
 class _Seat:
-    """An expert in the pool, beside its state."""
+    """An expert in the pool, and its texts."""
 
     found: FoundExpert
     process: ExpertProcess
     texts: ExpertTexts | None = None
     counts: ExpertCounts = field(default_factory=ExpertCounts)
-    #: Texts that wait for the expert, and who waits for its end.
+    #: Texts that wait for the expert, and waiters for its end.
     waiting: "list[asyncio.Future[None]]" = field(default_factory=list)
     leaving: "list[asyncio.Future[None]]" = field(default_factory=list)
 
 
 class ExpertPool:
-    """Experts that come into memory when they are asked for, and go when others need it."""
+    """Experts that are loaded on demand, and evicted when others need the memory."""
 
     def __init__(self, bundle: FoundBundle, folder: Path) -> None:
         """``folder``: for logs and prepared weights."""
@@ -94,7 +94,7 @@ class ExpertPool:
         self._is_closing = False
 
     def seat(self, name: str, texts: ExpertTexts) -> None:
-        """Say who has the texts of an expert."""
+        """Register the texts of an expert."""
         self._seats[name].texts = texts
 
     def process_of(self, name: str) -> ExpertProcess:
@@ -120,7 +120,7 @@ class ExpertPool:
         """Wait for an expert, and keep it in memory while the block runs.
 
         Raises:
-            RdukitError: it cannot be loaded.
+            RdukitError: the expert cannot be loaded.
         """
         if self.table.may_begin(name):
             self.table.begin(name)
@@ -136,7 +136,7 @@ class ExpertPool:
         """Bring an expert into memory, unless it is there.
 
         Raises:
-            RdukitError: it cannot be loaded.
+            RdukitError: the expert cannot be loaded.
         """
         async with self.admit(name):
             pass
@@ -159,7 +159,7 @@ class ExpertPool:
                 seat.leaving.remove(gone)
 
     async def close(self) -> None:
-        """End every process and tell those who wait for texts."""
+        """End every process and fail the waiting texts."""
         self._is_closing = True
         for task in list(self._tasks):
             task.cancel()
@@ -233,7 +233,7 @@ class ExpertPool:
         await seat.process.start()
         start = seat.process.starts
         await seat.process.load(found.entry.name, found.checkpoint, self._file_of(found), found.adapters)
-        # Its end may have been seen after its answer, and before it was taken here.
+        # Its end may be noticed after its answer, but before the answer is processed here.
         if seat.process.pid is None or seat.process.starts != start:
             raise Unavailable("the inference process ended once it had loaded the expert")
 
@@ -262,7 +262,7 @@ class ExpertPool:
             seat.texts.has_failed(error)
 
     def _lost(self, configuration: str, ending: str) -> None:
-        """Note that a process has ended: its experts are gone, and come back if they have texts or are pinned."""
+        """Record that a process ended: its experts are gone, and are reloaded if pinned or if they have texts."""
         self._running.pop(configuration, None)
         for name, seat in self._seats.items():
             if seat.found.configuration.name != configuration or self.table.state(name) is not ExpertState.LIVE:

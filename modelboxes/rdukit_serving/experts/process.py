@@ -18,7 +18,7 @@ from rdukit_serving.text.queue import PARTS
 
 logger = logging.getLogger(__name__)
 
-#: Counts a switch of the device to an expert's parameters. Returns what the emulated device copied for the switch.
+#: Switches the device to an expert's parameters and counts that. Returns the bytes that the emulated device copied.
 CountSwitch = Callable[[str], ExpertSwitch]
 
 
@@ -46,7 +46,7 @@ class ExpertProcess:
     ) -> None:  # fmt: skip
         """``on_end``: called with the configuration's name and how the process ended."""
         self.configuration = configuration
-        #: Rows of its caches, which the texts of all experts wait for in order.
+        #: Rows of its caches; the texts of all experts wait for them in order.
         self.turns = asyncio.Semaphore(configuration.text.texts)
         self.numbers: Iterator[int] = itertools.count(1)
         self.starts = 0
@@ -54,7 +54,7 @@ class ExpertProcess:
         self._client: DeviceClient | None = None
         self._starting = asyncio.Lock()
         self._watching: asyncio.Task[None] | None = None
-        #: The line of each text in the process, and the copies made for it.
+        #: The line of each text in the process, and its copies.
         self._lines: dict[int, ExpertLine] = {}
         self._switches: dict[int, ExpertSwitch] = {}
         #: Loads and unloads that are under way.
@@ -92,7 +92,7 @@ class ExpertProcess:
         return ExpertLine(self, expert, self.configuration.text.figures(), adapter)
 
     async def load(self, expert: str, checkpoint: Path, file: Path, adapters: Mapping[str, Path]) -> None:
-        """Bring the weights of an expert into memory, with adapters beside them, prepared as ``file``.
+        """Load the weights of an expert, with its adapters, prepared as ``file``.
 
         Raises:
             RdukitError: the checkpoint cannot be used. Unavailable: the process ended.
@@ -141,7 +141,7 @@ class ExpertProcess:
             self._asked.pop(number, None)
 
     def _take(self, message: Mapping[str, Any]) -> None:
-        """Give the events of a packet to the lines whose texts they are of."""
+        """Give the events of a packet to the lines of their texts."""
         events: dict[ExpertLine, list[dict[str, Any]]] = {}
         for event in message["events"]:
             number, kind = event["number"], event["kind"]
@@ -200,7 +200,7 @@ class ExpertProcess:
 
 
 def _added(former: ExpertSwitch | None, switch: ExpertSwitch) -> ExpertSwitch:
-    """Return both switches as one."""
+    """Return the sum of both switches."""
     if former is None:
         return switch
     return ExpertSwitch(

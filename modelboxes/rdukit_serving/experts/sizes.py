@@ -44,7 +44,7 @@ class FoundConfiguration:
     text: TextSizes
     generates: bool
     sizes: ConfigurationSizes
-    #: PEF and checkpoint of a model that guesses the texts of its experts.
+    #: PEF and checkpoint of the experts' draft model.
     draft: tuple[Path, Path] | None = None
     model: str = ""
     tiles: int = 1
@@ -57,13 +57,13 @@ class FoundExpert:
     entry: ExpertEntry
     configuration: FoundConfiguration
     checkpoint: Path
-    #: Files of the adapters beside its weights, by name.
+    #: Files of the adapters of its weights, by name.
     adapters: Mapping[str, Path] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class FoundBundle:
-    """A bundle whose files are there, and what of it fits."""
+    """A bundle whose files exist, and the parts that fit."""
 
     name: str
     max_queue: int | None
@@ -85,7 +85,7 @@ class FoundBundle:
 
 
 def find_bundle(files: BundleFiles) -> FoundBundle:
-    """Read the PEFs of a bundle, find its checkpoints, and add up what they need.
+    """Read the PEFs of a bundle, find its checkpoints, and add up their sizes.
 
     Raises:
         NotFound, PefError: a file is missing, or is no usable PEF.
@@ -160,7 +160,7 @@ def _sizes_of(experts: Mapping[str, FoundExpert]) -> Sequence[ExpertSizes]:
 
 @contextlib.contextmanager
 def _telling(files: BundleFiles, place: KeyPath) -> Iterator[None]:
-    """Tell with an error at which place of the bundle it is."""
+    """Add the place in the bundle to an error."""
     try:
         yield
     except InvalidArgument as error:
@@ -235,7 +235,7 @@ def _read(
 
 
 def describe_bundle(bundle: Bundle, found: FoundBundle) -> dict[str, Any]:
-    """Return what others than its server need of a bundle, as a JSON object: its models, its files, and what fits."""
+    """Return a bundle as a JSON object for its users: its models, its files, and which parts fit."""
     models: list[dict[str, object]] = []
     for expert in bundle.experts:
         models.append({"name": expert.name, "kind": "expert", "aliases": expert.aliases, "adapter_of": None})
@@ -257,7 +257,8 @@ def check_checkpoints(found: FoundBundle) -> None:
     """Check that each checkpoint can be read and has a tensor for each parameter of its PEF, and that adapters fit.
 
     Raises:
-        NotFound, InvalidArgument: one does not; names the expert, or the configuration whose draft it is.
+        NotFound, InvalidArgument: a checkpoint does not fit; the message names the expert, or the draft's
+            configuration.
     """
     from rdukit_serving.device.adapters import place_adapters  # torch: what only serves needs none
     from rdukit_serving.device.parameters import (

@@ -1,8 +1,8 @@
 """Table of experts in the host's memory, and of waiting ones (pure); ``pool.py`` executes its decisions.
 
-The least recently used experts are evicted, but not pinned ones or those with running sequences. If only experts with
-running sequences could make room, they accept no further ones until they have been evicted; otherwise busy experts
-would starve the others. Waiting experts are served in order.
+The least recently used experts are evicted, except pinned ones and those with running sequences. If only experts with
+running sequences could make room, they accept no new sequences until they are evicted; otherwise busy experts would
+starve the others. Waiting experts are served in order.
 """
 
 from collections.abc import Iterable, Mapping
@@ -43,7 +43,7 @@ class _Entry:
     state: ExpertState = ExpertState.OFFLINE
     #: Its weights are in memory: while it starts, is live, and until it is known to be gone.
     is_held: bool = False
-    #: It takes no further text, and goes when it has none.
+    #: It accepts no further text, and is unloaded when it has none.
     is_leaving: bool = False
     texts: int = 0
     used: int = 0
@@ -53,7 +53,7 @@ class ExpertTable:
     """Experts of a bundle in a budget of bytes."""
 
     def __init__(self, budget: int, experts: Mapping[str, tuple[int, bool]]) -> None:
-        """``experts``: bytes of each, and whether it is pinned. Each fits together with all that are pinned."""
+        """``experts``: bytes of each, and whether it is pinned. Each fits together with all pinned ones."""
         self._budget = budget
         self._entries = {name: _Entry(size, is_pinned) for name, (size, is_pinned) in experts.items()}
         #: Names in the state Queued, in the order in which they are loaded.
@@ -79,7 +79,7 @@ class ExpertTable:
         return entry.state is ExpertState.LIVE and not entry.is_leaving
 
     def want(self, name: str) -> None:
-        """Queue an expert's load, unless it is live, starts, or waits already; one that leaves comes back after it."""
+        """Queue an expert's load, unless it is live, starting or queued; a leaving expert returns afterwards."""
         entry = self._entries[name]
         is_out = entry.state is ExpertState.OFFLINE or (entry.state is ExpertState.LIVE and entry.is_leaving)
         if is_out and name not in self._queue:
@@ -88,9 +88,9 @@ class ExpertTable:
                 entry.state = ExpertState.QUEUED
 
     def forget(self, name: str) -> None:
-        """Cancel a load that no text waits for any more, unless it has begun.
+        """Cancel a load without waiting texts, unless it has begun.
 
-        An expert that still has texts after its process died, or that is pinned, is loaded all the same.
+        An expert that still has texts after its process died, or that is pinned, is loaded anyway.
         """
         if not (self._entries[name].texts or self._entries[name].is_pinned):
             self._leave_queue(name)
@@ -108,7 +108,7 @@ class ExpertTable:
         self._entries[name].used = self._clock
 
     def leave(self, name: str) -> None:
-        """Let an expert go as soon as it has come and has no texts, pinned or not; one that waits is not loaded."""
+        """Unload an expert, even a pinned one, once it is loaded and has no texts; a queued load is cancelled."""
         entry = self._entries[name]
         if entry.state is ExpertState.QUEUED and not entry.texts:
             self._leave_queue(name)
@@ -116,13 +116,13 @@ class ExpertTable:
             entry.is_leaving = True
 
     def loaded(self, name: str) -> None:
-        """Note that a load has ended well."""
+        """Record a successful load."""
         self._clock += 1
         entry = self._entries[name]
         entry.state, entry.used = ExpertState.LIVE, self._clock
 
     def gone(self, name: str) -> None:
-        """Note that an expert's weights are no longer in memory: evicted, not loaded, or lost with their process."""
+        """Record that an expert's weights are no longer in memory: evicted, not loaded, or lost with their process."""
         entry = self._entries[name]
         entry.is_held = entry.is_leaving = False
         entry.state = ExpertState.QUEUED if name in self._queue else ExpertState.OFFLINE
@@ -157,7 +157,7 @@ class ExpertTable:
         """Check what always holds.
 
         Raises:
-            AssertionError: it does not.
+            AssertionError: a total differs.
         """
         assert self.held_bytes <= self._budget
         assert len(set(self._queue)) == len(self._queue)
@@ -188,7 +188,7 @@ class ExpertTable:
         return entry.is_leaving or entry.state in {ExpertState.OFFLINE, ExpertState.QUEUED}
 
     def _victims(self, missing: int, idle: bool) -> Iterable[str]:
-        """Return those that make room for ``missing`` bytes, the least recently used first."""
+        """Return the experts to evict for ``missing`` bytes, the least recently used first."""
         found: list[str] = []
         able = [
             (entry.used, name)

@@ -1,7 +1,7 @@
 """Emulated tiers of memory for the weights of experts: counted by bytes and bandwidth, never waited for. Pure.
 
-Source: SN40L (Hot Chips 2024, arXiv 2405.07518): an expert that is not in HBM is copied there from DDR, so that
-switching takes its bytes over DDR's bandwidth. Weights are only read, so nothing is copied back.
+Source: SN40L (Hot Chips 2024, arXiv 2405.07518): an expert outside HBM is copied there from DDR; a switch takes its
+bytes divided by DDR's bandwidth. Weights are only read, so nothing is copied back.
 """
 
 from collections import OrderedDict
@@ -35,7 +35,7 @@ class ExpertSwitch:
 
 
 class MemoryTiers:
-    """Experts in each tier. In each, those that were used least recently make room; pinned ones only if need be."""
+    """Experts in each tier. A tier evicts the least recently used experts; pinned ones only if nothing else helps."""
 
     def __init__(self, sizes: TierSizes, weights: Mapping[str, int], pinned: Collection[str] = ()) -> None:
         """``weights``: bytes of each expert."""
@@ -57,7 +57,7 @@ class MemoryTiers:
         return tuple(self._ddr)
 
     def use(self, expert: str, busy: Collection[str] = ()) -> ExpertSwitch:
-        """Bring an expert to where it runs; ``busy`` ones, which run elsewhere on the device, stay there."""
+        """Bring an expert to where it runs; ``busy`` experts elsewhere on the device keep their places."""
         size = self._weights[expert]
         load = self._enter(self._ddr, self._sizes.ddr_bytes, expert, busy)
         switch = self._sizes.has_hbm and self._enter(self._hbm, self._sizes.hbm_bytes, expert, busy)
@@ -67,7 +67,7 @@ class MemoryTiers:
         )  # fmt: skip
 
     def _enter(self, tier: OrderedDict[str, None], room: int, expert: str, busy: Collection[str]) -> bool:
-        """Put an expert into a tier as the one that was used last; False if it was there."""
+        """Put an expert into a tier as the last used one; False if it was there."""
         if expert in tier:
             tier.move_to_end(expert)
             return False

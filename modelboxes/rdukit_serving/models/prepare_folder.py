@@ -46,17 +46,17 @@ precision_option = click.option(
 
 
 def is_hub_folder(path: Path) -> bool:
-    """Return whether the path is a folder as ``save_pretrained`` writes it, and no checkpoint of a box."""
+    """Return whether the path is a folder of ``save_pretrained``, and not a box's checkpoint."""
     return (path / "config.json").is_file() and not (path / LATEST).is_file()
 
 
 def prepare_folder(folder: Path | str, context: int | None, precision: str) -> PreparedModel:
-    """Compile and convert a Hugging Face folder in a process that ends with this one; what is kept is found again.
+    """Compile and convert a Hugging Face folder in a child process; kept results are found again.
 
     Args:
-        context: tokens of a text at most; None for the usual number. precision: ``auto``, ``bf16`` or ``f32``.
+        context: largest number of tokens of a text; None: the usual number. precision: ``auto``, ``bf16`` or ``f32``.
     Raises:
-        click.exceptions.Exit: the program failed, and said why on stderr.
+        click.exceptions.Exit: the program failed, and printed the reason to stderr.
     """
     place = home_folder() / "cache" / "huggingface"
     make_folder(place)

@@ -34,7 +34,7 @@ class Repository:
         self._logs = logs
         #: Every version of this process that was not forgotten, by its number as text.
         self.versions: dict[str, ModelVersion] = {}
-        #: The version that answers requests that name none.
+        #: The version that answers requests without a version.
         self._current = ""
         #: The last that did, loaded or not.
         self._latest = ""
@@ -48,7 +48,7 @@ class Repository:
         """Check that a request means this model.
 
         Raises:
-            NotFound: it means another; the message has this one's name.
+            NotFound: the name means another model; the message has this one's.
         """
         if name != self.name:
             raise NotFound(f"there is no model {name!r}; expected {self.name}")
@@ -57,8 +57,8 @@ class Repository:
         """Return the version that a request means.
 
         Raises:
-            NotFound: no such model or version is loaded; lists those that are.
-            Unavailable: it is being loaded.
+            NotFound: the model or version is not loaded; the message lists the loaded ones.
+            Unavailable: the version is being loaded.
         """
         self.check_name(name)
         found = self.versions.get(version or self._current)
@@ -73,7 +73,7 @@ class Repository:
         return found
 
     def find_loading(self, version: str = "") -> str | None:
-        """Describe the loading of ``version``, or of any; None if none is being loaded."""
+        """Describe the loading of ``version``, or of any; None if no load is in progress."""
         found = [
             number
             for number, each in self.versions.items()
@@ -83,12 +83,12 @@ class Repository:
 
     @property
     def current(self) -> ModelVersion | None:
-        """Return the version that answers requests that name none."""
+        """Return the version that answers requests without a version."""
         return self.versions.get(self._current)
 
     @property
     def latest(self) -> ModelVersion | None:
-        """Return the version that answered last, or answers, requests that name none."""
+        """Return the version that answers requests without a version, or the last that did."""
         return self.versions.get(self._latest)
 
     def ready_versions(self) -> list[str]:
@@ -101,11 +101,11 @@ class Repository:
     ) -> ModelVersion:  # fmt: skip
         """Load files as a version, probe it, switch to it, and drain the former one unless ``keep``.
 
-        With ``switch`` off it answers only those who name it. Without ``version`` the next number is taken; one that
-        is loaded already is replaced in the same way.
+        With ``switch`` off it answers only requests that name it. Without ``version`` the next number is used; a loaded
+        version is replaced in the same way.
 
         Raises:
-            RdukitError: it cannot be loaded or does not answer; whatever answered before goes on.
+            RdukitError: it cannot be loaded or does not answer; the earlier version keeps answering.
         """
         if version and not _VERSION.fullmatch(version):
             raise InvalidArgument(
@@ -200,14 +200,14 @@ UNLOAD_PARAMETERS = ("version", "unload_dependents")
 async def load_model(
     repository: Repository, name: str, parameters: Mapping[str, object], resolve_path: BringFile
 ) -> None:
-    """Load a version: the files that ``parameters`` name, or again those of the version or of the newest one.
+    """Load a version: the files in ``parameters``, or again those of the named or the newest version.
 
-    What was unloaded comes back under its number.
+    An unloaded version returns under its number.
 
     Raises:
         NotFound: another model's name, or a file that is not there.
         InvalidArgument: an unknown parameter, a path outside the mounts, or nothing to load.
-        RdukitError: the files cannot be loaded; what answered before goes on.
+        RdukitError: the files cannot be loaded; the earlier version keeps answering.
     """
     repository.check_name(name)
     given = {key: _text(key, value) for key, value in parameters.items() if key != "keep_others"}

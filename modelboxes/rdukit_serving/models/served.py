@@ -1,7 +1,7 @@
-"""The models that a box serves: those it was started with or told to load, and the newest that it trained itself.
+"""The models that a box serves: those named at its start or loaded by request, and its own newest training.
 
-A model that was asked for by name stays; one that was only found (the newest training, the files of a request) is let
-go when it idles, or when an operation needs its tiles.
+A model that was loaded by name stays. A version that was only found (the newest training, the files of a request) is
+unloaded when it idles, or when an operation needs its tiles.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ _LOOK_S: Final = 1.0
 
 
 class ServedModels:
-    """Repository of one server and what moves it. Belongs to one event loop."""
+    """Repository of one server, and the code that changes it. Belongs to one event loop."""
 
     def __init__(
         self, name: str, serving: Mapping[str, Any], logs: Path, find_latest: FindLatest, resolve_path: BringFile
@@ -46,7 +46,7 @@ class ServedModels:
         #: Chooses a model for requests that name it.
         self.router: NamedRouter | None = None
         self._find_latest = find_latest
-        #: Found, not asked for: version -> what stands for its files, and when it was last used.
+        #: Versions that were only found: version -> its files, and the time of its last use.
         self._found: dict[str, str] = {}
         self._used: dict[str, float] = {}
         self._finding = asyncio.Lock()
@@ -61,15 +61,15 @@ class ServedModels:
         return [self.repository]
 
     def repository_of(self, name: str) -> Repository:
-        """Return the repository of the model that a request means; the only one also for other names, which it refuses.
+        """Return the repository of a request's model; the only repository also gets other names, and refuses them.
 
         Raises:
-            NotFound: there are several, and none has that name.
+            NotFound: there are several, and no repository has that name.
         """
         return self.repository
 
     async def start(self, pef: Path, checkpoint: Path | None, draft: tuple[Path, Path] | None = None) -> None:
-        """Serve these files from the beginning; ``draft``: PEF and checkpoint of a model that guesses its texts.
+        """Serve these files from the beginning; ``draft``: PEF and checkpoint of the draft model.
 
         Raises:
             RdukitError: they cannot be loaded.
@@ -77,7 +77,7 @@ class ServedModels:
         await self.repository.load(pef, checkpoint, draft=draft)
 
     async def why_not_ready(self) -> str:
-        """Return "" if an inference went through the device since the last call, or does now, or none is served."""
+        """Return "" if the device answered since the last call, answers now, or serves no model; else the reason."""
         if not self.repository.versions or (self._found and not self.repository.ready_versions()):
             return ""
         return await self.repository.why_not_ready()
@@ -101,7 +101,7 @@ class ServedModels:
         return found
 
     def loaded(self, name: str, version: str) -> ModelVersion | None:
-        """Return the version if nothing needs to be loaded; otherwise None: ask ``ensure``."""
+        """Return the version if it is loaded; otherwise None: call ``ensure``."""
         try:
             found = self.repository.find(name, version)
         except (NotFound, Unavailable):
@@ -110,7 +110,7 @@ class ServedModels:
         return found
 
     async def version_of(self, files: tuple[Path, Path] | None) -> ModelVersion:
-        """Return the version with these files; None is the one that answers now, or the newest training.
+        """Return the version with these files; without ``files`` the one that answers now, or the newest training.
 
         Raises:
             NotFound: no model yet.
@@ -122,7 +122,7 @@ class ServedModels:
     async def rows(self, rows: Sequence[Sequence[float]], files: tuple[Path, Path] | None) -> Answer:
         """Return outputs and classes for feature rows, by the first input and output of the model.
 
-        ``files`` are PEF and checkpoint; None is the version that answers now, or the newest training.
+        ``files`` are PEF and checkpoint; None: the version that answers now, or the newest training.
 
         Raises:
             InvalidArgument: a row has another length, or the model takes no float rows. NotFound: no model yet.
@@ -183,7 +183,8 @@ class ServedModels:
         """Return the answers for pictures, each the bytes of a file, of a model that was trained on pictures.
 
         Raises:
-            InvalidArgument: the model was trained on no pictures, or one cannot be used; names its number.
+            InvalidArgument: the model was not trained on pictures, or a picture cannot be used; the message has its
+                number.
         """
         known = version.pictures
         if known is None:
@@ -212,7 +213,7 @@ class ServedModels:
         await self.repository.close()
 
     async def _find(self, pef: Path, checkpoint: Path) -> ModelVersion:
-        """Return the version with these files, loaded if need be; all who ask meanwhile wait for one load.
+        """Return the version with these files, loaded if necessary; concurrent callers share one load.
 
         A caller that goes away ends its own waiting only: callers with little patience would else never get an answer.
         """
@@ -277,7 +278,7 @@ class ServedModels:
 
 
 async def _run(version: ModelVersion, rows_NF: "NDArray[Any]") -> "NDArray[Any]":
-    """Return the first output [N, C] of a model with one input, for rows of its datatype; in batches as they fit."""
+    """Return the first output [N, C] of a model with one input, for rows of its datatype, in batches."""
     import numpy as np
 
     signature = version.signature
@@ -292,7 +293,7 @@ async def _run(version: ModelVersion, rows_NF: "NDArray[Any]") -> "NDArray[Any]"
     return np.frombuffer(data, _NUMPY[output.datatype]).reshape(len(rows_NF), -1)
 
 
-#: Up to so many rows by column name are read at once, without a thread.
+#: Largest number of rows by column name that are read without a thread.
 _FEW: Final = 16
 _NUMPY: Final = {"FP32": "<f4", "FP64": "<f8", "FP16": "<f2"}
 

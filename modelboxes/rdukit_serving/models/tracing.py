@@ -1,8 +1,8 @@
 """Traces of inferences: timing of a request, returned only to callers whose trace is sampled.
 
-Other requests only cost a comparison of each header's name. For sampled ones, the answer's ``Server-Timing`` has the
-batch, so that a replica without a network can report to its gateway. If the box exports spans itself, it also creates
-spans for the request.
+Other requests only cost a comparison of each header's name. For sampled requests, the answer's ``Server-Timing`` has
+the batch, so that a replica without a network can report to its gateway. If the box exports spans itself, it also
+creates spans for the request.
 """
 
 import time
@@ -33,7 +33,7 @@ def find_wanted(value: bytes) -> SpanContext | None:
 def tell_batch(answer: InferResponse) -> bytes:
     """Return a further ``Server-Timing`` entry: milliseconds of forming the batch, and its content (pure).
 
-    Source: W3C Server Timing, ``dur`` and ``desc``; the texts of ``desc`` are ours.
+    Source: W3C Server Timing, ``dur`` and ``desc``; the content of ``desc`` is ours.
     """
     timing = answer.timing
     return b', batch;dur=%.3f;desc="requests=%d rows=%d most=%d own=%d"' % (
@@ -42,7 +42,7 @@ def tell_batch(answer: InferResponse) -> bytes:
 
 
 def tell_spans(parent: SpanContext, model: str, version: str, answer: InferResponse) -> None:
-    """Record a request that has been answered just now, with its parts one after the other, where spans go somewhere.
+    """Record an answered request with its consecutive phases, if spans are exported.
 
     The parts are ``queue``, ``batch`` (forming it in memory) and ``device`` (its run).
     """

@@ -67,15 +67,15 @@ class ModelVersion:
         self.texts = TextQueue(max_queue, self.statistics, tokens_of=self.prompt_tokens)
         #: Context, prompt and vocabulary of a text model in tokens, and whether it generates.
         self.text: Mapping[str, int] | None = None
-        #: How rows of a table become features, of a model that was trained on one.
+        #: Preprocessing of table rows, for a model that was trained on a table.
         self.table: TablePreprocessing | None = None
-        #: How pictures become its input, of a model that was trained on pictures.
+        #: Preprocessing of pictures, for a model that was trained on pictures.
         self.pictures: PicturePreprocessing | None = None
         self._client: DeviceClient | None = None
         self._restarting: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._signature: ServedSignature | None = None
-        #: Runs that have succeeded when readiness was asked for last.
+        #: Successful runs at the last readiness check.
         self._seen = 0
 
     async def load(self) -> None:
@@ -111,7 +111,7 @@ class ModelVersion:
 
     @property
     def pending(self) -> int:
-        """Return how many requests wait or run."""
+        """Return the number of waiting and running requests."""
         return self._batcher.pending + self.texts.pending
 
     def submit(self, request: InferRequest) -> "asyncio.Future[InferResponse]":
@@ -124,7 +124,7 @@ class ModelVersion:
         """Check and queue a request.
 
         Raises:
-            InvalidArgument: it is not one that the signature allows. Overloaded: too many wait.
+            InvalidArgument: the signature does not allow it. Overloaded: too many wait.
             Unavailable: the version is not loaded.
         """
         if self.text is not None:
@@ -171,7 +171,7 @@ class ModelVersion:
 
     def describe(self) -> dict[str, object]:
         """Return its entry in the list of models."""
-        # A prompt has one token at least.
+        # A prompt has at least one token.
         context = None if self.text is None else self.text["context"]
         return {} if context is None else {"context_length": context, "max_completion_tokens": context - 1}
 
@@ -198,7 +198,7 @@ class ModelVersion:
         return ""
 
     async def _why_no_text(self, timeout_s: float) -> str:
-        """Answer ``why_not_ready`` for texts; one that is being made shows that the device works."""
+        """Return ``why_not_ready`` for texts; a text in progress shows that the device works."""
         if self.texts.pending:
             return ""
         probe = GenerationRequest([0], 1, {"temperature": 0.0})
@@ -217,7 +217,7 @@ class ModelVersion:
         return ""
 
     async def unload(self, drain_s: float) -> None:
-        """Take nothing more, let what waits finish, end the process."""
+        """Accept no further requests, finish the waiting ones, and end the process."""
         self.state = VersionState.UNLOADING
         try:
             async with asyncio.timeout(drain_s):
@@ -238,10 +238,10 @@ class ModelVersion:
             await client.stop()
 
     def _find_raw_inputs(self) -> None:
-        """Read what lies with the checkpoint of how rows of a table, or pictures, become the model's input.
+        """Read the checkpoint's preprocessing of table rows or pictures for the model's input.
 
         Raises:
-            InvalidArgument: a file is damaged. PefMismatch: it is of another model.
+            InvalidArgument: a file is damaged. PefMismatch: the file belongs to another model.
         """
         checkpoint = self.files.checkpoint
         if checkpoint is None or self.text is not None:

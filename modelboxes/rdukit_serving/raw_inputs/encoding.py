@@ -19,7 +19,7 @@ Doubles = NDArray[np.float64]
 #: Mean and standard deviation of MNIST's training images on the scale 0..1, as everybody uses them.
 MNIST_MEAN: Final = np.float32(0.1307)
 MNIST_DEVIATION: Final = np.float32(0.3081)
-#: Category of all names that were rare where a model was trained, and of those that were not there at all.
+#: Category for names that were rare or absent in the training data.
 OTHER: Final = "(other)"
 #: Names that a message lists.
 _SHOWN: Final = 10
@@ -29,7 +29,8 @@ _SHOWN: Final = 10
 class FeatureEncoding:
     """Turns numbers [N, C] and names [K][N] into features [N, F] float32: the numbers, then the categories."""
 
-    #: ``standard`` and ``min_max`` go by the training rows, ``none`` and ``mnist`` take grey values 0..255 to 0..1,
+    #: ``standard`` and ``min_max`` use figures of the training rows, ``none`` and ``mnist`` scale grey values 0..255 to
+    #: 0..1,
     #: ``as_is`` changes nothing.
     normalize: str
     #: Rule for an empty value; ``zero`` and ``mean`` fill a number in.
@@ -41,7 +42,7 @@ class FeatureEncoding:
     deviation_C: Doubles
     least_C: Doubles
     most_C: Doubles
-    #: Names of each categorical column, in the order of their features; ``OTHER`` stands for those that are not there.
+    #: Names of each categorical column, in the order of their features; ``OTHER`` stands for unknown names.
     categories: tuple[tuple[str, ...], ...] = ()
 
     @property
@@ -51,7 +52,7 @@ class FeatureEncoding:
         return len(self.mean_C) + sum(each)
 
     def feature_names(self, numbers: Sequence[str], categorical: Sequence[str]) -> tuple[str, ...]:
-        """Return the features' names, given those of the numbers and of the categorical columns."""
+        """Return the features' names, given the names of the numeric and of the categorical columns."""
         if self.encoding != "one_hot":
             return (*numbers, *categorical)
         pairs = zip(categorical, self.categories, strict=True)

@@ -1,4 +1,4 @@
-"""Columns of a table by kind, and the reading of one row: the same where a model is trained and where it answers."""
+"""Columns of a table by kind, and the reading of one row: training and serving share it."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -29,12 +29,12 @@ T = TypeVar("T")
 
 
 class ColumnFault(ValueError):
-    """A value of a row that cannot be used, with its column and what is legal there."""
+    """A value of a row that cannot be used, with its column and the expected values."""
 
     def __init__(self, column: str, reason: str, legal: str, *, is_missing: bool = False) -> None:
         super().__init__(f"column {column!r}: {reason}; expected {legal}")
         self.column, self.reason, self.legal, self.is_missing = column, reason, legal, is_missing
-        #: Number of the row in its block, from 0, where a block was read.
+        #: Number of the row in its block, from 0, if a block was read.
         self.row = 0
 
 
@@ -67,10 +67,10 @@ class TableLayout:
         """Return a row's numbers [C], with NaN where one is missing, and its names [K], empty where one is missing.
 
         Args:
-            missing: rule for an empty value: ``error`` and ``drop`` refuse it, others fill it in later.
-            plain: the numeric columns, where they are known to be finite.
+            missing: rule for an empty value: ``error`` and ``drop`` refuse it, others fill it in later. plain: the
+            numeric columns, if they are known to be finite.
         Raises:
-            ColumnFault: a value is not of its column's kind, or is missing and refused; the first is told before.
+            ColumnFault: a value is not of its column's kind, or is missing and refused; the former is reported first.
         """
         numbers = list(plain) if plain is not None else [_read(number_of, column, row) for column in self.numeric]
         names = [_read(name_of, column, row) for column in self.categorical]
@@ -89,7 +89,7 @@ def read_label(row: TableRow, column: str) -> str:
     """Return the name of a row's class.
 
     Raises:
-        ColumnFault: it is missing, or no name.
+        ColumnFault: the label is missing, or is not a name.
     """
     label = _read(name_of, column, row)
     if label is None:
@@ -101,7 +101,7 @@ def read_number(row: TableRow, column: str) -> float:
     """Return a row's label that is a number.
 
     Raises:
-        ColumnFault: it is missing, or no finite number.
+        ColumnFault: the number is missing, or not finite.
     """
     try:
         label = _read(number_of, column, row)
@@ -122,8 +122,8 @@ def _read(read: Callable[[object], T], column: str, row: TableRow) -> T:
 def find_kind(values: Sequence[object]) -> str:
     """Return the kind of a column from its first values.
 
-    A column is a date if one of its texts looks like one, and a category if none of its values is a number. A column
-    of numbers with a text among them is one of numbers, so that the text is refused with its row.
+    A column is a date if one of its texts looks like one, and a category if none of its values is a number. A column of
+    numbers with a text is numeric, so that the row of the text is refused.
     """
     texts = [value.strip() if isinstance(value, str) else value for value in values]
     there = [text for text in texts if text is not None and not (isinstance(text, str) and text.lower() in MISSING)]

@@ -1,9 +1,9 @@
-"""Values that features and labels may have, whatever format brings them: the same table is the same data set.
+"""Values that features and labels may have, in any file format: the same table is the same data set.
 
-A number is finite as float32, since features are float32. Text says a number as JSON does, with spaces around;
-``1_000``, digits of other scripts and hexadecimal are texts. Booleans are numbers as features and names as labels. A
-name is text, or a number's shortest form: ``2.0`` is ``2``. A date is ISO 8601, so that no two readers understand it
-differently. Texts that mean no value are missing, in every column.
+A number is finite as float32, since features are float32. Numbers in text follow JSON, with spaces around; ``1_000``,
+digits of other scripts and hexadecimal are texts. Booleans are numbers as features and names as labels. A name is text,
+or the shortest form of a number: ``2.0`` is ``2``. A date is ISO 8601, so that no two readers understand it
+differently. Texts that mean no value count as missing in every column.
 """
 
 import datetime
@@ -23,9 +23,9 @@ _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _INFINITE: Final = re.compile(r"[+-]?inf(inity)?", re.ASCII | re.IGNORECASE)
 _WHOLE: Final = re.compile(r"(-?\d+)\.0+", re.ASCII)
 _BOOLEANS: Final = {"true": 1.0, "false": 0.0}
-#: Characters of texts that ``float`` reads exactly where they are numbers, so that a look at each is not needed.
+#: Characters of number texts that ``float`` reads exactly; such texts need no further check.
 _PLAIN: Final = re.compile(r"[0-9+\-.eE ]*", re.ASCII)
-#: A text that means a date in some form, and one in the form that has one meaning only.
+#: A text that means a date in some form, and a text in the only unambiguous form.
 _LIKE_DATE: Final = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([T ].*)?", re.ASCII)
 _DATE: Final = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?(Z|[+-]\d{2}:\d{2})?)?", re.ASCII)
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -33,7 +33,7 @@ _NAMED: Final = (str, bool, int, float, decimal.Decimal, datetime.date)
 
 
 class NotLegal(ValueError):
-    """A value that is none of what its place may have."""
+    """A value that its place does not allow."""
 
     def __init__(self, reason: str, legal: str) -> None:
         super().__init__(f"{reason}; expected {legal}")
@@ -41,10 +41,10 @@ class NotLegal(ValueError):
 
 
 def number_of(value: object) -> float:
-    """Return a feature's number; NaN where it is missing.
+    """Return a feature's number; NaN if it is missing.
 
     Raises:
-        NotLegal: it is no number, or float32 cannot hold it.
+        NotLegal: the value is not a number, or float32 cannot hold it.
     """
     text = value.strip() if isinstance(value, str) else None
     if value is None or (text is not None and text.lower() in MISSING):
@@ -67,7 +67,7 @@ def number_of(value: object) -> float:
 
 
 def plain_numbers(rows: list[list[object]]) -> list[list[float]] | None:
-    """Return the numbers of rows all of whose values are plain ones, as in most tables; else ``None``."""
+    """Return the numbers of rows if all values are plain numbers; else ``None``."""
     try:
         if not all(_PLAIN.fullmatch("".join([value for value in row if isinstance(value, str)])) for row in rows):
             return None
@@ -80,10 +80,10 @@ def plain_numbers(rows: list[list[object]]) -> list[list[float]] | None:
 
 
 def name_of(value: object) -> str | None:
-    """Return the name of a label or a category; ``None`` where it is missing.
+    """Return the name of a label or a category; ``None`` if it is missing.
 
     Raises:
-        NotLegal: it is neither text nor a finite number, or no UTF-8.
+        NotLegal: the value is neither text nor a finite number, or not UTF-8.
     """
     if isinstance(value, bytes):
         try:
@@ -106,17 +106,17 @@ def name_of(value: object) -> str | None:
 
 
 def is_like_date(value: object) -> bool:
-    """Return whether a value is a date, or a text that somebody may mean as one."""
+    """Return whether a value is a date, or a text that may mean one."""
     return isinstance(value, datetime.date) or (
         isinstance(value, str) and _LIKE_DATE.fullmatch(value.strip()) is not None
     )
 
 
 def date_of(value: object) -> datetime.datetime | None:
-    """Return a date with its time in UTC; one without a time zone is taken as UTC. ``None`` where it is missing.
+    """Return a date with its time in UTC; UTC is the default time zone. ``None`` if it is missing.
 
     Raises:
-        NotLegal: it is no date, or its form leaves open which.
+        NotLegal: the value is not a date, or its form is ambiguous.
     """
     if value is None or (isinstance(value, str) and value.strip().lower() in MISSING):
         return None
@@ -140,7 +140,7 @@ DATE_FEATURES: Final = ("year", "month", "weekday", "days")
 
 
 def date_features(value: datetime.datetime | None) -> list[float]:
-    """Return ``DATE_FEATURES`` of a date in UTC, days with their fraction; NaN each where it is missing."""
+    """Return ``DATE_FEATURES`` of a date in UTC, days with their fraction; all NaN if it is missing."""
     if value is None:
         return [math.nan] * len(DATE_FEATURES)
     days = (value - _EPOCH) / datetime.timedelta(days=1)
@@ -148,7 +148,7 @@ def date_features(value: datetime.datetime | None) -> list[float]:
 
 
 def as_float32(values: NDArray[Any]) -> NDArray[np.float32]:
-    """Return numbers as float32 by way of float64, as texts come there; what does not fit is infinite."""
+    """Return numbers as float32 by way of float64, like numbers from text; values that do not fit become infinite."""
     with np.errstate(over="ignore"):
         found: NDArray[np.float32] = values.astype(np.float64).astype(np.float32)
     return found

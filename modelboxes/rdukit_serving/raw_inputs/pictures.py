@@ -1,6 +1,6 @@
-"""The preprocessing of pictures as a file of its own beside the checkpoint: size, colours, normalisation and classes.
+"""The preprocessing of pictures as its own file next to the checkpoint: size, colours, normalisation and classes.
 
-One function makes an array of a picture, for training and for requests alike. Axes: C channels, Y, X pixels, K classes.
+One function turns a picture into an array, for training and for requests. Axes: C channels, Y, X pixels, K classes.
 """
 
 import base64
@@ -25,21 +25,21 @@ from rdukit_serving.raw_inputs.answers import ClassPrediction, predictions_of
 #: Versions of the file's form; others are refused. The second has ``resample`` and ``shorter_side``, where they are not
 #: the first's.
 VERSIONS: Final = (1, 2)
-#: Formats that are read; others need programs of their own.
+#: Formats that can be read; others need further programs.
 FORMATS: Final = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF")
 LEGAL_PICTURE: Final = "PNG, JPEG, BMP, GIF, WebP or TIFF"
-#: How pixels are computed when a picture is resized, by name, as Pillow has them.
+#: Resampling filters by name, as in Pillow.
 RESAMPLES: Final[Mapping[str, Image.Resampling]] = {
     name: Image.Resampling[name.upper()] for name in ("bilinear", "bicubic", "nearest", "lanczos", "box", "hamming")
 }
-#: Pixels of a picture at most.
+#: Largest number of pixels of a picture.
 MAX_PIXELS: Final = 1 << 26
-#: Pictures of a request at most.
+#: Largest number of pictures of a request.
 MAX_PICTURES: Final = 256
 
 
 class BadPicture(ValueError):
-    """A file that cannot be used as a picture, and what is expected."""
+    """A file that cannot be used as a picture, and the expected form."""
 
     def __init__(self, reason: str, legal: str) -> None:
         super().__init__(f"{reason}; expected {legal}")
@@ -63,16 +63,16 @@ class PicturePreprocessing:
     classes: tuple[str, ...]
     #: Name of one of ``RESAMPLES``.
     resample: str = "bilinear"
-    #: Of cropped pictures: what the shorter side is resized to before the middle is cut out; 0: it just fits.
+    #: For cropped pictures: length of the resized shorter side before the middle is cut out; 0: it just fits.
     shorter_side: int = 0
 
     def array_of(self, content: bytes) -> NDArray[np.float32]:
         """Return a picture's array [C, Y, X]: upright, in the model's colours and size, and normalised.
 
-        Transparent places are black. Of several frames the first counts.
+        Transparent places are black. The first frame counts.
 
         Raises:
-            BadPicture: it is no picture that is read, or too large.
+            BadPicture: the file is not a readable picture, or is too large.
         """
         try:
             with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
@@ -89,7 +89,7 @@ class PicturePreprocessing:
         """Return the array [C, Y, X] of an upright picture: in the model's colours and size, and normalised.
 
         Raises:
-            BadPicture: it is too large once its shorter side is resized.
+            BadPicture: the picture is too large after its shorter side is resized.
         """
         image = image.convert("L" if self.channels == 1 else "RGB")
         pixels = np.asarray(self._fitted(image), np.float32).reshape(self.height, self.width, self.channels) / 255
@@ -146,7 +146,7 @@ class PicturePreprocessing:
         return {**value, "version": VERSIONS[1], "resample": self.resample, "shorter_side": self.shorter_side}
 
     def describe(self) -> dict[str, Any]:
-        """Return what a picture becomes, and the classes."""
+        """Return the form of preprocessed pictures, and the classes."""
         return {key: value for key, value in self.to_json().items() if key != "version"}
 
 
@@ -156,7 +156,7 @@ def write_picture_file(folder: Path, preprocessing: PicturePreprocessing) -> Non
 
 
 def find_picture_preprocessing(checkpoint: Path) -> PicturePreprocessing | None:
-    """Read the preprocessing of a checkpoint; None where it does not say one.
+    """Read the preprocessing of a checkpoint; None if it has none.
 
     Raises:
         InvalidArgument: the file is damaged, or of another version.
@@ -186,10 +186,11 @@ def find_picture_preprocessing(checkpoint: Path) -> PicturePreprocessing | None:
 
 
 def open_picture_preprocessing(checkpoint: Path, values: int, classes: int) -> PicturePreprocessing:
-    """Read the preprocessing of a checkpoint for a model whose input has so many values, and output so many classes.
+    """Read the preprocessing of a checkpoint for a model with this many input values and output classes.
 
     Raises:
-        InvalidArgument: the file is missing, damaged, or of another version. PefMismatch: it is of another model.
+        InvalidArgument: the file is missing, damaged, or of another version. PefMismatch: the file belongs to another
+            model.
     """
     found = find_picture_preprocessing(checkpoint)
     if found is None:
@@ -219,10 +220,10 @@ def read_pictures(
 
 
 def decode_pictures(value: Mapping[str, Any] | object) -> list[bytes]:
-    """Return the pictures of a request's JSON, which are texts in base64.
+    """Return the pictures in a request's JSON, which are base64 texts.
 
     Raises:
-        InvalidArgument: it has another form, or a text is no base64.
+        InvalidArgument: the request has another form, or a text is not base64.
     """
     texts = value.get("images") if isinstance(value, Mapping) else None
     if not isinstance(value, Mapping) or len(value) != 1 or not isinstance(texts, list):

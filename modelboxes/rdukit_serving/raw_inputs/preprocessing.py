@@ -1,6 +1,6 @@
-"""The preprocessing of a table as a file of its own beside the checkpoint: columns, figures, categories and classes.
+"""The preprocessing of a table as its own file next to the checkpoint: columns, figures, categories and classes.
 
-One function makes features of rows, for training, batches and requests alike. Axes: N rows, F features, C classes.
+One function turns rows into features, for training, batches and requests. Axes: N rows, F features, C classes.
 """
 
 import json
@@ -30,9 +30,9 @@ class TablePreprocessing:
 
     layout: TableLayout
     encoding: FeatureEncoding
-    #: Names of the classes, in the order of the model's outputs; empty where it predicts a number.
+    #: Names of the classes, in the order of the model's outputs; empty if it predicts a number.
     classes: tuple[str, ...]
-    #: Of a label that is a number.
+    #: For a numeric label.
     target: NumberTarget | None = None
 
     @property
@@ -44,7 +44,7 @@ class TablePreprocessing:
         """Return the features [N, F] of rows that ``check_columns`` accepts.
 
         Raises:
-            ColumnFault: a value cannot be used; it has the row's number, the column, and what is legal.
+            ColumnFault: a value cannot be used; the error has the row's number, the column, and the expected values.
         """
         numbers: list[list[float]] = []
         names: list[list[str]] = []
@@ -66,7 +66,7 @@ class TablePreprocessing:
         """Compare a row's columns with those of the training table.
 
         Raises:
-            InvalidArgument: one is missing, or with ``allows_others`` off was not there in training.
+            InvalidArgument: a column is missing, or was absent in training and ``allows_others`` is off.
         """
         missing = [name for name in self.layout.columns if name not in names]
         if missing:
@@ -140,7 +140,7 @@ class TablePreprocessing:
         """Read back what ``to_json`` wrote; ``where`` is for messages.
 
         Raises:
-            InvalidArgument: it is damaged, or of another version.
+            InvalidArgument: the file is damaged, or of another version.
         """
         try:
             if not isinstance(value, Mapping):
@@ -176,7 +176,7 @@ def write_preprocessing(folder: Path, preprocessing: TablePreprocessing) -> None
 
 
 def find_preprocessing(checkpoint: Path) -> TablePreprocessing | None:
-    """Read the preprocessing of a checkpoint; None where the model takes no table.
+    """Read the preprocessing of a checkpoint; None if the model takes no table.
 
     Raises:
         InvalidArgument: the file is damaged, or of another version.
@@ -200,7 +200,7 @@ def open_preprocessing(checkpoint: Path, features: int, classes: int) -> TablePr
 
     Raises:
         NotFound: the checkpoint has none.
-        InvalidArgument: the file is damaged, or of another version. PefMismatch: it is of another model.
+        InvalidArgument: the file is damaged, or of another version. PefMismatch: the file belongs to another model.
     """
     found = find_preprocessing(checkpoint)
     if found is None:
@@ -216,7 +216,7 @@ def read_features(table: TablePreprocessing, rows: Sequence[TableRow]) -> Floats
     """Return the features [N, F] of the rows of a request.
 
     Raises:
-        InvalidArgument: a row is no object, lacks a column, has an unknown one, or a value that cannot be used.
+        InvalidArgument: a row is not an object, lacks a column, has an unknown one, or has an unusable value.
     """
     for index, row in enumerate(rows):
         if not isinstance(row, Mapping):

@@ -1,1 +1,1 @@
-"""REST: the Open Inference Protocol, and what other routes share."""
+"""REST: the Open Inference Protocol, and code that other routes share."""

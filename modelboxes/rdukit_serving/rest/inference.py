@@ -1,4 +1,4 @@
-"""One inference over REST: check what its headers and body ask for, queue it, and write the response. Never waits.
+"""One inference over REST: check its headers and body, queue it, and write the response. Never waits.
 
 JSON bodies, and binary tensors behind them. Source: Open Inference Protocol v2, "HTTP/REST"; Triton's extensions for
 binary data and classification.
@@ -41,7 +41,7 @@ _BINARY: Final = (b"content-type", b"application/octet-stream")
 
 
 class RestRequest(InferRequest):
-    """Request, and which of its outputs are wanted as binary."""
+    """Request, and the outputs that are wanted as binary."""
 
     __slots__ = ("binary",)
 
@@ -60,7 +60,7 @@ class QueuedInference(NamedTuple):
     name: str
     version: ModelVersion
     request: RestRequest
-    #: Trace of a caller who wants to see where its time goes.
+    #: Trace of a caller who asked for timing.
     trace: SpanContext | None = None
 
 
@@ -109,7 +109,7 @@ class RestInference:
         """Check the body and queue the request for ``reply``.
 
         Raises:
-            InvalidArgument: it is not one that the signature allows. Overloaded: too many wait.
+            InvalidArgument: the signature does not allow it. Overloaded: too many wait.
             Unavailable: the version is not loaded.
         """
         signature = version.signature
@@ -252,11 +252,11 @@ def render_infer(
 ) -> tuple[bytes, int | None]:
     """Return the body, and the length of its JSON part when binary tensors follow.
 
-    A value that is no number is ``NaN``, ``Infinity`` or ``-Infinity``, which JSON lacks: the protocol's own clients
-    (``tritonclient``) read them, strict readers refuse the answer. As null, an infinity would be read as NaN.
+    Values that are not finite become ``NaN``, ``Infinity`` or ``-Infinity``, which JSON lacks. The protocol's own
+    clients (``tritonclient``) read them; strict readers refuse the answer. As null, an infinity would be read as NaN.
 
     Raises:
-        InvalidArgument: an output of FP16 or BF16 was asked for as JSON, which has no form for it.
+        InvalidArgument: an FP16 or BF16 output was requested as JSON, which cannot hold it.
     """
     binary = request.binary
     outputs: list[dict[str, object]] = []
@@ -284,7 +284,7 @@ def render_infer(
 
 
 def _numbers(data: bytes, datatype: str) -> object:
-    """Return what orjson writes as a list of numbers. Long ones go through numpy, which costs 13 MB once."""
+    """Return a list of numbers in the form that orjson writes. Long ones go through numpy, which costs 13 MB once."""
     if datatype == "BYTES":
         return [text.decode() for text in split_strings(data)]
     if len(data) < _LONG_BYTES:
@@ -322,7 +322,7 @@ def needs_form_check(signature: ServedSignature) -> bool:
 def _check_keys(request: _Request, text: bytes | memoryview) -> None:
     """Check that no key comes twice and that all parameters are served.
 
-    A key that comes twice is a colon more than the keys that were read; where other text has colons, all is read again.
+    A repeated key adds a colon that the read keys do not explain; if other text has colons, all is read again.
     """
     keys = 1 + (request.id is not msgspec.UNSET) + (request.outputs is not msgspec.UNSET)
     keys += _count(request.parameters, REQUEST_PARAMETERS, "parameters")

@@ -2,7 +2,7 @@
 
 Inferences need no web framework, whose import takes a third of a second, so a server answers them first. A thread
 builds the control routes as soon as the model answers; the first control request may wait for it. Every refusal is
-``{"error": text}`` with a 4xx status, as the protocol says.
+``{"error": text}`` with a 4xx status, as in the protocol.
 
 Source: Open Inference Protocol v2, "HTTP/REST"; Triton's extensions for binary data, statistics, model configuration
 and the model repository.
@@ -39,7 +39,7 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-#: Extensions that clients ask for and that have no meaning here.
+#: Extensions that clients request and that have no effect here.
 _NOT_SERVED: Final = frozenset({"systemsharedmemory", "cudasharedmemory", "trace", "logging"})
 #: Path segments that may follow a model's name.
 _OF_MODELS: Final = frozenset({"infer", "ready", "stats", "config", "load", "unload", "rows", "images"})
@@ -210,7 +210,7 @@ class OpenInferenceApp:
 
 
 def path_parts(path: str) -> list[str]:
-    """Return the parts of a path below ``/v2``, a model's name as one of them, though it may have a ``/`` (pure)."""
+    """Return the parts of a path below ``/v2``; a model's name is one part, even with a ``/`` (pure)."""
     parts = [part for part in path.split("/") if part][1:]
     begin = 2 if parts[:2] == ["repository", "models"] else 1
     if parts[begin - 1 : begin] != ["models"] or len(parts) <= begin + 1:
@@ -262,7 +262,7 @@ def _object(body: bytes, legal: str) -> Mapping[str, Any]:
 
 
 def _pictures(content_type: bytes, body: bytes) -> list[bytes]:
-    """Return the pictures of a request: its body, or what its JSON has in base64."""
+    """Return the pictures of a request: its body, or base64 in its JSON."""
     if content_type.lower().startswith((b"image/", b"application/octet-stream")):
         return [body]
     from rdukit_serving.raw_inputs.pictures import decode_pictures
@@ -274,7 +274,7 @@ def _pictures(content_type: bytes, body: bytes) -> list[bytes]:
 
 
 def _rows(body: bytes) -> list[Any]:
-    """Return the rows of a request, whose only field they are; what each must be, the model's table says."""
+    """Return the rows of a request, its only field; the model's table defines their form."""
     try:
         value = read_json(body)
     except (ValueError, RecursionError) as cause:
@@ -288,7 +288,8 @@ def _rows(body: bytes) -> list[Any]:
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 #: Routes that anybody may call: probes have no token.
 _OPEN = ("/health/", "/v2/health/")
-#: Below these the routes themselves look for the token, where their APIs' clients send it, and refuse in their form.
+#: Below these paths the routes themselves check the token, at the place of their APIs' clients, and refuse in their
+#: form.
 _LOOKED_FOR = ("/v1/messages", "/api/")
 
 
@@ -334,7 +335,7 @@ class ServerApp:
         return routes
 
 
-#: Seconds between two looks at what waits.
+#: Seconds between two checks of waiting requests.
 LOOK_S: Final = 0.05
 
 _Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -344,7 +345,7 @@ class Disconnects:
     """Requests whose callers may go away. Belongs to one event loop."""
 
     def __init__(self) -> None:
-        #: Requests since the last look, and those that were there at that look.
+        #: Requests since the last check, and their number at that check.
         self._new: list[tuple[asyncio.Future[Any], _Receive]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._listening: set[asyncio.Task[None]] = set()

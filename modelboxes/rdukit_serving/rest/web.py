@@ -23,7 +23,7 @@ _CODES: Final = {404: "not-found", 405: "method-not-allowed"}
 
 
 class JsonAnswer(Response):
-    """JSON of any value: NaN and infinities become words, and text that is no Unicode is escaped."""
+    """JSON of any value: NaN and infinities become words, and invalid Unicode is escaped."""
 
     media_type = "application/json"
 

@@ -59,8 +59,8 @@ def train(
 ) -> None:  # fmt: skip
     """Learn from labelled prompts.
 
-    EXAMPLES has lines of {"prompt", "expert"}. A part is held out, judged by a router that has not seen it, and then
-    learned from, too.
+    EXAMPLES has lines of {"prompt", "expert"}. A part is held out and judged by a router that has not seen it; then the
+    router learns from all.
 
     Example: rdukit router train prompts.jsonl --to router.safetensors
 
@@ -90,7 +90,7 @@ _hold_out = hold_out
 def test(file: Path, examples: Path, embeddings: str | None, token: str | None, as_json: bool) -> None:
     """Judge ROUTER by other labelled prompts.
 
-    EXAMPLES has lines of {"prompt", "expert"} that it has not learned from.
+    EXAMPLES has lines of {"prompt", "expert"} that were not used for learning.
 
     Example: rdukit router test router.safetensors others.jsonl
 
@@ -170,7 +170,7 @@ def serve(
 
 
 def _vectors(texts: Sequence[str], size: int, url: str, model: str, token: str | None) -> list[NDArray[np.float32]]:
-    """Return a vector of each text: of the model's, or its words'."""
+    """Return a vector of each text: the model's, or of its words."""
     if not model:
         return [word_vector(text, size) for text in texts]
     if not url:

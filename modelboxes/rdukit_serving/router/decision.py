@@ -1,4 +1,4 @@
-"""The router as an artifact: which expert a text goes to, by what it learned from labelled texts. Data, no program.
+"""The router as an artifact: it chooses an expert for a text, as learned from labelled texts. Data, no program.
 
 Axes: D numbers of a vector, E experts, N labelled texts.
 Source: SambaStudio's "Samba-1-Chat-Router": an embedding and a classifier of nearest neighbours before the experts.
@@ -29,7 +29,7 @@ _SMALLER: Final = np.float32(2.0**-16)
 
 @dataclass(frozen=True, slots=True)
 class RoutedChoice:
-    """Expert that a text goes to, and how sure that is, from 0 to 1."""
+    """Expert for a text, and the certainty, from 0 to 1."""
 
     expert: str
     confidence: float
@@ -37,11 +37,11 @@ class RoutedChoice:
 
 @dataclass(frozen=True, slots=True)
 class Router:
-    """Experts, and the rule by which one of them is chosen for a vector.
+    """Experts, and the rule that chooses one of them for a vector.
 
-    ``model`` names the embedding model that texts become vectors by; empty: their words, counted in ``D`` places.
-    ``neighbours`` 0: logistic regression with ``weights`` [E, D] and ``bias`` [E]. Else so many nearest of ``weights``
-    [N, D], unit vectors of labelled texts, vote for the experts ``labels`` [N]. ``scale`` [D] weighs the places.
+    ``model`` names the embedding model that makes the vectors; empty: words are counted in ``D`` places. ``neighbours``
+    0: logistic regression with ``weights`` [E, D] and ``bias`` [E]. Otherwise the nearest of ``weights`` [N, D], unit
+    vectors of labelled texts, vote for the experts ``labels`` [N]. ``scale`` [D] weighs the places.
     """
 
     experts: tuple[str, ...]
@@ -66,7 +66,7 @@ class Router:
         """Choose the expert for the vector [D] of a text.
 
         Raises:
-            InvalidArgument: it has another length, or a number that is none.
+            InvalidArgument: the vector has another length, or a value that is not a number.
         """
         if vector.shape != self.scale.shape:
             raise InvalidArgument(
@@ -74,14 +74,14 @@ class Router:
             )
         if not np.isfinite(vector).all():
             raise InvalidArgument("the vector has NaN or infinite values; expected finite ones")
-        # Products of what a file may hold are beyond f32; smaller by a power of two they are not, and as exact.
+        # Values of a hostile file can overflow f32 products; a power of two scales them down, exactly.
         found = unit(vector.astype(np.float64) * self.scale) * _SMALLER
         scores = (self.weights @ found).astype(np.float64) / _SMALLER
         if self.neighbours == 0:
             shares = np.exp(scores + self.bias - np.max(scores + self.bias))
         else:
             nearest = np.argsort(-scores, kind="stable")[: self.neighbours]
-            # One that has nothing in common has no vote; where none has any, all have the same.
+            # A text with nothing in common has no vote; if no text has any, all votes are equal.
             votes = np.maximum(scores[nearest], 0) + 1e-6
             shares = np.bincount(self.labels[nearest], votes, len(self.experts))
         shares = shares / shares.sum()
@@ -93,7 +93,7 @@ class Router:
         described = {
             "format": FORMAT, "experts": list(self.experts), "neighbours": self.neighbours, "model": self.model,
         }  # fmt: skip
-        # One key, as several come in any order.
+        # One key, because several are unordered.
         metadata = {"router": json.dumps(described, sort_keys=True)}
         tensors = {"bias": self.bias, "labels": self.labels, "scale": self.scale, "weights": self.weights}
         content = save({name: np.ascontiguousarray(each) for name, each in tensors.items()}, metadata)
@@ -103,7 +103,9 @@ class Router:
 
 @dataclass(frozen=True, slots=True)
 class NamedRouter:
-    """Router as a model name; texts whose choice is less sure than ``least`` go to ``fallback``, if there is one."""
+    """Router under a model name; a text whose choice is less certain than ``least`` goes to ``fallback``, if there is
+    one.
+    """
 
     name: str
     router: Router
@@ -119,7 +121,7 @@ class NamedRouter:
         return self.or_fallback(self.router.choose(text))
 
     def or_fallback(self, choice: RoutedChoice) -> RoutedChoice:
-        """Return a choice, or the fallback where it is less sure than it should be."""
+        """Return a choice, or the fallback if the choice is not certain enough."""
         is_sure = not self.fallback or choice.confidence >= self.least
         return choice if is_sure else RoutedChoice(self.fallback, choice.confidence)
 
@@ -128,7 +130,7 @@ def load_router(path: Path) -> tuple[Router, str]:
     """Read a router and its version, the beginning of its digest.
 
     Raises:
-        NotFound: there is no such file. InvalidArgument: it is no router, or damaged.
+        NotFound: there is no such file. InvalidArgument: the file is not a router, or is damaged.
     """
     try:
         if path.stat().st_size > MAX_BYTES:

@@ -1,5 +1,5 @@
-"""OpenAI's and Anthropic's routes before several servers: a request for the router's name is sent to the expert that
-suits its text, and a request for an expert to that expert. Answers are streamed, and name the expert.
+"""OpenAI's and Anthropic's routes in front of several servers. A request for the router's name goes to the expert that
+suits its text, a request for an expert to that expert. Answers are streamed, and name the expert.
 
 A caller's token is passed to the expert's server, which authenticates; the router has no tokens.
 """
@@ -27,7 +27,7 @@ from rdukit_serving.text.openai_answers import error_body
 
 #: Names of experts and routers, which are in headers, too.
 _NAME: Final = re.compile(r"[!-~]{1,200}")
-#: Headers of a caller that go on to the expert, and of an answer that come back.
+#: Headers that are passed on to the expert, and those of its answer that are passed back.
 PASSED: Final = ("authorization", "x-api-key", "anthropic-version", "x-request-id", "ss-sn-options")
 RETURNED: Final = ("content-type", "retry-after", "server-timing", "x-request-id", "cache-control", "x-accel-buffering")
 _PATHS: Final = ("chat/completions", "completions", "responses", "messages", "messages/count_tokens", "embeddings")
@@ -48,8 +48,8 @@ class ServedExpert:
 class RouterDoor:
     """The routes of one router.
 
-    ``embeddings``: where texts become vectors, for a router that learned from a model's. ``transport``: None: over the
-    network.
+    ``embeddings``: address that turns texts into vectors, for a router that learned from a model's vectors.
+    ``transport``: replaces the network; None: the network.
     """
 
     named: NamedRouter
@@ -168,7 +168,7 @@ class RouterDoor:
         return found[0]
 
     async def _model_of(self, expert: ServedExpert, headers: Mapping[str, str]) -> str:
-        """Return the name of an expert's model at its server, which is asked once."""
+        """Return the name of an expert's model at its server, which is requested once."""
         if expert.name not in self._models:
             answer = await self._send(
                 expert, self._client.build_request("GET", f"{expert.url}/models", headers=dict(headers))
@@ -198,7 +198,8 @@ class RouterDoor:
 async def fetch_vectors(
     client: httpx.AsyncClient, url: str, model: str, texts: Sequence[str], headers: Mapping[str, str]
 ) -> list[NDArray[np.float32]]:
-    """Return a vector [D] of each text from ``url``/embeddings; of one that is refused, as too long, of its beginning.
+    """Return a vector [D] of each text from ``url``/embeddings; if a text is refused as too long, that of its
+    beginning.
 
     Raises:
         Unavailable: the server does not answer, or with something else.
@@ -238,7 +239,7 @@ def _lost(expert: ServedExpert, cause: Exception) -> RdukitError:
 
 
 async def _named_lines(answer: httpx.Response, name: str) -> AsyncGenerator[bytes]:
-    """Yield the lines of an event stream as they come, with the expert's name as the model's."""
+    """Yield the lines of an event stream, with the expert's name as the model's."""
     rest = b""
     try:
         async for part in answer.aiter_raw():
@@ -258,7 +259,7 @@ def _named_line(line: bytes, name: str) -> bytes:
 
 
 def _named(content: bytes, name: str) -> bytes:
-    """Return JSON whose ``model``, at the top or of a response or a message, is the expert; other bytes as they are."""
+    """Return JSON with the expert as ``model``, at the top or in a response or a message; other bytes unchanged."""
     try:
         value = orjson.loads(content)
     except ValueError:

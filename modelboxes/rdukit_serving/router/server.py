@@ -22,12 +22,12 @@ from rdukit_serving.rest.web import BodyLimits
 from rdukit_serving.router.proxy import RouterDoor
 from rdukit_serving.settings import ADDRESS_CONNECTIONS, HOSTS, MAX_CONNECTIONS, MAX_HEADER_BYTES, SILENCE_S
 
-#: Seconds that answers under way have to end.
+#: Seconds that open answers may take to end.
 GRACE_S: Final = 5
 
 
 def serve_router(make_door: Callable[[], RouterDoor], host: str, port: int, on_ready: Callable[[str], object]) -> None:
-    """Serve until told to stop; ``on_ready`` gets the URL. ``make_door`` is called on the event loop.
+    """Serve until stopped; ``on_ready`` gets the URL. ``make_door`` is called on the event loop.
 
     Raises:
         InvalidArgument: the port is taken, or the experts do not fit the router.
@@ -43,7 +43,7 @@ async def _serve(make_door: Callable[[], RouterDoor], host: str, port: int, on_r
     except OSError as cause:
         raise InvalidArgument(f"port {port} cannot be bound ({cause.strerror}); pass another --port, or 0") from cause
     limits = HttpLimits(resolve(MAX_HEADER_BYTES), MAX_HEADER_BYTES.name, resolve(SILENCE_S), resolve(SILENCE_S))
-    # Pages in a browser must not reach experts through it, as it asks for no token.
+    # Pages in a browser must not reach experts through the router, since it needs no token.
     protocol = partial(_RouterProtocol, hosts=HostRule(host, resolve(HOSTS).split(",")))
     config = uvicorn.Config(
         BodyLimits(Starlette(routes=door.routes())), loop="uvloop", ws="none", lifespan="off", log_config=None,
@@ -83,7 +83,7 @@ class _RouterProtocol(GuardedHttp, HttpToolsProtocol):
     flow_control = FlowControl
 
     def on_response_complete(self) -> None:
-        """Note that the request is answered."""
+        """Record that the request is answered."""
         super().on_response_complete()
         if not self.pipeline:
             self._watch.end_answer(self.loop.time())

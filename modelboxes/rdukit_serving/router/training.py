@@ -1,6 +1,6 @@
-"""How a router learns from labelled texts, and how well it does on texts that it has not seen.
+"""Learning of a router from labelled texts, and its accuracy on unseen texts.
 
-scikit-learn finds the weights of the regression; nothing of it is in the artifact.
+scikit-learn fits the regression's weights; the artifact contains no part of scikit-learn.
 """
 
 import json
@@ -31,9 +31,9 @@ class LabelledPrompt:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Texts that were judged, those that went to the right expert, and where the others went.
+    """Number of judged texts, number of right choices, and the wrong choices.
 
-    ``confusions`` counts (right expert, chosen expert) of those that went wrong.
+    ``confusions`` counts pairs (right expert, chosen expert) of wrong choices.
     """
 
     texts: int
@@ -78,7 +78,7 @@ _KEYS: Final = ("prompt", "expert")
 
 
 def hold_out(examples: Sequence[LabelledPrompt], share: float, seed: int) -> tuple[list[int], list[int]]:
-    """Return the numbers of the texts to learn from, and of those to judge by: of each expert's the same share."""
+    """Return the numbers of the texts to learn from and to judge by: the same share of each expert's."""
     by_expert: dict[str, list[int]] = defaultdict(list)
     for number, example in enumerate(examples):
         by_expert[example.expert].append(number)
@@ -93,9 +93,9 @@ def hold_out(examples: Sequence[LabelledPrompt], share: float, seed: int) -> tup
 def learn(
     vectors: Sequence[NDArray[np.float32]], experts: Sequence[str], neighbours: int = 0, model: str = ""
 ) -> Router:  # fmt: skip
-    """Learn which vectors [D] go to which expert: by logistic regression, or from as many nearest as ``neighbours``.
+    """Learn which vectors [D] belong to which expert: by logistic regression, or from the ``neighbours`` nearest texts.
 
-    Words that most texts have count little (inverse document frequency); vectors of a model are taken as they are.
+    Words of most texts count little (inverse document frequency); vectors of a model are used unchanged.
 
     Raises:
         InvalidArgument: the regression needs scikit-learn.
@@ -117,7 +117,7 @@ def learn(
             "logistic regression needs scikit-learn: pip install 'rdukit[router]'; or use --neighbours 5"
         ) from cause
     found = LogisticRegression(C=30.0, max_iter=1000).fit(rows, labels)
-    # As they lie in the file, so that its sums are the same.
+    # Weights as in the file, so that sums are equal.
     weights, bias = np.ascontiguousarray(found.coef_, np.float32), np.asarray(found.intercept_, np.float32)
     if len(names) == 2:  # one row says how much more the second is
         weights, bias = np.concatenate([0 * weights, weights]), np.concatenate([0 * bias, bias])
@@ -125,7 +125,7 @@ def learn(
 
 
 def judge(router: Router, vectors: Sequence[NDArray[np.float32]], experts: Sequence[str]) -> Score:
-    """Return how often a router chooses the expert that it should."""
+    """Return how often a router chooses the right expert."""
     chosen = [router.decide(vector).expert for vector in vectors]
     wrong = Counter((right, found) for right, found in zip(experts, chosen, strict=True) if right != found)
     confusions = tuple((*pair, count) for pair, count in sorted(wrong.items()))

@@ -1,4 +1,4 @@
-"""Texts as vectors, and what a text of a request is: the words that a router looks at."""
+"""Texts as vectors, and the text of a request that a router reads: its words."""
 
 import re
 import zlib
@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 
 from rdukit.errors import InvalidArgument
 
-#: Header of an answer: says which expert it is of, and behind a router how sure that was.
+#: Header of an answer: its expert, and behind a router also the certainty.
 EXPERT_HEADER: Final = "x-rdukit-expert"
-#: Characters of a text that are looked at, from its beginning.
+#: Largest number of characters that are read, from a text's beginning.
 MAX_CHARACTERS: Final = 20_000
-#: A word, a number, or a sign: programs and formulas are told by their signs.
+#: A word, a number, or a sign: signs distinguish programs and formulas.
 _WORD: Final = re.compile(r"[^\W\d_]+|\d+|[^\w\s]")
-#: Letters of a part of a word, so that words of one family have something in common.
+#: Length of a word's parts, so that words of one family share some.
 _PART: Final = 4
 
 
 def word_vector(text: str, size: int) -> NDArray[np.float32]:
-    """Count words and their parts of four letters in ``size`` places, which a hash chooses; all numbers are one word.
+    """Count words and their parts of four letters in ``size`` places chosen by a hash; all numbers are one word.
 
     A word that comes often counts little more. The same text gives the same vector everywhere.
     """
@@ -39,10 +39,10 @@ def word_vector(text: str, size: int) -> NDArray[np.float32]:
 
 
 def routed_text(body: Mapping[str, Any]) -> str:
-    """Return the text of a request that chooses its expert: what the user said last, or the prompt.
+    """Return the text of a request that determines its expert: the user's last message, or the prompt.
 
     Raises:
-        InvalidArgument: it has none.
+        InvalidArgument: the request has no text.
     """
     for field in ("messages", "input"):
         turns = body.get(field)

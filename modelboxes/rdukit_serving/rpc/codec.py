@@ -52,7 +52,7 @@ def parse_infer(message: Any) -> tuple[InferRequest, bool]:
         if len(UnknownFieldSet(tensor)):
             _refuse_unknown(tensor, f"input {tensor.name!r}")
         if tensor.parameters:
-            # KServe's client sends the size over gRPC, too; the contents have one, which is what is checked.
+            # KServe's client also sends the size over gRPC; only the size of the contents is checked.
             check_parameters(parameter_values(tensor.parameters), INPUT_PARAMETERS, f"input {tensor.name!r}")
     outputs, classes = _outputs(message.outputs) if message.outputs else ((), None)
     if raw:
@@ -83,9 +83,9 @@ def render_infer(
     name: str, version: str, signature: ServedSignature, request: InferRequest, answer: InferResponse, is_raw: bool,
     load_us: int = 0,
 ) -> Any:  # fmt: skip
-    """Return the answer in the caller's form, with where its time went among its parameters, in microseconds.
+    """Return the answer in the caller's form; its parameters include the times of its phases in microseconds.
 
-    Nothing is compiled for a request; ``load_us`` is what loading the version once took.
+    Requests compile nothing; ``load_us`` is the time of loading the version once.
     """
     response = _fixed_part(name, version, signature, answer, load_us)
     for tensor, data in zip(response.outputs, answer.outputs, strict=True):
@@ -102,7 +102,7 @@ def render_infer(
 
 
 class RawAnswers:
-    """Encoder of raw answers of one version: what they have in common is written once."""
+    """Encoder of raw answers of one version; their common part is encoded once."""
 
     def __init__(self, name: str, version: str, signature: ServedSignature, load_us: int) -> None:
         self.signature = signature
@@ -125,7 +125,7 @@ class RawAnswers:
 
 
 def _fixed_part(name: str, version: str, signature: ServedSignature, answer: InferResponse, load_us: int) -> Any:
-    """Encode what all answers with so many rows of these outputs have in common."""
+    """Encode the common part of all answers with this many rows of these outputs."""
     response = pb.ModelInferResponse(model_name=name, model_version=version)
     for output in answer.names:
         spec = signature.output_of[output]
@@ -136,7 +136,7 @@ def _fixed_part(name: str, version: str, signature: ServedSignature, answer: Inf
 
 
 def _own_part(request: InferRequest, answer: InferResponse) -> Any:
-    """Encode what is this answer's own, except the contents."""
+    """Encode the part that only this answer has, except the contents."""
     response, timing = pb.ModelInferResponse(id=request.id), answer.timing
     response.parameters["queue_us"].int64_param = timing.queue
     response.parameters["compute_us"].int64_param = timing.copy_in + timing.compute + timing.copy_out
@@ -172,7 +172,7 @@ def _refuse_unknown(message: Any, what: str) -> NoReturn:
 
 
 def _outputs(given: Sequence[Any]) -> tuple[list[str], Mapping[str, int] | None]:
-    """Return names of the outputs asked for, and how many classes of which."""
+    """Return the names of the requested outputs, and the number of classes for some of them."""
     names: list[str] = []
     classes: dict[str, int] = {}
     for output in given:

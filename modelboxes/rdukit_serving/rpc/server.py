@@ -1,13 +1,13 @@
 """The gRPC server of any set of services: limits, TLS, tokens, health and reflection.
 
 A service is registered through ``Guarded``, which stands for the server: every service but health asks for a token when
-there are any. An interceptor would do the same at a third of the cost of a whole inference, for every call; here the
-token is checked where the call's method is looked up. Health is ``grpc.health.v1``.
+there are any. An interceptor would do the same, but cost every call a third of an inference; here the token is checked
+where the call's method is looked up. Health is ``grpc.health.v1``.
 
 gRPC's threads keep the operating system's usual scheduling policy. Under ``SCHED_BATCH`` its polling thread interrupts
 the event loop less: a tenth more requests on a quiet machine, 0.89 to 1.16 times as many next to other load (1 to 32
-callers). That policy needs over a hundred lines that watch how long threads wait, or a busy neighbour delays a lone
-caller. Pinned threads are no alternative: boxes often have one core.
+callers). That policy needs over a hundred lines that watch threads' waits; without them a busy neighbour delays a lone
+caller. Pinned threads would not help: boxes often have one core.
 """
 
 import asyncio
@@ -127,7 +127,7 @@ class _GuardedService(grpc.ServiceRpcHandler):  # type: ignore[misc]
 
 
 def _refusing(handler: Any, reason: str) -> Any:
-    """Return a handler that ends every call, as a stream: no message is read before."""
+    """Return a handler that ends every call; as a stream, it reads no message first."""
 
     async def stream(requests: Any, context: Any) -> AsyncIterator[Any]:
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, reason)
@@ -196,7 +196,7 @@ Status = health_pb2.HealthCheckResponse.ServingStatus
 
 
 class Readiness(Protocol):
-    """Readiness of whatever the server serves."""
+    """Readiness of the served models."""
 
     def takes_requests(self) -> bool:
         """Return at once whether a request that comes now would be worked on."""
@@ -249,9 +249,9 @@ Answer = TypeVar("Answer")
 async def answer_in_order(
     requests: AsyncIterable[Request], answer: Callable[[Request], Awaitable[Answer]], at_once: int
 ) -> AsyncGenerator[Answer, None]:
-    """Answer requests in their order, at most ``at_once`` in work; read no further while so many wait.
+    """Answer requests in their order, at most ``at_once`` at a time; the next request is read when one is answered.
 
-    Closing the iterator cancels what is in work. Whatever ``requests`` or ``answer`` raise ends it.
+    Closing the iterator cancels requests in progress. Errors of ``requests`` and ``answer`` end it.
     """
     slots = asyncio.Semaphore(at_once)
     tasks: asyncio.Queue[asyncio.Task[Answer] | None] = asyncio.Queue()

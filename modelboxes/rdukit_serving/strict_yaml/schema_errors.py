@@ -33,7 +33,7 @@ def parse_bytes(value: object) -> int:
     """Parse ``512MiB`` or a number of bytes.
 
     Raises:
-        ValueError: the text is neither; the message has the legal forms.
+        ValueError: the text has another form; the message has the expected ones.
     """
     if isinstance(value, str) and re.fullmatch(_SIZE, value):
         number = value.rstrip("BiKMGT").strip()
@@ -153,7 +153,7 @@ def _wanted(complaint: Any) -> str:
 
 
 def _hint(part: Schema, schema: Schema) -> str:
-    """Say what a missing key would hold."""
+    """Describe the value that a missing key would hold."""
     items = _resolved(part.get("items") or {}, schema)
     if "const" in part:
         return f"; expected {part['const']}"

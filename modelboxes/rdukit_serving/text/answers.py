@@ -1,4 +1,4 @@
-"""What answers of all APIs are made from: turns, several at once, their counts and times, streams of events."""
+"""Common parts of all APIs' answers: turns, several at once, their counts and times, streams of events."""
 
 import asyncio
 import contextlib
@@ -25,29 +25,29 @@ class Tally:
     began_s: float = field(default_factory=time.time)
     first_s: float | None = None
     prompt_tokens: int = 0
-    #: Of these, those that were not read anew.
+    #: Prompt tokens that were in the caches.
     cached_tokens: int = 0
     completion_tokens: int = 0
-    #: Of these, those that were thought and not said.
+    #: Tokens of thoughts.
     thought_tokens: int = 0
-    #: Tokens that were guessed and tried, and those of them that were right.
+    #: Speculative tokens that were tried, and accepted ones.
     guessed_tokens: int = 0
     accepted_tokens: int = 0
     #: Emulated copies of an expert's weights to where they run: bytes and seconds.
     switch_bytes: int = 0
     switch_s: float = 0.0
     reason: str = ""
-    #: Longest wait of a text, and longest work on one.
+    #: Longest wait of a text, and longest time of generating one.
     queue_us: int = 0
     compute_us: int = 0
 
     def note_first(self) -> None:
-        """Note when the first token came."""
+        """Record the time of the first token."""
         if self.first_s is None:
             self.first_s = time.time()
 
     def count(self, done: Done, is_new_prompt: bool) -> None:
-        """Count a text that ended; a prompt is read for each choice but counts once."""
+        """Count an ended text; a prompt counts once, though each choice reads it."""
         if is_new_prompt:
             self.prompt_tokens += done.prompt_tokens
             self.cached_tokens += done.cached_tokens
@@ -87,9 +87,9 @@ Step = Piece | Thought | ToolCall | Done
 
 @dataclass(slots=True)
 class Turn:
-    """Text of an answer, how its thoughts and calls are read, and the counts of the answer.
+    """Text of an answer, its reader of thoughts and calls, and the answer's counts.
 
-    ``first``: another text after the same prompt, which is read for that one only: this one begins as soon as it has.
+    ``first``: another text of the same prompt; this one begins as soon as that prompt has been read.
     """
 
     version: ModelVersion
@@ -108,7 +108,7 @@ class Turn:
         raise AssertionError("a text has an end")
 
     async def events(self) -> AsyncGenerator[Step]:
-        """Yield what is thought and said, calls as they become whole, and the end, which has no text of its own.
+        """Yield thoughts and text, complete calls, and an end without text.
 
         Raises:
             RdukitError: as ``TextQueue.generate``.
@@ -142,9 +142,9 @@ class Turn:
 
 
 async def make_together(turns: Sequence[Turn]) -> AsyncGenerator[tuple[int, Step]]:
-    """Yield the events of several texts of one model, each with the number of its text, as they come.
+    """Yield the events of several texts of one model as they come, each with the number of its text.
 
-    As many are asked for at once as the model makes, in order. What one raises ends all.
+    Texts are requested in order, as many at once as the model generates. An error of one text ends all.
     """
     streams = [turn.events() for turn in turns]
     waiting = iter(enumerate(streams))
@@ -183,13 +183,13 @@ async def stream_response(
     request: Request, events: AsyncGenerator[bytes], last_words: Callable[[RdukitError], bytes],
     media_type: str = "text/event-stream",
 ) -> Response:  # fmt: skip
-    """Respond with events as they are made; the first is awaited before the status goes out.
+    """Respond with events as they occur; the status is sent after the first one.
 
     Args:
-        last_words: the event that tells of an error, once the status is out.
+        last_words: event that reports an error after the status was sent.
 
     Raises:
-        RdukitError: there is no first event. Unavailable: the caller went away before it.
+        RdukitError: it occurred before the first event. Unavailable: the caller went away before it.
     """
     try:
         first = await unless_gone(request, anext(events))

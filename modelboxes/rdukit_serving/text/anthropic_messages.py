@@ -1,4 +1,4 @@
-"""Anthropic's Messages API: a request becomes a chat, its text becomes blocks, whole or event by event.
+"""Anthropic's Messages API: a request becomes a chat; its text becomes blocks, complete or event by event.
 
 Source: Anthropic's API reference, "Messages", "Count tokens", "Errors" and "Streaming"; what the ``anthropic`` client
 reads of them.
@@ -41,7 +41,7 @@ _ERRORS: Final = {
 
 
 class _Block(TextOnly):
-    #: Prefixes are found again without it.
+    #: Prefixes are found without it.
     cache_control: dict[str, Any] | None = None
 
 
@@ -54,7 +54,7 @@ class TextBlock(_Block):
 
 
 class ThinkingBlock(RequestPart):
-    """Thoughts of the model, as they came in an answer; its signature says nothing to a model."""
+    """Thoughts of the model from an earlier answer; models ignore their signature."""
 
     type: Literal["thinking"]
     thinking: str
@@ -62,7 +62,7 @@ class ThinkingBlock(RequestPart):
 
 
 class RedactedBlock(RequestPart):
-    """Thinking of another service that nobody can read: it is left out."""
+    """Unreadable thinking of another service; it is left out."""
 
     type: Literal["redacted_thinking"]
     data: str
@@ -75,7 +75,7 @@ class ToolUseBlock(_Block):
     id: str
     name: FunctionName
     input: dict[str, Any]
-    #: What clients send back of an answer; it says nothing to a model.
+    #: Parts of an answer that clients send back; models ignore them.
     caller: dict[str, Any] | None = None
     toolset_name: None = None
 
@@ -94,7 +94,7 @@ _BLOCKS: Final = frozenset({"text", "thinking", "redacted_thinking", "tool_use",
 
 def _kind_of_block(value: Any) -> str:
     kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", "")
-    # A text says best what is wrong with a part that is no text.
+    # A text type reports best that a part is not text.
     return f"one-of-{kind}" if kind in _BLOCKS else "one-of-text"
 
 
@@ -108,7 +108,7 @@ Block = Annotated[
 ]
 
 
-#: Blocks by role; of others texts only.
+#: Kinds of blocks by role; other roles have only text.
 _LEGAL: Final = {
     "user": frozenset({"text", "tool_result"}),
     "assistant": frozenset({"text", "thinking", "redacted_thinking", "tool_use"}),
@@ -122,7 +122,7 @@ class TurnMessage(RequestPart):
     content: str | list[Block]
 
     def for_chat(self) -> list[ChatMessage]:
-        """Return it as messages of a chat, where each result of a tool is one.
+        """Return the message as messages of a chat; each result of a tool becomes one.
 
         Raises:
             InvalidArgument: a block that this role does not have.
@@ -205,7 +205,7 @@ class ThinkingOptions(RequestPart):
 
 
 class MessagesMetadata(RequestPart):
-    """Caller's name for who asks, which says nothing to a model."""
+    """Caller's name for its user, which models ignore."""
 
     user_id: str | None = None
 
@@ -232,7 +232,7 @@ class _Told(ServedFields, SamplingFields):
 
     @property
     def beginning(self) -> str:
-        """Return the text that the answer goes on from: that of an assistant's message at the end."""
+        """Return the text that the answer continues: the last message, if it is the assistant's."""
         last = self.messages[-1]
         return "".join(str(each.content or "") for each in last.for_chat()) if last.role == "assistant" else ""
 
@@ -325,7 +325,7 @@ class MessageAnswer:
                 yield frame(each)
 
     def _events(self, event: Step) -> list[dict[str, Any]]:
-        """Take a step of the turn; returns the events that tell of it."""
+        """Process a step of the turn; returns its events."""
         match event:
             case Piece():
                 return self._say("text", event.text)
@@ -345,7 +345,7 @@ class MessageAnswer:
         if done.reason == "tool_calls":
             return "tool_use"
         if done.reason == "length":
-            # A text also ends where the context does.
+            # The context's end also ends a text.
             return "max_tokens" if done.completion_tokens >= self._most else "model_context_window_exceeded"
         return "end_turn" if done.stop_sequence is None else "stop_sequence"
 
@@ -386,7 +386,7 @@ class MessageAnswer:
 
 
 def _arguments(text: str) -> dict[str, Any]:
-    """Return arguments as the object that this API has them in; what a model wrote that is none comes as a text."""
+    """Return arguments as this API's object; a model's arguments that are not an object become a text."""
     try:
         value = orjson.loads(text)
     except ValueError:

@@ -1,6 +1,6 @@
 """Messages of a chat as callers send them, checked, and as chat templates read them.
 
-Source: OpenAI's API reference, "Create chat completion", and what its clients send back of an answer.
+Source: OpenAI's API reference, "Create chat completion", and the parts of an answer that its clients send back.
 """
 
 import json
@@ -20,7 +20,7 @@ class RequestPart(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-#: Types of parts in the APIs that are served, where a part is no text.
+#: Types of parts in the served APIs that are not text.
 _MEDIA: Final = re.compile(r"(input_)?(image|audio|video|file|document)(_url|_content)?")
 
 
@@ -59,7 +59,7 @@ class MadeCall(RequestPart):
     index: int | None = None
 
     def for_template(self) -> dict[str, Any]:
-        """Return the call as templates read it: arguments that are an object come as one."""
+        """Return the call in the form of templates: arguments that are an object become one."""
         arguments: Any = self.function.arguments
         try:
             parsed = json.loads(arguments)
@@ -116,12 +116,12 @@ class ChatMessage(RequestPart):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[TextPart] | None = None
     name: str | None = None
-    #: Of an assistant: its calls, and what it thought, which some templates show again.
+    #: For an assistant: its calls, and its thoughts, which some templates show again.
     tool_calls: list[MadeCall] | None = None
     reasoning_content: str | None = None
-    #: Of a tool: which call it answers.
+    #: For a tool: the call that it answers.
     tool_call_id: str | None = None
-    #: What clients send back of an answer; it says nothing to a model.
+    #: Parts of an answer that clients send back; models ignore them.
     refusal: str | None = None
     annotations: list[Any] | None = None
     audio: None = None
@@ -138,7 +138,7 @@ class ChatMessage(RequestPart):
         return self
 
     def for_template(self, knows_developers: bool) -> dict[str, Any]:
-        """Return the message as templates read it, with its text in one piece.
+        """Return the message in the form of templates, with its text in one piece.
 
         ``knows_developers``: the template has the role ``developer``; else it is ``system``.
         """
@@ -163,7 +163,7 @@ def check_template_values(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return more variables of a template.
 
     Raises:
-        ValueError: one of them is the chat's own.
+        ValueError: a value has a name that the chat sets itself.
     """
     own = sorted(OWN_VARIABLES & values.keys())
     if own:

@@ -1,9 +1,9 @@
 """A process that renders chat templates, which come with models and may compute for ever: one JSON line in, one out.
 
-``{"template", "values", "seconds"}`` → ``{"prompt"}`` or ``{"refused"}``. It has limits that it cannot lift, and who
-started it kills it when an answer is late. It ends when its input does.
+``{"template", "values", "seconds"}`` → ``{"prompt"}`` or ``{"refused"}``. It has limits that it cannot lift, and its
+parent kills it when an answer is late. It ends when its input does.
 
-Source: transformers, "Chat templates": what published templates may use beside Jinja's own.
+Source: transformers, "Chat templates": names of published templates in addition to Jinja's own.
 """
 
 import json
@@ -15,7 +15,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
 
-#: Beyond what it has once it is ready.
+#: Memory in addition to that of a ready process.
 MEMORY_BYTES: Final = 256 << 20
 MAX_PROMPT: Final = 4 << 20
 MAX_TEMPLATE: Final = 1 << 20
@@ -47,7 +47,7 @@ def _make_environment() -> Any:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """Tag around what the assistant said, which marks it for training; here it is plain text."""
+        """Tag around the assistant's words, which marks them for training; here it is plain text."""
 
         tags = {"generation"}
 
@@ -67,7 +67,7 @@ def _make_environment() -> Any:
         value: object, ensure_ascii: bool = False, indent: int | None = None,
         separators: tuple[str, str] | None = None, sort_keys: bool = False,
     ) -> str:  # fmt: skip
-        # Jinja's own escapes what HTML does not take.
+        # Jinja's own function escapes characters that HTML cannot contain.
         return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
     environment.filters["tojson"] = tojson

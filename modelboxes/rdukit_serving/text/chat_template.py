@@ -1,7 +1,7 @@
-"""Messages of a chat → one prompt, by the template that came with the tokenizer or a plain one of ours.
+"""Messages of a chat → one prompt, by the tokenizer's template or a plain one of ours.
 
-A template is a program of whoever made the model: it runs in a process of its own (``chat_process``), warm after the
-first chat, with limits of memory and time.
+A template is a program of the model's author. It runs in a process of its own (``chat_process``), warm after the first
+chat, with limits of memory and time.
 """
 
 import asyncio
@@ -36,11 +36,11 @@ class ChatTemplate:
 
     @property
     def is_ours(self) -> bool:
-        """Return whether it is the plain one, which names no special token: the tokenizer adds its own then."""
+        """Return whether it is the plain template, which names no special token; then the tokenizer adds its own."""
         return self is PLAIN
 
 
-#: For tokenizers without one. Tools are told and called as in Hermes' format. Source: ours.
+#: For tokenizers without a template. Tools are described and called in Hermes' format. Source: ours.
 PLAIN: Final = ChatTemplate(
     "{% if tools %}system: You may call these functions:\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}"
     'To call one, answer <tool_call>{"name": NAME, "arguments": OBJECT}</tool_call> and nothing else.\n{% endif %}'
@@ -52,9 +52,9 @@ PLAIN: Final = ChatTemplate(
 
 
 def find_chat_template(checkpoint: Path | None, has_tools: bool = False) -> ChatTemplate:
-    """Return the template beside a checkpoint; the plain one where there is none.
+    """Return the template next to a checkpoint, else the plain one.
 
-    Of several, the one called ``tool_use`` is for chats that have tools. Source: transformers, "Chat templates".
+    If there are several, ``tool_use`` is for chats with tools. Source: transformers, "Chat templates".
 
     Raises:
         InvalidArgument: a file is damaged.
@@ -65,7 +65,7 @@ def find_chat_template(checkpoint: Path | None, has_tools: bool = False) -> Chat
 
 
 def _stamped(path: Path) -> tuple[Path, int, int]:
-    """Return a path with what changes when the file does; size -1 where there is none."""
+    """Return a path with the file's size and time, which change with it; size -1 if it is missing."""
     try:
         status = path.stat()
     except OSError:
@@ -98,7 +98,7 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 def choose_template(value: object, has_tools: bool) -> str | None:
-    """Choose of what ``tokenizer_config.json`` holds: one text, or several with names; None if there is none."""
+    """Choose a template of ``tokenizer_config.json``: one text, or several with names; None if there is none."""
     if isinstance(value, list):
         named = {each.get("name"): each.get("template") for each in value if isinstance(each, dict)}
         value = (named.get("tool_use") if has_tools else None) or named.get("default")
@@ -199,10 +199,10 @@ def _refused(reason: str) -> InvalidArgument:
     return InvalidArgument(f"messages: the model's chat template refuses them: {reason}", field="messages")
 
 
-#: The tokenizer; and which tokens end a text and how many the tokenizer has.
+#: The tokenizer, the tokens that end a text, and the number of tokens.
 TOKENIZER_FILE: Final = "tokenizer.json"
 GENERATION_FILE: Final = "generation_config.json"
-#: As the tokenizers' own libraries name them: a template, the one for tools, what has one in the key ``chat_template``,
+#: Names of the tokenizers' own libraries: a template, the one for tools, one in the key ``chat_template``,
 #: special tokens.
 TEMPLATE_FILES: Final = (
     "chat_template.jinja", "additional_chat_templates/tool_use.jinja",
@@ -216,10 +216,11 @@ def companion(checkpoint: Path, name: str) -> Path:
 
 
 def check_draft_tokens(checkpoint: Path, draft: Path) -> None:
-    """Refuse a draft's checkpoint whose tokenizer has other tokens than a model's; without one it has the model's.
+    """Refuse a draft's checkpoint whose tokenizer has other tokens than the model's; a draft without a tokenizer uses
+    the model's.
 
     Raises:
-        InvalidArgument: it has, or a tokenizer is damaged.
+        InvalidArgument: the tokens differ, or a tokenizer is damaged.
     """
     from tokenizers import Tokenizer  # others need the names of the files only
 

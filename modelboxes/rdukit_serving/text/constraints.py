@@ -1,6 +1,6 @@
-"""Forms that a text must have (JSON schema, regular expression, grammar): which tokens may come next, by llguidance.
+"""Forms that a text must have (JSON schema, regular expression, grammar): llguidance computes the allowed next tokens.
 
-A form is checked and compiled where the tokenizer is, in the device process, and kept for the next text of the form.
+The device process, which has the tokenizer, checks and compiles a form, and keeps it for further texts.
 
 Axes: V vocabulary.
 """
@@ -24,14 +24,14 @@ from rdukit_serving.text.forms.spelling import spell
 
 #: Longest form as JSON text: llguidance takes a second and some 100 MB for it.
 MAX_FORM_CHARACTERS: Final = 1_000_000
-#: Compiled forms that are kept.
+#: Number of compiled forms that are kept.
 _KEPT: Final = 32
-#: A stranger's form may take about a second and 100 MB, not more: all texts of the model wait meanwhile. An error does
-#: not tell the text so far.
+#: A stranger's form may take about a second and 100 MB: all texts of the model wait meanwhile. An error does
+#: not reveal the text so far.
 _LIMITS: Final[Mapping[str, Any]] = {
     "initial_lexer_fuel": 500_000, "step_lexer_fuel": 100_000, "max_lexer_states": 50_000, "verbose_errors": False,
 }  # fmt: skip
-#: One way to write each value, so that no text is made of blanks.
+#: One spelling for each value, so that a text cannot be all blanks.
 JSON_WAY: Final[Mapping[str, Any]] = {
     "whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": False,
 }  # fmt: skip
@@ -55,10 +55,10 @@ class FormKind(StrEnum):
 class TextForm:
     """Form of a text: a JSON schema as JSON, a regular expression, or a grammar in llguidance's Lark.
 
-    ``field`` is where the caller wrote it, for errors.
+    ``field`` is the form's place in the request, for errors.
 
     Raises:
-        InvalidArgument: it is too long.
+        InvalidArgument: the form is too long.
     """
 
     kind: str
@@ -89,8 +89,8 @@ class Constraint:
         """Return the tokens that may come next, in order.
 
         Raises:
-            InvalidArgument: the form became too complex to go on.
-            RuntimeFault: none of the model's tokens may come next.
+            InvalidArgument: the form became too complex to continue.
+            RuntimeFault: the form allows no token of the model.
         """
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         if self._matcher.is_error():
@@ -106,7 +106,7 @@ class Constraint:
         """Take the token that was chosen.
 
         Raises:
-            InvalidArgument: the form became too complex to go on.
+            InvalidArgument: the form became too complex to continue.
         """
         if not self._matcher.consume_token(token):
             raise self._refused()
@@ -119,7 +119,7 @@ class Constraint:
 class Constraints:
     """Compiler of forms for one tokenizer.
 
-    ``tokenizer`` is the content of ``tokenizer.json``; ``tokens`` how many tokens the model may choose among.
+    ``tokenizer`` is the content of ``tokenizer.json``; ``tokens`` is the number of tokens of the model.
     """
 
     def __init__(self, tokenizer: str, tokens: int, ends: frozenset[int]) -> None:
@@ -133,7 +133,7 @@ class Constraints:
         self._kept: OrderedDict[TextForm, Any] = OrderedDict()
 
     def find(self, form: TextForm) -> Constraint:
-        """Return the constraint of a text that begins.
+        """Return the constraint of a new text.
 
         Raises:
             InvalidArgument: the form is wrong, too large, cannot be satisfied, or llguidance is missing.
@@ -179,13 +179,13 @@ class Constraints:
             from llguidance import LLTokenizer
 
             text = self._tokenizer if names else rename_special(self._tokenizer)
-            # Without an end of its own it takes one that no text has: the text ends when its form does.
+            # A form without an end token gets one that no text has: the text ends with its form.
             self._lookups[names] = LLTokenizer(text, n_vocab=self._tokens, eos_token=self._ends or None)
         return self._lookups[names]
 
 
 def special_tokens(tokenizer: str) -> frozenset[str]:
-    """Return the tokens of a ``tokenizer.json`` that llguidance takes for special: those, and added ones in <>."""
+    """Return the special tokens of a ``tokenizer.json`` by llguidance's rules: special ones, and added ones in <>."""
     added = json.loads(tokenizer).get("added_tokens") or ()
     return frozenset(
         each["content"] for each in added
@@ -194,7 +194,7 @@ def special_tokens(tokenizer: str) -> frozenset[str]:
 
 
 def names_special(form: TextForm, special: Collection[str]) -> bool:
-    """Return whether a grammar names special tokens, as opposed to texts that read like one."""
+    """Return whether a grammar names special tokens, and not only texts that look like one."""
     if form.kind != FormKind.GRAMMAR:
         return False
     bare = LITERAL.sub("", form.text)
@@ -202,7 +202,7 @@ def names_special(form: TextForm, special: Collection[str]) -> bool:
 
 
 def rename_special(tokenizer: str) -> str:
-    """Return a ``tokenizer.json`` whose special tokens have names that no text has."""
+    """Return a ``tokenizer.json`` whose special tokens have names that never occur in texts."""
     content = json.loads(tokenizer)
     names = {token: f"{secrets.token_hex(8)}{token}" for token in special_tokens(tokenizer)}
     for added in content.get("added_tokens") or ():
@@ -217,26 +217,26 @@ def rename_special(tokenizer: str) -> str:
 
 
 def shorten_reason(reason: str) -> str:
-    """Shorten llguidance's words on a form to where it is wrong and why, on one line."""
+    """Shorten llguidance's message to the place and the reason, on one line."""
     first, *others = reason.splitlines()
     why = next((line.removeprefix("error: ") for line in others if line.startswith("error: ")), "")
     return f"{first} {why}".strip()[:500]
 
 
 def json_part(text: str) -> str:
-    """Return a schema's JSON text as a part of a grammar, with one way to write each value."""
+    """Return a schema's JSON text as a part of a grammar, with one spelling for each value."""
     schema: Any = json.loads(text)
     schema = schema if isinstance(schema, dict) else {"allOf": [schema]}
     return f"%json {json.dumps({**schema, 'x-guidance': dict(JSON_WAY)}, ensure_ascii=False)}"
 
 
 def kept_schema(schema: object, field: str, shared: Comparisons | None = None) -> str:
-    """Return a JSON schema as llguidance keeps it exactly, as JSON text; ``field`` is where the caller wrote it.
+    """Return an equal JSON schema that llguidance enforces exactly, as text; ``field`` is its place in the request.
 
-    ``shared``: comparisons that are left for the request that it is a part of.
+    ``shared``: remaining comparisons of the whole request.
 
     Raises:
-        InvalidArgument: it is too long, or no text can be made by it; the message says what to write.
+        InvalidArgument: the schema is too long, or cannot be enforced; the message says what to write.
     """
     try:
         _check_size(schema, field)  # before it is looked at, which takes longer

@@ -1,4 +1,4 @@
-"""A smaller language model that guesses what a text model will say; its caches have the same texts in the same rows."""
+"""A smaller language model for speculative decoding; its caches have the same texts in the same rows."""
 
 import itertools
 import time
@@ -13,14 +13,14 @@ from rdukit_serving.text.program import TextProgram
 from rdukit_serving.text.rows import common_length
 from rdukit_serving.text.speculation import Outlook
 
-#: Tokens of a text that are read together with a guess; what more there is, is read before, part by part.
+#: Tokens of a text that are read together with a proposal; further ones are read before, part by part.
 _READ_WITH_GUESS = 4
 
 
 class DraftModel:
-    """Draft model of the texts of another one.
+    """Draft model for the texts of another model.
 
-    Its rows follow the texts when it is asked for a guess only, so that texts it is not trusted with cost nothing.
+    A row is brought up to date only when a guess is requested, so texts without guesses cost nothing.
     """
 
     def __init__(self, program: TextProgram, checkpoint: Path) -> None:
@@ -28,7 +28,7 @@ class DraftModel:
         self.checkpoint = checkpoint
         #: Tokens that the caches hold, by row.
         self._held: list[list[int]] = [[] for _ in range(program.sizes.texts)]
-        #: What a guessed token of each of so many texts took of late, with all that belongs to it.
+        #: Recent time per proposed token, all costs included, by the number of texts.
         self._seconds: dict[int, float] = {}
 
     @property
@@ -37,19 +37,19 @@ class DraftModel:
         return self._program.pef.name
 
     def seconds(self, outlooks: Sequence[Outlook]) -> float:
-        """Return what a run takes that guesses a token of each text that needs a draft."""
+        """Return the seconds of a run that proposes a token for each text that needs the draft."""
         texts = sum(outlook.is_drafted for outlook in outlooks)
         least = next(self._program.seconds[width] for width in self._program.sizes.widths if width >= texts)
         return self._seconds.get(texts, least)
 
     def copy(self, source: int, target: int) -> None:
-        """Give what one row holds to another, too."""
+        """Copy the content of one row to another."""
         self._program.copy(source, target)
         self._held[target] = list(self._held[source])
 
     def propose(self, texts: Sequence[tuple[Generation, int]]) -> None:
-        """Propose as many tokens to each text, but to those that are still read: a part of one of them each time, so
-        that the others wait for no more.
+        """Propose up to the given number of tokens to each text. Of texts still to be read, one part is read per call,
+        so the others wait for one part only.
 
         Raises:
             RuntimeFault: the draft's logits are no numbers.
@@ -72,7 +72,7 @@ class DraftModel:
             text.propose(guess)
 
     def follow(self, row: int, tokens: Sequence[int]) -> bool:
-        """Read a part of a row's text, if much of it is new; return whether a guess can follow at once.
+        """Read a part of a row's text if much of it is new; return whether a guess can follow at once.
 
         Raises:
             RuntimeFault: the draft's logits are no numbers.
@@ -86,13 +86,14 @@ class DraftModel:
         return len(tokens) - len(held) <= _READ_WITH_GUESS
 
     def _behind(self, row: int, tokens: Sequence[int]) -> int:
-        """Return how many of the tokens a row does not hold; what it holds beyond them is forgotten."""
+        """Return the number of tokens that a row lacks; surplus tokens of the row are dropped."""
         held = self._held[row]
         del held[common_length(held, tokens[:-1]) :]
         return len(tokens) - len(held)
 
     def guess(self, texts: Sequence[tuple[int, Sequence[int], int]]) -> list[list[int]]:
-        """Return the tokens after the texts: each is a row that ``follow`` has read, its tokens, and how many to guess.
+        """Return the tokens after each text. A text is a row read by ``follow``, its tokens, and the number of tokens
+        to propose.
 
         All are guessed at once, a token a run.
         """
@@ -120,10 +121,10 @@ class DraftModel:
 
 
 def load_draft(loaded: ExitStack, pef: Path, checkpoint: Path, sizes: TextSizes, name: str) -> DraftModel:
-    """Load a draft for texts of these sizes, whose tokens ``check_draft_tokens`` compares; ``loaded`` ends it.
+    """Load a draft for texts of these sizes; ``check_draft_tokens`` compares the tokens, and ``loaded`` ends it.
 
     Raises:
-        InvalidArgument: it is compiled for others, or for less. RdukitError: as ``TextProgram``.
+        InvalidArgument: the draft is compiled for other texts, or for smaller sizes. RdukitError: as ``TextProgram``.
     """
     program = loaded.enter_context(TextProgram(pef, checkpoint, name=f"{name}-draft"))
     sizes.check_draft(program.sizes)

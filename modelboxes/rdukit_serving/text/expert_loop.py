@@ -1,8 +1,8 @@
-"""Texts of several experts in one device process: they share its PEF, its kernels and its caches, not their weights.
+"""Texts of several experts in one device process: they share its PEF, kernels and caches, but not weights.
 
-A run is of one expert, and of the adapters beside its weights. The experts that have texts take turns of some runs;
-between two turns the program takes its parameters from other memory, which copies nothing. On the device it would: the
-server counts that (``tiers.py``).
+A run serves one expert, and the adapters of its weights. Experts with texts take turns of several runs; between two
+turns the program points to other parameters, without copies. On the device it would copy, which the server counts
+(``tiers.py``).
 """
 
 import select
@@ -28,12 +28,12 @@ from rdukit_serving.text.rows import choose_turn
 
 
 def serve_experts(box: socket.socket, name: str, pef: Path, draft: tuple[Path, Path] | None = None) -> None:
-    """Load a PEF and make texts by the experts that the box loads, until it stops.
+    """Load a PEF and generate texts with the experts that the box loads, until it stops.
 
-    ``draft``: PEF and checkpoint of a model that guesses the texts of all.
+    ``draft``: PEF and checkpoint of the draft model for all texts.
 
     Raises:
-        RdukitError: as ``TextProgram``. InvalidArgument: the draft is compiled for other texts, or for less.
+        RdukitError: as ``TextProgram``. InvalidArgument: the draft is compiled for other texts, or for smaller sizes.
     """
     with ExitStack() as loaded:
         program = loaded.enter_context(TextProgram(pef, None, name=name))
@@ -52,29 +52,29 @@ class LoadedExpert:
     weights: str
     parameters: ParameterSet
     tokens: ModelTokens
-    #: How many tokens its tokenizer has; None: as many as the model.
+    #: Number of tokens of its tokenizer; None: as many as the model.
     known: int | None
-    #: Adapters beside its weights, by number.
+    #: Adapters of its weights, by number.
     adapters: tuple[str, ...] = ()
 
 
 class ExpertLoop(TextLoop):
-    """The texts that are made now, by several experts."""
+    """The texts in progress, of several experts."""
 
     def __init__(self, box: socket.socket, program: TextProgram, draft: DraftModel | None = None) -> None:
         super().__init__(box, program, None, draft)
-        #: Whose tokens those of each expert must be.
+        #: Model whose tokens each expert's must equal.
         self._draft_checkpoint = None if draft is None else draft.checkpoint
         self._reader = WeightsReader(program.pef)
-        #: Loads that are under way, by their number.
+        #: Loads in progress, by their number.
         self._loading: dict[int, Mapping[str, Any]] = {}
         self._experts: dict[str, LoadedExpert] = {}
         #: The expert of each text.
         self._expert_of: dict[int, str] = {}
-        #: Whose parameters the program uses, and for how many runs by now.
+        #: Expert whose parameters the program uses, and its runs so far.
         self._current = ""
         self._runs = 0
-        #: Tokens by the digest of the tokenizer, and those that end a text: experts of one family share them.
+        #: Tokens and end tokens by the tokenizer's digest: experts of one family share them.
         self._known_tokens: dict[tuple[object, ...], ModelTokens] = {}
 
     def _receive(self) -> bool:
@@ -128,7 +128,7 @@ class ExpertLoop(TextLoop):
         return self._known_tokens[key]
 
     def _unload(self, name: str) -> None:
-        """Let the weights of an expert go; it has no texts, but for those that nobody waits for any more."""
+        """Unload the weights of an expert; its only remaining texts are cancelled ones."""
         expert = self._experts.pop(name, None)
         if expert is None:
             return
@@ -174,7 +174,7 @@ class ExpertLoop(TextLoop):
         return texts
 
     def _use(self, name: str, number: int) -> None:
-        """Take the parameters of an expert, on behalf of a text."""
+        """Use the parameters of an expert for a text."""
         if name == self._current:
             return
         expert = self._experts[name]

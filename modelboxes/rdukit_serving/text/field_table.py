@@ -1,4 +1,4 @@
-"""Fields of requests for texts by API, as data: the manual's page of them, and what tests compare bodies with."""
+"""Fields of requests for texts by API, as data: the manual's page and the tests of bodies use it."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -14,7 +14,7 @@ APIS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class FieldRow:
-    """Field, what it does, and its name in each API, empty where the API has none."""
+    """A field, its effect, and its name in each API; empty if the API lacks it."""
 
     meaning: str
     completions: str = ""

@@ -1,4 +1,4 @@
-"""Fields of requests that ask for a text of a form: ``response_format``, and ``structured_outputs`` for other kinds.
+"""Fields of requests for a text of a form: ``response_format``, and ``structured_outputs`` for other kinds.
 
 Source: OpenAI's API reference, "Structured outputs"; ``structured_outputs`` is vLLM's.
 """
@@ -31,7 +31,7 @@ class SchemaOfFormat(RequestPart):
 
     name: str
     description: str | None = None
-    #: The schema is kept either way: a keyword that cannot be kept is refused.
+    #: The schema is enforced either way: a keyword that cannot be enforced is refused.
     strict: bool | None = None
     content: Annotated[dict[str, Any], Field(alias="schema")]
 
@@ -70,7 +70,7 @@ class StructuredOutputs(RequestPart):
 def form_of(
     response_format: ResponseFormat | None, outputs: StructuredOutputs | None, guided: Mapping[str, Any] | None = None
 ) -> TextForm | None:  # fmt: skip
-    """Return the form that a text must have; None for any text.
+    """Return the form that a text must have; None: any text.
 
     ``guided``: values of vLLM's ``guided_json`` and so on, by their kinds.
 

@@ -1,4 +1,4 @@
-"""One text while it is made: what it still reads, which token it gets next, and what is told of it."""
+"""One text during its generation: its unread prompt, its next token, and its events."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +18,8 @@ from rdukit_serving.text.sampling import Sampler, check_numbers, likeliest, log_
 from rdukit_serving.text.speculation import Lookup, Outlook, Trust
 from rdukit_serving.text.token_bytes import TextStream, TokenBytes
 
-#: Share of a draft's guesses taken to be right before any was tried, and share of what is found in a text below which
-#: a draft is asked instead.
+#: Assumed share of right proposals of a draft before the first try; and the share of right look-ups below which
+#: a draft is used instead.
 _DRAFT_RATE: Final = 0.8
 _POOR_RATE: Final = 0.5
 
@@ -32,10 +32,10 @@ class Tell(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ModelTokens:
-    """Tokens of a model: its tokenizer, their bytes, forms over them, those that end a text, and how it samples.
+    """Tokens of a model: its tokenizer, their bytes, forms over them, end tokens, and defaults of sampling.
 
-    ``defaults`` are options of sampling where a request leaves them out. ``forced`` are the tokens that each text has
-    first, and last if its limit ends it; None: any.
+    ``defaults`` are options of sampling that a request may leave out. ``forced`` are the first token of each text, and
+    its last one if the limit ends it; None: any token.
     """
 
     tokenizer: Tokenizer
@@ -46,7 +46,7 @@ class ModelTokens:
     forced: tuple[int | None, int | None] = (None, None)
 
     def tokens_of(self, prompt: Prompt, is_rendered: bool = False) -> list[int]:
-        """Return the tokens of a prompt; a rendered one gets no special tokens beside its own."""
+        """Return the tokens of a prompt; a rendered prompt gets no further special tokens."""
         if not isinstance(prompt, str):
             return list(prompt)
         tokens: list[int] = self.tokenizer.encode(prompt, add_special_tokens=not is_rendered).ids
@@ -54,10 +54,10 @@ class ModelTokens:
 
 
 class Generation:
-    """Text that is made in a row of the caches.
+    """A text in progress, in a row of the caches.
 
-    First its prompt is read; then each run gives the logits of its next token, and of those after it as far as they
-    were guessed, until ``is_over``.
+    First its prompt is read. Then each run gives the logits of its next token and of its speculative tokens, until
+    ``is_over``.
 
     Raises:
         InvalidArgument: the prompt is empty or too long, or a value is not valid.
@@ -69,7 +69,7 @@ class Generation:
     ) -> None:  # fmt: skip
         self.number: int = message["number"]
         self.adapter = adapter
-        #: What the prompt says to the model; and the tokens that come before those that are made.
+        #: The prompt's tokens for the model; and the tokens before the generated ones.
         self.source = vocabulary.tokens_of(prompt, message["is_rendered"])
         self.prompt = sizes.begin_of(self.source)
         options = options_of(message["sampling"], vocabulary.defaults)
@@ -93,21 +93,21 @@ class Generation:
         )
         self._vocabulary, self._tell, self._has_encoder = vocabulary, tell, sizes.source > 0
         self._most: int = room if message["max_tokens"] is None else min(message["max_tokens"], room)
-        #: How many of the likeliest tokens are told with each; None: nothing of probabilities.
+        #: Number of likeliest tokens that are reported with each; None: no probabilities.
         self._top: int | None = message["top_logprobs"]
-        #: Whether the prompt's own tokens are told with their probabilities: they are then read one by one.
+        #: Whether the prompt's own tokens are reported with their probabilities; they are then read one by one.
         self.is_scored: bool = message["echo"] and self._top is not None
         self._made = 0
         #: The token that the next run writes.
         self._next = self.prompt[0]
-        #: Follows the text when it is asked for a guess, so that it costs nothing where none is wanted.
+        #: Follows the text only when a proposal is requested, so it costs nothing otherwise.
         self._lookup = Lookup()
         self._trust, self._draft_trust = Trust(), Trust(_DRAFT_RATE)
-        #: What may come after the next token, as found in the text, and what is tried of it or of a draft's guess.
+        #: Possible continuations found in the text, and the tried part of them or of a draft's proposal.
         self._found: Sequence[int] = ()
         self._guess: Sequence[int] = ()
         self._is_drafted = False
-        #: Guessed tokens that were tried, and those of them that were right.
+        #: Number of tried speculative tokens, and of accepted ones.
         self._guessed = self._accepted = 0
         self.row: Row | None = None
         #: Tokens of the prompt that were in the caches before.
@@ -126,18 +126,18 @@ class Generation:
 
     @property
     def is_reading(self) -> bool:
-        """Return whether the prompt is not read yet, so that a part of it comes next."""
+        """Return whether a part of the prompt must still be read."""
         return self.row is not None and not self.is_scored and len(self.row.tokens) < len(self.prompt)
 
     def part(self, most: int) -> Sequence[int]:
-        """Return the next part of the prompt, of at most ``most`` tokens; an encoder reads it at once."""
+        """Return the next part of the prompt, of at most ``most`` tokens; an encoder reads all at once."""
         assert self.row is not None
         if self._has_encoder:
             return self.source
         return self.prompt[len(self.row.tokens) : len(self.row.tokens) + most]
 
     def take_part(self, part: Sequence[int], logits_V: NDArray[np.float32]) -> None:
-        """Take what follows the prompt's tokens up to the end of ``part``."""
+        """Take the tokens from the prompt's end up to the end of ``part``."""
         assert self.row is not None
         self.row.tokens.extend(self.prompt if self._has_encoder else part)
         if not self.is_reading:
@@ -147,12 +147,12 @@ class Generation:
 
     @property
     def tokens(self) -> list[int]:
-        """Return the tokens so far, with the one that the next run writes."""
+        """Return the tokens so far, including the one that the next run writes."""
         assert self.row is not None
         return [*self.row.tokens, self._next]
 
     def guess(self, most: int, has_draft: bool = False) -> Outlook:
-        """Guess at most ``most`` tokens after the next one, or say that a draft should ``propose`` some."""
+        """Propose at most ``most`` speculative tokens, or return that a draft should ``propose`` some."""
         assert self.row is not None
         after = len(self.row.tokens) + 1
         if after < len(self.prompt):  # what is read to be scored is known
@@ -172,17 +172,17 @@ class Generation:
         self._guess = guess
 
     def written(self, tried: int = 0) -> list[tuple[int, int, int, int | None]]:
-        """Return row, token, position and adapter of what the next run writes: a token, and some of its guess."""
+        """Return row, token, position and adapter for the next run: the certain token and speculative ones."""
         assert self.row is not None
         self._guess = self._guess[:tried]
         tokens = [self._next, *self._guess]
         return [(self.row.number, token, len(self.row.tokens) + i, self.adapter) for i, token in enumerate(tokens)]
 
     def take(self, logits_KV: NDArray[np.float32]) -> None:
-        """Take the logits [K, V] after each of the K tokens that were written, as far as these are the text's.
+        """Process the logits [K, V] after each of the K written tokens, up to the first wrong one.
 
         Raises:
-            RuntimeFault: they are no numbers. InvalidArgument: the text's form became too complex.
+            RuntimeFault: the logits are not numbers. InvalidArgument: the text's form became too complex.
         """
         assert self.row is not None
         is_known, made = len(self.row.tokens) + 1 < len(self.prompt), list[int]()
@@ -214,7 +214,7 @@ class Generation:
             self._choose(logits_V)
 
     def end(self, reason: str) -> None:
-        """Tell that the text is over: ``stop``, ``length`` or ``cancelled``."""
+        """Report the end of the text: ``stop``, ``length`` or ``cancelled``."""
         self.is_over = True
         self._tell(
             self.number, kind="done", text=self._stream.finish(), reason=reason, prompt_tokens=len(self.source),
@@ -243,7 +243,7 @@ class Generation:
         return None
 
     def _forced(self) -> int | None:
-        """Return the token that comes next whatever the logits are; None: there is none."""
+        """Return the token that comes next regardless of the logits; None: there is none."""
         first, last = self._vocabulary.forced
         if last is not None and last in self._ends and self._made == self._most - 1:
             return last
@@ -260,5 +260,5 @@ class Generation:
         }
 
     def _told(self, token: int) -> str:
-        """Return its bytes as they cross to the server."""
+        """Return the bytes of a token in the form for the server."""
         return self._vocabulary.bytes.of(token).hex()

@@ -1,4 +1,4 @@
-"""``generation_config.json`` beside a checkpoint: tokens that end a text, tokens in use, and defaults of sampling."""
+"""``generation_config.json`` next to a checkpoint: end tokens, number of tokens, and defaults of sampling."""
 
 import json
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from rdukit_serving.text.sampling import SamplingOptions
 SAMPLING_KEYS: Final = (
     "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "min_tokens", "no_repeat_ngram_size",
 )  # fmt: skip
-#: Keys of tokens that come whatever the logits are: first, and last where the limit of tokens ends a text.
+#: Keys of forced tokens: the first one, and the last one if the limit of tokens ends a text.
 FORCED_KEYS: Final = ("forced_bos_token_id", "forced_eos_token_id")
 _TYPES: Final = {name: type(value) for name, value in asdict(SamplingOptions()).items()}
 
@@ -23,7 +23,7 @@ def sampling_of(known: Mapping[str, Any]) -> dict[str, float]:
     """Return the options of sampling that a ``generation_config.json`` sets; ``do_sample`` false is temperature 0.
 
     Raises:
-        InvalidArgument: a value is outside its range. TypeError, ValueError: one is no number.
+        InvalidArgument: a value is outside its range. TypeError, ValueError: a value is not a number.
     """
     found = {name: _TYPES[name](known[name]) for name in SAMPLING_KEYS if known.get(name) is not None}
     if known.get("do_sample") is False:
@@ -33,7 +33,7 @@ def sampling_of(known: Mapping[str, Any]) -> dict[str, float]:
 
 
 def options_of(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> SamplingOptions:
-    """Return the options of a text: those of the request, else the defaults.
+    """Return the options of a text: the request's, else the defaults.
 
     A request's ``do_sample`` that is true replaces a default temperature of 0 by 1.
 
@@ -47,7 +47,7 @@ def options_of(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Samplin
 
 
 def sampling_defaults(checkpoint: Path | None) -> dict[str, float]:
-    """Return the options of sampling that hold where a request leaves them out; empty without the file.
+    """Return the default options of sampling; empty without the file.
 
     Raises:
         InvalidArgument: the file is damaged, or a value is outside its range.
@@ -64,7 +64,7 @@ def sampling_defaults(checkpoint: Path | None) -> dict[str, float]:
 
 
 def end_tokens(checkpoint: Path) -> frozenset[int]:
-    """Return the tokens that end a text, as kept next to the checkpoint; empty if none are.
+    """Return the tokens that end a text, as stored next to the checkpoint; empty if there are none.
 
     Raises:
         InvalidArgument: the file is damaged.
@@ -74,10 +74,10 @@ def end_tokens(checkpoint: Path) -> frozenset[int]:
 
 
 def forced_tokens(checkpoint: Path) -> tuple[int | None, int | None]:
-    """Return the tokens that a text has first, and last if its limit ends it, as kept next to the checkpoint.
+    """Return the forced first token of a text, and the forced last one at its limit, as stored next to the checkpoint.
 
     Raises:
-        InvalidArgument: the file is damaged, or has lists of them.
+        InvalidArgument: the file is damaged, or has lists of forced tokens.
     """
     first, last = (_generation_value(checkpoint, key) for key in FORCED_KEYS)
     if isinstance(first, list) or isinstance(last, list):
@@ -87,7 +87,7 @@ def forced_tokens(checkpoint: Path) -> tuple[int | None, int | None]:
 
 
 def known_tokens(checkpoint: Path) -> int | None:
-    """Return how many tokens the tokenizer has, as kept next to the checkpoint; None if it is not.
+    """Return the tokenizer's number of tokens, as stored next to the checkpoint; None: not stored.
 
     Raises:
         InvalidArgument: the file is damaged.
@@ -108,7 +108,7 @@ def _generation_value(checkpoint: Path, key: str) -> int | list[int] | None:
 
 
 def _read(checkpoint: Path) -> tuple[Path, dict[str, Any]]:
-    """Return the file beside a checkpoint, and what it holds; nothing where there is no such file."""
+    """Return the file next to a checkpoint, and its content; empty if it is missing."""
     path = companion(checkpoint, GENERATION_FILE)
     if not path.is_file():
         return path, {}

@@ -1,6 +1,6 @@
 """Answers of the OpenAI-style routes, whole and streamed: choices, log-probabilities, usage with rates, errors.
 
-Source: OpenAI's API reference; usage beyond it as the vendor's own client reads it (``sambanova``).
+Source: OpenAI's API reference; further usage fields that the vendor's own client (``sambanova``) reads.
 """
 
 import contextlib
@@ -30,13 +30,13 @@ _TYPES: Final = {
     429: "rate_limit_error",
 }
 _DONE: Final = b"data: [DONE]\n\n"
-#: Before bytes that are no text, where a completion has only text to tell tokens by.
+#: Prefix of bytes that are not text, in completions, which show tokens only as text.
 _BYTES: Final = "bytes:"
 
 
 @dataclass(slots=True)
 class _Choice:
-    """Choice so far: what was thought and said, tokens with their probabilities, calls, why it ended."""
+    """Choice so far: thoughts, text, tokens with their probabilities, calls, and reason of the end."""
 
     text: str = ""
     thought: str = ""
@@ -45,7 +45,7 @@ class _Choice:
     reason: str = ""
 
     def take(self, event: Step) -> None:
-        """Take a step of the text."""
+        """Process a step of the text."""
         match event:
             case Piece():
                 self.text += event.text
@@ -61,8 +61,8 @@ class _Choice:
 class Completion:
     """Response, whole or streamed; its choices are made at once.
 
-    ``choices``: of each prompt. ``new_reader`` gives each text a reader of thoughts and calls in it; None where there
-    are neither.
+    ``choices``: of each prompt. ``new_reader`` creates a reader of thoughts and calls for each text; None: there are
+    neither.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Completion:
         self._created = int(time.time())
 
     async def respond(self, request: Request, is_stream: bool, with_usage: bool) -> Response:
-        """Respond; a stream's first event is made before the status goes out, so that errors have theirs."""
+        """Respond. A stream's first event precedes the status, so that an error sets its own status."""
         if not is_stream:
             answer = await unless_gone(request, self._whole())
             return JSONResponse(
@@ -106,7 +106,7 @@ class Completion:
         return {**self._head(kind), "choices": choices, "usage": self._tally.usage(time.time())}
 
     def _content(self, choice: _Choice) -> dict[str, object]:
-        """Return a whole choice's text, or message with its calls."""
+        """Return a choice's complete text, or message with its calls."""
         if not self._is_chat:
             return {"text": choice.text}
         message: dict[str, object] = {"role": "assistant", "content": choice.text, "refusal": None}
@@ -121,7 +121,7 @@ class Completion:
         head = self._head(kind)
         if with_usage:
             head["usage"] = None
-        #: Of each text, characters whose probabilities were told, and calls; nothing of one that has not begun.
+        #: By text: number of characters with reported probabilities, and number of calls; missing before its begin.
         sent: dict[int, list[int]] = {}
         async with contextlib.aclosing(make_together(self._turns)) as events:
             async for index, event in events:
@@ -168,7 +168,7 @@ class Completion:
         return {
             "tokens": [shown(token, _BYTES) for token, _ in tokens],
             "token_logprobs": [piece.logprob for _, piece in tokens],
-            # The chosen token is always among them. Nothing comes before a prompt's first token.
+            # The chosen token is always among them. A prompt's first token has no probabilities.
             "top_logprobs": [
                 None if piece.logprob is None else _by_text([*piece.top, (token, piece.logprob)])
                 for token, piece in tokens
@@ -178,7 +178,7 @@ class Completion:
 
 
 def _call_deltas(call: ToolCall, index: int) -> Iterator[dict[str, object]]:
-    """Return the pieces in which a call is told: who is called, then with what."""
+    """Return the pieces of a call for a stream: first the function, then the arguments."""
     function = {"name": call.name, "arguments": ""}
     yield {"tool_calls": [{"index": index, "id": call.id, "type": "function", "function": function}]}
     yield {"tool_calls": [{"index": index, "function": {"arguments": call.arguments}}]}
@@ -193,7 +193,7 @@ def error_body(error: RdukitError) -> dict[str, object]:
 
 
 def token_chances(piece: Piece) -> dict[str, object]:
-    """Return the probabilities of a piece that has a token, as a chat tells them."""
+    """Return the probabilities of a piece with a token, in the form of a chat."""
     chosen = _token(piece.token or b"", piece.logprob)
     return {**chosen, "top_logprobs": [_token(*other) for other in piece.top]}
 
@@ -203,7 +203,7 @@ def _token(token: bytes, logprob: float | None) -> dict[str, object]:
 
 
 def _by_text(top: Sequence[tuple[bytes, float]]) -> dict[str, float]:
-    """Return log-probabilities by text; of tokens with the same bytes the likeliest stays."""
+    """Return log-probabilities by text; of tokens with equal bytes, the likeliest stays."""
     found: dict[str, float] = {}
     for token, logprob in top:
         text = shown(token, _BYTES)

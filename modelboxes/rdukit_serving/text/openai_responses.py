@@ -1,6 +1,7 @@
-"""OpenAI's Responses API without a memory: a request becomes a chat, its text becomes items, whole or event by event.
+"""OpenAI's Responses API without a memory: a request becomes a chat; its text becomes items, complete or event by
+event.
 
-Source: OpenAI's API reference, "Responses" and its streaming events; what the ``openai`` client reads of them.
+Source: OpenAI's API reference, "Responses" and its streaming events; fields that the ``openai`` client reads.
 """
 
 import secrets
@@ -39,7 +40,7 @@ ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
 class ItemText(TextOnly):
-    """Part of an item's content: a caller's text, or one that came in an answer."""
+    """Part of an item's content: a caller's text, or one of an earlier answer."""
 
     type: Literal["input_text", "output_text", "text"]
     text: str
@@ -48,7 +49,7 @@ class ItemText(TextOnly):
 
 
 class MessageItem(RequestPart):
-    """Message, as a caller writes it or as it came in an answer."""
+    """Message from a caller or from an earlier answer."""
 
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
@@ -87,7 +88,7 @@ class ThoughtText(RequestPart):
 
 
 class ReasoningItem(RequestPart):
-    """Thoughts of the model, as they came in an answer; a summary says nothing to a model."""
+    """Thoughts of the model from an earlier answer; models ignore summaries."""
 
     type: Literal["reasoning"]
     id: str | None = None
@@ -147,7 +148,7 @@ class TextOptions(RequestPart):
 
 
 class ReasoningOptions(RequestPart):
-    """Options of thinking. Nothing is told of it, so there is nothing to sum up."""
+    """Options of thinking. Thoughts are not reported, so there are no summaries of them."""
 
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
@@ -164,7 +165,7 @@ _LOGPROBS: Final = "message.output_text.logprobs"
 
 
 class ResponseBody(AcceptedFields, SamplingFields):
-    """Body of ``POST /v1/responses``. Nothing is kept, so nothing can be asked for later."""
+    """Body of ``POST /v1/responses``. Answers are not stored, so later requests cannot refer to them."""
 
     NOT_USED = {
         "previous_response_id": (None,), "conversation": (None,), "prompt": (None,), "max_tool_calls": (None,),
@@ -193,7 +194,7 @@ class ResponseBody(AcceptedFields, SamplingFields):
         """Return the chat that this is.
 
         Raises:
-            InvalidArgument: probabilities that nobody asked to see.
+            InvalidArgument: ``top_logprobs`` without the request for probabilities.
         """
         has_logprobs = _LOGPROBS in (self.include or ())
         if self.top_logprobs and not has_logprobs:
@@ -213,7 +214,7 @@ class ResponseBody(AcceptedFields, SamplingFields):
         if isinstance(self.input, str):
             return [*messages, ChatMessage(role="user", content=self.input)]
         for item in self.input:
-            # What an assistant thought, said and called is one message to a template.
+            # For a template, an assistant's thoughts, text and calls are one message.
             is_new = not messages or messages[-1].role != "assistant"
             match item:
                 case ReasoningItem():
@@ -242,7 +243,9 @@ class ResponseBody(AcceptedFields, SamplingFields):
         return schema_format(form.name, form.content)
 
     def echoed(self, defaults: Mapping[str, object]) -> dict[str, object]:
-        """Return what an answer repeats of its request; ``defaults`` are the model's own options of sampling."""
+        """Return the fields of the request that an answer repeats; ``defaults`` are the model's own options of
+        sampling.
+        """
         sampling = {"temperature": 1.0, "top_p": 1.0, **defaults, **self.sampling(0)}
         text = {"format": {"type": "text"}} if self.text is None else _plain(self.text)
         return {
@@ -270,7 +273,7 @@ def _joined(content: str | list[ItemText]) -> str | list[TextPart]:
 
 
 class ResponseAnswer:
-    """Answer of one request: events in OpenAI's order, of which the last has all of it."""
+    """Answer of one request: events in OpenAI's order; the last one has the complete answer."""
 
     def __init__(self, name: str, body: ResponseBody, turn: Turn) -> None:
         self._turn = turn
@@ -280,7 +283,7 @@ class ResponseAnswer:
             "status": "in_progress", "model": name, "output": [], "error": None, "incomplete_details": None,
             **body.echoed(sampling_defaults(turn.version.files.checkpoint)), "usage": None,
         }  # fmt: skip
-        #: Items so far, and the type of the one that is open, which is the last of them; empty if none is.
+        #: Items so far, and the type of the open one, which is the last; empty: none is open.
         self._items: list[dict[str, Any]] = self._response["output"]
         self._open_type = ""
 
@@ -302,10 +305,10 @@ class ResponseAnswer:
                 yield self._frame(each)
 
     def _events(self, event: Step) -> list[dict[str, Any]]:
-        """Take a step of the turn; returns the events that tell of it."""
+        """Process a step of the turn; return its events."""
         match event:
             case Piece():
-                # A token of a thought has no text here.
+                # Tokens of thoughts have no text here.
                 return [*self._open(), self._say(event)] if event.text or self._open_type != "reasoning" else []
             case Thought():
                 return [*self._begin_thought(), self._think(event.text)]
@@ -313,7 +316,7 @@ class ResponseAnswer:
                 return [*self._close("completed"), *self._call(event)]
         is_whole = event.reason != "length"
         status = "completed" if is_whole else "incomplete"
-        # A text without a word is a message, too.
+        # An empty text is also a message.
         is_silent = not any(item["type"] != "reasoning" for item in self._items)
         events = [*(self._open() if (is_silent and is_whole) or not self._items else []), *self._close(status)]
         now = time.time()

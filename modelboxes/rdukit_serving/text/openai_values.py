@@ -1,4 +1,4 @@
-"""Requests of the OpenAI-style routes, checked. What is not served is refused by name, never ignored.
+"""Requests of the OpenAI-style routes, checked. Unsupported fields are refused by name, never ignored.
 
 Source: OpenAI's API reference, "Completions", "Chat" and "Embeddings": names, types, defaults and ranges.
 """
@@ -28,18 +28,18 @@ from rdukit_serving.text.reasoning import AnswerReader, ThinkingReader, find_thi
 from rdukit_serving.text.request_fields import LEAVE_OUT, UNUSED_OF_VLLM, AcceptedFields, Verbosity, find_nearest
 from rdukit_serving.text.tool_calls import CallReader, forced_call, format_of
 
-#: Most characters of all stop texts together, which are looked for after each token; and most choices of a prompt
-#: and of a request, which hold their texts until the answer goes out.
+#: Most characters of all stop texts together, which are searched after each token; and most choices of a prompt
+#: and of a request, whose texts are kept until the answer is sent.
 MAX_STOP_CHARACTERS: Final = 8192
 MAX_CHOICES: Final = 1024
 MAX_TEXTS: Final = 10_000
 
 
 def check_stops(stops: list[str]) -> list[str]:
-    """Return stop texts that are short enough together.
+    """Return stop texts if their total length is within the limit.
 
     Raises:
-        ValueError: they are not.
+        ValueError: they are too long together.
     """
     size = sum(map(len, stops))
     if size > MAX_STOP_CHARACTERS:
@@ -62,14 +62,14 @@ _NOT_SERVED: Final[Mapping[str, tuple[object, ...]]] = {
     "parallel_tool_calls": (None, True, False), "web_search_options": (None,),
 }  # fmt: skip
 
-#: What pydantic adds to an error's place to say which kind of value it tried.
+#: Names that pydantic adds to an error's place for the tried kind of value.
 _TAG: Final = re.compile(r"(list\[|function-|constrained-|tagged-union|one-of-).*|str|int|\[key\]")
 
 Body = TypeVar("Body", bound=BaseModel)
 
 
 class SamplingFields(RequestPart):
-    """Fields of all requests for texts, of whatever API, that say how a text is made."""
+    """Fields of requests of all APIs that determine how a text is generated."""
 
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -78,17 +78,17 @@ class SamplingFields(RequestPart):
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
     ignore_eos: bool | None = None
-    #: The vendor's: false is greedy whatever the temperature is.
+    #: The vendor's: false means greedy, regardless of the temperature.
     do_sample: bool | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    #: vLLM's: least tokens before one that ends a text, more tokens that end it, whether special ones are left out.
+    #: vLLM's: least number of tokens before an end token, further end tokens, and whether special ones are left out.
     min_tokens: Annotated[int, Field(ge=0)] | None = None
     stop_token_ids: list[Annotated[int, Field(ge=0, lt=2**31)]] | None = None
     skip_special_tokens: bool | None = None
 
     @property
     def keeps_special(self) -> bool:
-        """Return whether special tokens stay in the text."""
+        """Return whether the text keeps special tokens."""
         return self.skip_special_tokens is False
 
     def sampling(self, choice: int) -> dict[str, object]:
@@ -144,10 +144,10 @@ class _Generation(AcceptedFields, SamplingFields):
     request_id: str | None = None
 
     def form(self) -> TextForm | None:
-        """Return the form that a text must have; None for any text.
+        """Return the form that a text must have; None: any text.
 
         Raises:
-            InvalidArgument: two are asked for, or it cannot be kept.
+            InvalidArgument: two forms are requested, or the form cannot be enforced.
         """
         guided = {kind: getattr(self, f"guided_{kind}") for kind in ("json", "regex", "choice", "grammar")}
         return form_of(self.response_format, self.structured_outputs, guided)
@@ -175,7 +175,7 @@ class _Generation(AcceptedFields, SamplingFields):
         return self.n or 1
 
     def wants_usage(self) -> bool:
-        """Return whether a stream ends with the counts of tokens; without one its options say nothing."""
+        """Return whether a stream ends with the counts of tokens; other answers ignore its options."""
         return bool(self.stream) and self.stream_options is not None and self.stream_options.include_usage
 
     def stops(self) -> Sequence[str]:
@@ -244,13 +244,13 @@ class ChatBody(_Generation):
     #: Both are variables of the chat template.
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     chat_template_kwargs: Annotated[dict[str, Any], AfterValidator(check_template_values)] | None = None
-    #: Without effect: how long a model speaks, and what its text will be like.
+    #: Without effect: verbosity, and the predicted text.
     verbosity: Verbosity | None = None
     prediction: dict[str, Any] | None = None
 
     @property
     def has_tools(self) -> bool:
-        """Return whether the model is told of tools."""
+        """Return whether the model gets descriptions of tools."""
         return bool(self.tools) and self.tool_choice != "none"
 
     def named_tools(self) -> list[tuple[str, dict[str, Any]]]:
@@ -258,7 +258,7 @@ class ChatBody(_Generation):
         return [(tool.function.name, tool.function.parameters or {}) for tool in self.tools or ()]
 
     def forced_tools(self) -> list[tuple[str, dict[str, Any]]]:
-        """Return name and schema of the tools of which one must be called; none if none must.
+        """Return name and schema of the tools of which one must be called; empty: no call is required.
 
         Raises:
             InvalidArgument: there is no such tool.
@@ -277,7 +277,7 @@ class ChatBody(_Generation):
         return found
 
     def reader(self, template: ChatTemplate, prompt: str) -> AnswerReader | None:
-        """Return a reader of thoughts and calls for one text after a prompt; None where there are neither."""
+        """Return a reader of thoughts and calls for one text after a prompt; None: there are neither."""
         thinking = find_thinking(template.text, prompt)
         if not self.has_tools and thinking is None:
             return None
@@ -354,7 +354,7 @@ MAX_VALUES: Final = 250_000
 
 
 async def read_body(kind: type[Body], body: bytes) -> Body:
-    """Do ``parse_body``, of a long body in a thread: other texts go on meanwhile. Raises as that."""
+    """Run ``parse_body``; a long body is parsed in a thread while other texts continue. Raises as that."""
     return parse_body(kind, body) if len(body) <= SHORT_BYTES else await asyncio.to_thread(parse_body, kind, body)
 
 
@@ -388,7 +388,7 @@ def refused_body(kind: type[BaseModel], cause: ValidationError) -> InvalidArgume
 
 
 def _clearest_error(cause: ValidationError) -> Any:
-    """Pick the first wrong field's error: where several kinds are legal, what is wrong with the kind that was given."""
+    """Pick the error of the first wrong field; if several kinds are allowed, the error of the given kind."""
     errors = cause.errors()
     of_field = [error for error in errors if error["loc"][:1] == errors[0]["loc"][:1]]
     return max(of_field, key=lambda error: (not error["type"].endswith("_type"), len(error["loc"])))

@@ -1,6 +1,6 @@
-"""A text model in a device process: prompts in, pieces of text out, of as many texts at once as its caches have rows.
+"""A text model in a device process: prompts in, pieces of text out, for as many texts at once as its caches have rows.
 
-Before each run of the device, what came from the server meanwhile is read; after it, what the run made is sent.
+Before each run of the device, the server's messages are read; after it, the run's results are sent.
 """
 
 import contextlib
@@ -72,10 +72,10 @@ def serve_text(
 
 
 def tokenizer_file(checkpoint: Path) -> Path:
-    """Return the tokenizer beside a checkpoint, which is the one that it was trained with, where it says that.
+    """Return the tokenizer next to a checkpoint, checked against the one of its training if that is recorded.
 
     Raises:
-        NotFound: there is none. InvalidArgument: it is another, or damaged.
+        NotFound: there is no tokenizer. InvalidArgument: the tokenizer is another one, or damaged.
     """
     file = companion(checkpoint, TOKENIZER_FILE)
     if not file.is_file():
@@ -88,7 +88,7 @@ def tokenizer_file(checkpoint: Path) -> Path:
 
 
 def read_tokens(file: Path, checkpoint: Path, program: TextProgram) -> ModelTokens:
-    """Return the tokens of a tokenizer, as a checkpoint says which of them end a text."""
+    """Return the tokens of a tokenizer, with the checkpoint's end tokens."""
     tokenizer, ends = Tokenizer.from_file(str(file)), end_tokens(checkpoint)
     defaults = sampling_defaults(checkpoint)
     tokens = max(program.sizes.vocabulary, 1 + max(tokenizer.get_vocab().values()))
@@ -100,8 +100,8 @@ def read_tokens(file: Path, checkpoint: Path, program: TextProgram) -> ModelToke
 def tell_ready(
     box: socket.socket, program: TextProgram, draft: DraftModel | None = None, descriptors: Sequence[int] = ()
 ) -> None:
-    """Tell the box that texts can be made, and by which draft they are guessed; ``descriptors`` are of memory."""
-    # What is there now stays: a collection that looks at all of torch's objects would delay every text by 0.1 s.
+    """Report to the box that texts can be generated, and the draft model; ``descriptors`` are of memory."""
+    # Present objects are excluded from collections, which would delay every text by 0.1 s.
     gc.collect()
     gc.freeze()
     text = {**program.sizes.figures(), "generates": program.generates}
@@ -110,7 +110,7 @@ def tell_ready(
 
 
 class TextLoop:
-    """The texts that are made now, all by one model; ``ExpertLoop`` makes them by several."""
+    """The texts in progress, all of one model; ``ExpertLoop`` has those of several."""
 
     def __init__(
         self, box: socket.socket, program: TextProgram, vocabulary: ModelTokens | None, draft: DraftModel | None = None
@@ -127,14 +127,14 @@ class TextLoop:
         self._most_guessed, self._draft = resolve(SPECULATION), draft
 
     def serve(self) -> None:
-        """Make texts until the box stops or is gone."""
+        """Generate texts until the box stops or is gone."""
         while self._receive():
             if self._made:
                 self._run()
             self._send()
 
     def _receive(self) -> bool:
-        """Take all messages that are there, and wait for one if nothing is to be made; False at the end."""
+        """Read all present messages, and wait for one if there is no text to generate; False at the end."""
         while not self._made or select.select([self._box], [], [], 0)[0]:
             self._send()
             if not self._receive_one():
@@ -159,15 +159,15 @@ class TextLoop:
         return self._tokens
 
     def _weights(self, message: Mapping[str, Any]) -> str:
-        """Name the weights that a request's text is made with: only texts of the same ones go on from each other."""
+        """Name the weights of a request's text: only texts of equal weights share prefixes."""
         return ""
 
     def _adapter(self, message: Mapping[str, Any]) -> int | None:
-        """Return the number of the adapter that a request's text takes; None: none."""
+        """Return the number of the request's adapter; None: no adapter."""
         return None
 
     def _turn(self) -> list[Generation]:
-        """Return the texts that the next run is for, the oldest first."""
+        """Return the texts of the next run, the oldest first."""
         return list(self._made.values())
 
     def _take(self, number: int, message: dict[str, Any]) -> None:
@@ -198,7 +198,7 @@ class TextLoop:
 
     def _begin(self, prompt: Prompt, message: dict[str, Any]) -> None:
         sizes, text = self._program.sizes, self._new_text(prompt, message)
-        # What an encoder's source left in a row is of no use to another source.
+        # An encoder's source in a row is useless for another source.
         may_keep = not text.is_scored and not sizes.source and not sizes.frames
         place = self._rows.take(text.prompt, may_keep, self._weights(message))
         if place.source is not None:
@@ -224,7 +224,7 @@ class TextLoop:
         return self._program.read(text.row.number, part, len(text.row.tokens), text.adapter)
 
     def _run(self) -> None:
-        """Run the device once: a part of a prompt, or a token of each text whose prompt is read."""
+        """Run the device once: for a part of a prompt, or for a token of each text whose prompt is read."""
         texts = self._turn()
         self._has_read = reads_next([text.is_reading for text in texts], self._has_read)
         if self._has_read:
@@ -244,7 +244,7 @@ class TextLoop:
         self._free_ended()
 
     def _guess(self, making: Sequence[Generation]) -> list[int]:
-        """Return how many tokens to try of what is guessed for each text."""
+        """Return the number of speculative tokens to try for each text."""
         if not self._most_guessed:
             return [0] * len(making)
         draft = self._draft
@@ -268,7 +268,7 @@ class TextLoop:
 
     @contextlib.contextmanager
     def _refusing(self, text: Generation) -> Iterator[None]:
-        """End a text, and only it, where what is done for it fails."""
+        """End a text, and only it, if its processing fails."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 a text's boundary
@@ -293,14 +293,14 @@ class TextLoop:
         self._events.append(text)
 
     def _send(self) -> None:
-        """Send the events so far, as many in a packet as fit."""
+        """Send the events so far, in as few packets as possible."""
         for packet in packets_of(self._events):
             self._box.send(packet)
         self._events = []
 
 
 def told_error(error: Exception) -> RdukitError:
-    """Return what a caller is told of an error; one that nobody thought of is in the log, too."""
+    """Return the error for a caller; unexpected errors are also logged."""
     if isinstance(error, RdukitError):
         return error
     logger.error("a text failed", exc_info=error)

@@ -27,7 +27,7 @@ from rdukit_serving.text.generation_config import known_tokens
 from rdukit_serving.text.rows import part_length
 from rdukit_serving.text.sampling import Sampler, check_numbers
 
-#: How often runs of each width are timed at first; the first time of each does not count for much, as it plans.
+#: Number of initial timing runs of each width; the first one, which also plans, counts little.
 _MEASURED: Final = 4
 
 
@@ -40,10 +40,10 @@ class TextProgram:
     def __init__(
         self, pef: Path, checkpoint: Path | None, which: str = "newest", name: str = "text", is_raw: bool = False
     ) -> None:
-        """Load the PEF onto tiles and put the checkpoint's parameters there; None: they stay zero until ``use``.
+        """Load the PEF onto tiles with the checkpoint's parameters; None: they stay zero until ``use``.
 
-        ``which``: ``newest`` or ``best``; ``name``: of the application, for the node's tools. ``is_raw``: leave the
-        logits of tokens that the tokenizer lacks as they are; else they are minus infinity, so that none is chosen.
+        ``which``: ``newest`` or ``best``; ``name``: of the application, for the node's tools. ``is_raw``: keep the
+        logits of tokens that the tokenizer lacks; otherwise they become minus infinity, so that these are never chosen.
 
         Raises:
             PefError: it cannot be used, or was not compiled by a box with purpose=serve from a language model.
@@ -62,7 +62,7 @@ class TextProgram:
             if "decode" in self._application.pef.graphs:
                 raise PefMismatch(f"{pef} was compiled by an earlier version to make one text; compile it again")
             self.sizes: TextSizes = shape.text
-            #: Steps of the training that the parameters come from.
+            #: Number of training steps of the parameters.
             self.checkpoint_step = 0
             self._program = self._application.program
             if checkpoint is not None:
@@ -90,15 +90,15 @@ class TextProgram:
 
     @property
     def generates(self) -> bool:
-        """Return whether texts are continued; else there are only vectors of them."""
+        """Return whether the program continues texts; otherwise it only makes vectors."""
         return any(graph.startswith("decode") for graph in self._sections)
 
     def start(self, prompt: Sequence[int], row: int = 0) -> NDArray[np.float32]:
         """Read a prompt into a row and return the logits [V] after it.
 
         Raises:
-            InvalidArgument: it is empty, leaves no room in the context, or has a token that the model does not have;
-                or the model generates no text.
+            InvalidArgument: the prompt is empty, fills the context, or has an unknown token; or the model does not
+                generate text.
         """
         if not self.generates:
             raise InvalidArgument("this model generates no text; expected /v1/embeddings")
@@ -110,7 +110,7 @@ class TextProgram:
         return logits_V
 
     def step(self, token: int, position: int) -> NDArray[np.float32]:
-        """Return logits [V] after ``token`` at ``position`` of row 0; positions before it hold the text so far.
+        """Return logits [V] after ``token`` at ``position`` of row 0; earlier positions hold the text so far.
 
         Raises:
             InvalidArgument: the context is full, or the model has no such token.
@@ -129,10 +129,10 @@ class TextProgram:
 
         With an encoder they are the complete source of a new text in the row; the logits follow ``sizes.start``.
 
-        ``adapter``: the number of the one that the text takes; None: none.
+        ``adapter``: number of the text's adapter; None: no adapter.
 
         Raises:
-            RuntimeFault: they are no numbers.
+            RuntimeFault: the logits are not numbers.
         """
         count = len(tokens)
         size = next(length for length in self.sizes.prompt_lengths if length >= count)
@@ -156,7 +156,7 @@ class TextProgram:
         self._run("listen", features=features_MN[None], row=np.array([row]))
 
     def part_length(self, made: int) -> int:
-        """Return how many tokens of a prompt to read at most while ``made`` other texts wait for their next tokens."""
+        """Return the largest number of a prompt's tokens to read while ``made`` other texts wait for theirs."""
         width = next((each for each in self.sizes.widths if each >= made), self.sizes.widths[-1])
         step_s = self.seconds.get(width) if made else None
         return part_length(self.sizes.prompt_lengths, self.read_seconds, step_s)
@@ -164,10 +164,10 @@ class TextProgram:
     def advance(
         self, rows: Sequence[int], tokens: Sequence[int], positions: Sequence[int], adapters: Sequence[int | None] = (),
     ) -> NDArray[np.float32]:  # fmt: skip
-        """Write a token to the text of each row and return the logits [B, V] after them; none is checked.
+        """Write a token to the text of each row and return the unchecked logits [B, V] after them.
 
         A row may be there several times with positions that follow each other: the tokens are written before any
-        looks back. ``adapters``: the number of the one that each takes; None: none, as for all without them.
+        looks back. ``adapters``: number of each text's adapter; None: no adapter, as without the argument.
         """
         count = len(rows)
         width = next(each for each in self.sizes.widths if each >= count)
@@ -184,11 +184,11 @@ class TextProgram:
         return logits.reshape(width, -1)[:count]
 
     def copy(self, source: int, target: int) -> None:
-        """Give the text of one row to another row, too."""
+        """Copy the text of one row to another row."""
         self._run("copy", source=np.array([source]), target=np.array([target]))
 
     def warm_up(self) -> None:
-        """Run each graph, so that all is planned and touched before the first text, and known how long it takes."""
+        """Run each graph, so that everything is planned, touched and timed before the first text."""
         if self.generates:
             for count in self.sizes.prompt_lengths:
                 self.read(0, [0] * min(count, self.sizes.most_prompt), 0)
@@ -229,9 +229,9 @@ class TextProgram:
         return self._application.pef
 
     def use(self, parameters: ParameterSet | None, known: int | None = None) -> None:
-        """Take parameters from a set from now on, whose tokenizer has ``known`` tokens; None: the program's own.
+        """Use parameters from a set from now on, whose tokenizer has ``known`` tokens; None: the program's own.
 
-        What is in the caches stays: it is of use to the texts of the weights that made it only.
+        The caches keep their content, which is valid only for texts of the same weights.
         """
         self._program.use(parameters)
         self._known = known or self.sizes.vocabulary
@@ -257,7 +257,7 @@ class TextProgram:
         self.stop()
 
     def _shares(self, adapters: Sequence[int | None], width: int) -> dict[str, NDArray[np.float32]]:
-        """Return what each text of a run takes of the ranks of all adapters [B, 1, N * R]: those of its own."""
+        """Return each text's shares of the ranks of all adapters [B, 1, N * R]: ones for its own."""
         if not self.sizes.adapters:
             return {}
         shares = np.zeros((width, self.sizes.adapters, self.sizes.adapter_rank), np.float32)
@@ -267,7 +267,7 @@ class TextProgram:
         return {"shares": shares.reshape(width, 1, -1)}
 
     def _run(self, graph: str, **values: NDArray[Any]) -> NDArray[np.float32]:
-        """Return what a graph gives; tokens that the tokenizer lacks are minus infinity."""
+        """Return a graph's logits; those of tokens that the tokenizer lacks are minus infinity."""
         self._program.write_all([(f"{graph}_{name}", torch.from_numpy(value)) for name, value in values.items()])
         found = self._outcome(graph)
         if graph not in {"copy", "listen"} and self._known < self.sizes.vocabulary:
@@ -290,9 +290,9 @@ def generate_all(
     program: TextProgram, prompts: Iterable[tuple[Sequence[int], Sampler]], max_tokens: int,
     ends: Set[int] = frozenset(),
 ) -> Iterator[tuple[int, list[int]]]:  # fmt: skip
-    """Yield the number of each prompt and at most ``max_tokens`` tokens after it, in the order in which they end.
+    """Yield the number of each prompt and its at most ``max_tokens`` tokens, in the order in which the texts end.
 
-    As many texts are made at once as the program can; the next one begins where one has ended.
+    The program's maximum of texts runs at once; the next one begins when one ends.
 
     Raises:
         InvalidArgument: as ``TextProgram.start``. RuntimeFault: the logits are no numbers.
@@ -302,7 +302,7 @@ def generate_all(
     made: dict[int, tuple[int, int, Sampler, list[int]]] = {}
 
     def choose(row: int, logits_V: NDArray[np.float32]) -> Iterator[tuple[int, list[int]]]:
-        """Take a row's next token; yields its text if this ends it."""
+        """Process a row's next token; yield its text if the token ends it."""
         number, begin, sampler, tokens = made[row]
         is_over = max_tokens == 0 or (token := sampler.choose(logits_V)) in ends
         if not is_over:

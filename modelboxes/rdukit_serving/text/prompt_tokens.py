@@ -1,7 +1,7 @@
-"""Tokens of long prompts, made in a thread of the server: streams go on meanwhile, and what is too long is cut short.
+"""Tokens of long prompts, made in a thread of the server while streams continue; too long prompts are refused early.
 
-A tokenizer takes seconds and gigabytes for what no context holds. So a prompt is bounded by bytes first, then by the
-tokens of its slices, and only then read as a whole.
+A tokenizer takes seconds and gigabytes for texts that exceed any context. So a prompt is bounded by its bytes first,
+then by the tokens of its slices, and only then read completely.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from rdukit_serving.text.token_bytes import TokenBytes
 SLICE: Final = 16 << 10
 #: Tokens that a cut between two slices may add.
 CUT: Final = 64
-#: Factor for tokenizers that drop something of a text, such as spaces.
+#: Factor for tokenizers that drop parts of a text, such as spaces.
 LOSSY: Final = 4
 
 
@@ -35,10 +35,10 @@ class PromptReader:
     token_bytes: int
 
     def read(self, text: str, is_rendered: bool, most: int, field: str = "prompt") -> list[int]:
-        """Return the tokens of a prompt; a rendered one gets no special tokens beside its own.
+        """Return the tokens of a prompt; a rendered prompt gets no further special tokens.
 
         Raises:
-            InvalidArgument: it has many more than ``most`` tokens. Up to twice as many are returned.
+            InvalidArgument: the prompt has many more than ``most`` tokens. Up to twice ``most`` tokens are returned.
         """
         bound = most * self.token_bytes
         if len(text) > bound or (len(text) * 4 > bound and len(text.encode(errors="replace")) > bound):
@@ -54,7 +54,7 @@ class PromptReader:
         return self._encode(text, is_rendered)
 
     def _encode(self, text: str, is_rendered: bool) -> list[int]:
-        # Of a batch: it leaves Python to others meanwhile.
+        # For a batch: meanwhile other threads run Python.
         (found,) = self.tokenizer.encode_batch_fast([text], add_special_tokens=not is_rendered)
         ids: list[int] = found.ids
         return ids
@@ -63,7 +63,7 @@ class PromptReader:
 async def tokens_of(
     checkpoint: Path, text: str, most: int, *, is_rendered: bool = False, field: str = "prompt"
 ) -> Sequence[int]:
-    """Return the tokens of a prompt by the tokenizer beside a checkpoint, as ``PromptReader.read``."""
+    """Return the tokens of a prompt by the tokenizer next to a checkpoint, as ``PromptReader.read``."""
     file = companion(checkpoint, TOKENIZER_FILE)
     return await asyncio.get_running_loop().run_in_executor(_thread(), _read, file, text, is_rendered, most, field)
 

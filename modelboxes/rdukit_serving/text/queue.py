@@ -1,4 +1,4 @@
-"""Texts of one model version: as many are made at once as its caches have rows. Belongs to one event loop."""
+"""Texts of one model version: as many run at once as its caches have rows. Belongs to one event loop."""
 
 import asyncio
 import contextlib
@@ -21,11 +21,11 @@ PARTS: Final = frozenset({"piece", "values", "reading", "taken"})
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """Prompt (text or tokens) and how to continue it; ``max_tokens`` None fills the context.
+    """Prompt (text or tokens) and its options; ``max_tokens`` None fills the context.
 
-    ``top_logprobs``: how many of the likeliest tokens are told with each; None: no probabilities. ``echo``: the prompt
-    comes first, as if it had been made. ``is_rendered``: the prompt has its special tokens already.
-    ``form``: what the text must be; None: any. ``keeps_special``: special tokens stay in the text.
+    ``top_logprobs``: number of likeliest tokens that are reported with each; None: no probabilities. ``echo``: the
+    prompt comes first, as if it had been made. ``is_rendered``: the prompt has its special tokens already.
+    ``form``: the form of the text; None: any. ``keeps_special``: the text keeps special tokens.
     ``audio``: the spectrogram that a model hears, as bytes of float32; ``speech``: what it is asked of it.
     """
 
@@ -53,7 +53,7 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Text that may be shown now; with the token's bytes and its probability when they were asked for."""
+    """Text that may be shown now, with the token's bytes and its probability if requested."""
 
     text: str
     token: bytes | None = None
@@ -63,19 +63,19 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """Text that a model thinks and does not say."""
+    """Text of the model's thoughts."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """End of a text: ``stop``, ``length`` or ``cancelled``, counts of tokens, microseconds of waiting and work.
+    """End of a text: ``stop``, ``length`` or ``cancelled``, counts of tokens, microseconds of waiting and generation.
 
-    ``stop_sequence``: the text that ended it, where one of ``stop`` did. ``cached_tokens``: tokens of the prompt that
-    were in the caches before, so that they were not read again. ``guessed_tokens``: tokens that were guessed and tried,
-    ``accepted_tokens`` those of them that were right. ``switch_bytes`` and ``switch_s``: of the expert's weights, what
-    the emulated device copied to where they run, and the seconds that it would have taken.
+    ``stop_sequence``: the entry of ``stop`` that ended it. ``cached_tokens``: tokens of the prompt that were
+    already in the caches. ``guessed_tokens``: speculative tokens that were tried; ``accepted_tokens``: the right ones.
+    ``switch_bytes`` and ``switch_s``: bytes of the expert's weights that the emulated device copied, and the projected
+    seconds.
     """
 
     text: str
@@ -96,7 +96,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """Vector of a text, how many tokens it had, and microseconds of waiting and of work."""
+    """Vector of a text, its number of tokens, and microseconds of waiting and work."""
 
     values: Sequence[float]
     tokens: int
@@ -106,7 +106,7 @@ class Embedding:
 
 @dataclass(slots=True)
 class _Clock:
-    """Times at which a text came and its turn did, in nanoseconds."""
+    """Times of a text's arrival and of its turn, in nanoseconds."""
 
     came: int = field(default_factory=time.perf_counter_ns)
     began: int = 0
@@ -117,11 +117,11 @@ class _Clock:
 
 
 class TextDevice(Protocol):
-    """Device process of a text model, or the part of it that an expert is."""
+    """Device process of a text model, or an expert's part of it."""
 
     text: Mapping[str, int] | None
     on_message: Callable[[dict[str, Any]], None]
-    #: ``time.monotonic()`` when it was heard of last while it works; None: it does not.
+    #: ``time.monotonic()`` of its last message while it works; None: it is idle.
     busy_since: float | None
 
     def send(self, **message: object) -> None:
@@ -131,40 +131,40 @@ class TextDevice(Protocol):
 
 @dataclass(slots=True)
 class TextQueue:
-    """Queue of texts; those that have a row are made at once, the others wait in order."""
+    """Queue of texts; those with a row run at once, the others wait in order."""
 
     max_queue: int
     statistics: ModelStatistics = field(default_factory=ModelStatistics)
-    #: Tokens of all texts so far: of prompts, of these those that were in the caches already, and made; guessed ones
-    #: that were tried, and of these the right ones.
+    #: Tokens of all texts so far: of prompts, those of them from the caches, and generated ones; tried speculative
+    #: tokens, and the right ones.
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
     guessed_tokens: int = 0
     accepted_tokens: int = 0
-    #: Entered by each text before it waits for a row.
+    #: Each text enters it before it waits for a row.
     admit: Callable[[], AbstractAsyncContextManager[None]] = contextlib.nullcontext
-    #: As many as the model has rows; None: known once it was loaded.
+    #: As many as the model has rows; None: unknown until the model is loaded.
     turns: asyncio.Semaphore | None = None
-    #: Of the texts that the process has.
+    #: For the texts in the process.
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     #: Reads long prompts, away from the device process.
     tokens_of: Callable[..., Awaitable[Sequence[int]]] | None = None
     _client: TextDevice | None = None
-    #: Texts that wait or are made.
+    #: Waiting and running texts.
     _waiting: int = 0
-    #: Texts that are made at once at most; 0 until that is known.
+    #: Largest number of texts at once; 0: unknown.
     _rows: int = 0
     _ready: asyncio.Event = field(default_factory=asyncio.Event)
-    #: Events of the texts that the process has, by number.
+    #: Events of the texts in the process, by number.
     _events: "dict[int, asyncio.Queue[dict[str, Any]]]" = field(default_factory=dict)
-    #: Those of them whose callers went away.
+    #: Texts among them whose callers went away.
     _left: set[int] = field(default_factory=set)
     _refusal: RdukitError | None = None
     #: Memory of audio that the process hears, and the place in it of each text.
     _memory: memoryview | None = None
     _places: dict[int, int] = field(default_factory=dict)
-    #: Seconds that a text takes, the latest counting most.
+    #: Seconds of a text, the latest counting most.
     _usual_s: float = 1.0
     idle: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -173,7 +173,7 @@ class TextQueue:
 
     @property
     def pending(self) -> int:
-        """Return how many texts wait or are made."""
+        """Return the number of waiting and running texts."""
         return self._waiting
 
     def attach(self, client: TextDevice, memory: memoryview | None = None) -> None:
@@ -186,7 +186,7 @@ class TextQueue:
         self._ready.set()
 
     def detach(self, ending: str) -> None:
-        """Fail the texts that were being made; the others wait. Call when the process is gone."""
+        """Fail the running texts; the others wait. Call when the process is gone."""
         self._client = None
         self._ready.clear()
         for number in list(self._left):
@@ -195,14 +195,14 @@ class TextQueue:
             events.put_nowait({"kind": "died", "ending": ending})
 
     def refuse(self, error: RdukitError) -> None:
-        """Fail everything that waits, as no process will come."""
+        """Fail all waiting texts, as no process will come."""
         self._refusal = error
         self._ready.set()
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Piece | Done]:
-        """Yield pieces as they are made, then ``Done``. Close the iterator to stop early.
+        """Yield pieces as they are generated, then ``Done``. Close the iterator to stop early.
 
-        When the process dies before the first piece, the text is made once more.
+        If the process dies before the first piece, the text is generated once more.
 
         Raises:
             InvalidArgument: the prompt is empty or too long. Overloaded: too many wait.
@@ -238,7 +238,7 @@ class TextQueue:
         """Embed a text as a vector.
 
         Raises:
-            InvalidArgument: the model gives none, or the text is empty or too long. Overloaded, Unavailable: as
+            InvalidArgument: the model does not embed, or the text is empty or too long. Overloaded, Unavailable: as
                 ``generate``.
         """
         async with self._admitted() as clock:
@@ -257,21 +257,23 @@ class TextQueue:
             raise RuntimeFault("the inference process gave no vector")
 
     async def _short(self, prompt: str | Sequence[int], **how: Any) -> str | Sequence[int]:
-        """Return a long text as its tokens, which are fewer: its process would make no other text meanwhile."""
+        """Return the tokens of a long text, which are fewer than its bytes; otherwise its process would delay all other
+        texts.
+        """
         if self.tokens_of is None or len(prompt) <= PART:
             return prompt
         return await self.tokens_of(prompt, **how)
 
     @contextlib.asynccontextmanager
     async def _admitted(self) -> AsyncIterator[_Clock]:
-        """Count a text, and wait until it may have a row."""
+        """Count a text, and wait until a row is free for it."""
         with self._counted() as clock:
             async with self.admit():
                 yield clock
 
     @contextlib.contextmanager
     def _counted(self) -> Iterator[_Clock]:
-        """Count a text from its arrival to its end, as failed if it was refused or broke."""
+        """Count a text from its arrival to its end; a refused or broken text counts as failed."""
         waiting = self._waiting - self._rows
         if waiting >= self.max_queue:
             self.statistics.count_failed(1)
@@ -292,11 +294,11 @@ class TextQueue:
                 self.idle.set()
 
     def _free_in_s(self) -> int:
-        """Return the seconds after which a row should be free, by how long texts took of late."""
+        """Estimate the seconds until a row is free, from recent durations of texts."""
         return max(1, round(self._usual_s / max(1, self._rows)))
 
     def _count(self, clock: _Clock, prompt_tokens: int, completion_tokens: int) -> tuple[int, int]:
-        """Count a text that ended well, with microseconds that it waited and took."""
+        """Count a successful text, with its microseconds of waiting and generation."""
         queue_us, compute_us = clock.microseconds()
         self._usual_s += (compute_us / 1e6 - self._usual_s) / 8
         self.statistics.count_batch(1, 1, queue_us, 0, compute_us, 0)
@@ -313,13 +315,13 @@ class TextQueue:
             await self.turns.acquire()
             if self._ready.is_set() and self._client is not None:
                 return self._client
-            # Nobody waits for the process with a row: an expert may come back only after texts of others have ended.
+            # A text with a row never waits for the process: an expert may return only after texts of others have ended.
             self.turns.release()
             if self._ready.is_set():
                 raise self._refusal or Unavailable("the model was unloaded")
 
     def _take(self, message: Mapping[str, Any]) -> None:
-        """Give each event of a packet to its text; of one whose caller went away only the end matters."""
+        """Give each event of a packet to its text; of texts without a caller only the end matters."""
         for event in message["events"]:
             number = event["number"]
             if number in self._left:
@@ -329,7 +331,7 @@ class TextQueue:
                 self._events[number].put_nowait(event)
 
     def _forget(self, number: int) -> None:
-        """Give the row of a text back that the process has no longer."""
+        """Free the row of a text that the process no longer has."""
         del self._events[number]
         self._left.discard(number)
         self._places.pop(number, None)
@@ -356,7 +358,7 @@ class TextQueue:
         try:
             if audio:
                 request["place"] = self._place(number, audio)
-            # Each part after the process took the one before: the socket holds only some packets.
+            # Each part follows when the process took the previous one: the socket holds only some packets.
             options = json.dumps(request)
             parts = [("prompt", *part) for part in cut(prompt)] if len(prompt) > PART else []
             if len(options) > OPTIONS_PART:
@@ -376,7 +378,7 @@ class TextQueue:
                 if message["kind"] != "reading":
                     yield message
         finally:
-            # Nothing is awaited here: whoever cancels a caller may do so again at each wait.
+            # This code awaits nothing: a caller may be cancelled again at each await.
             if is_over or self._client is not client:
                 self._forget(number)
             else:

@@ -1,4 +1,4 @@
-"""Thinking in a model's text: how families of models mark it, and reading it apart from what is said. Pure.
+"""Thinking in a model's text: the marks of model families, and the separation from the answer. Pure.
 
 Source: the models' published chat templates; vLLM's reasoning parsers for which family writes what.
 """
@@ -13,7 +13,7 @@ from rdukit_serving.text.tool_calls import CallReader, ToolCall
 
 @dataclass(frozen=True, slots=True)
 class ThinkingMarks:
-    """Texts around what a family of models thinks; the templates of the family have the second."""
+    """Texts that enclose a family's thoughts; the family's templates contain the second."""
 
     begin: str
     end: str
@@ -24,7 +24,7 @@ MARKS: Final = (ThinkingMarks("<think>", "</think>"), ThinkingMarks("[THINK]", "
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """Thinking of a text: the marks, whether the prompt has begun it, and whether the prompt has ended it."""
+    """Thinking of a text: the marks, and whether the prompt already begins or ends it."""
 
     marks: ThinkingMarks
     has_begun: bool = False
@@ -32,7 +32,7 @@ class Thinking:
 
 
 def find_thinking(template: str, prompt: str) -> Thinking | None:
-    """Return how a model with this chat template thinks after a prompt; None if its family does not."""
+    """Return the thinking of a model with this chat template after a prompt; None: its family does not think."""
     marks = next((marks for marks in MARKS if marks.end in template), None)
     if marks is None:
         return None
@@ -41,21 +41,21 @@ def find_thinking(template: str, prompt: str) -> Thinking | None:
 
 
 class ThinkingReader:
-    """Reader of one text, piece by piece: what is thought, and what is said.
+    """Reader of one text, piece by piece, which separates thoughts and answer.
 
     Line ends next to the marks belong to neither.
     """
 
     def __init__(self, thinking: Thinking) -> None:
         self._marks = thinking.marks
-        #: Whether the text is within a thought, and text that may begin a mark, or line ends that a mark may follow.
+        #: Whether the text is within a thought; and text that may begin a mark, or line ends before a possible mark.
         self.is_inside = thinking.has_begun
         self._held = ""
-        #: Whether line ends at the beginning of what comes are dropped.
+        #: Whether line ends at the beginning of the next text are dropped.
         self._drops = thinking.has_begun
 
     def push(self, text: str, is_last: bool = False) -> tuple[str, str]:
-        """Take the next piece; returns what was thought and what was said up to now."""
+        """Read the next piece; return the thoughts and the answer up to now."""
         self._held += text
         thought, said = "", ""
         while True:
@@ -83,9 +83,9 @@ class ThinkingReader:
 
 @dataclass(slots=True)
 class AnswerReader:
-    """Reader of one text: what is thought, what is said, and calls of tools in either.
+    """Reader of one text: thoughts, answer, and calls of tools in either.
 
-    ``called``: reader of calls in what is said. ``thought_calls``: the same of what is thought.
+    ``called``: reader of calls in the answer. ``thought_calls``: reader of calls in the thoughts.
     """
 
     thinking: ThinkingReader | None = None
@@ -97,7 +97,7 @@ class AnswerReader:
     calls: list[ToolCall] = field(default_factory=list)
 
     def push(self, text: str, is_last: bool = False) -> tuple[str, str, Sequence[ToolCall]]:
-        """Take the next piece; returns what was thought, what was said, and calls that are whole now."""
+        """Read the next piece; return thoughts, answer, and complete calls."""
         thought, said = "", text
         if self.thinking is not None:
             self.thought_tokens += self.thinking.is_inside and not is_last

@@ -1,6 +1,6 @@
-"""Fields of requests for texts that all APIs treat alike: taken without effect, not used, unknown.
+"""Fields of requests for texts that all APIs treat equally: accepted without effect, not used, unknown.
 
-Source: the APIs' references, vLLM's "Extra parameters"; what the official clients send.
+Source: the APIs' references, vLLM's "Extra parameters", and the requests of official clients.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ from rdukit_serving.text.chat_messages import RequestPart
 
 LEAVE_OUT: Final = "is not served here; leave it out"
 
-#: Names that other programs have for a field, and those that mean it here; the first that a request has counts.
+#: Other programs' names of a field, and its name here; the first one in a request counts.
 _OTHER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "max_new_tokens": ("max_tokens", "max_output_tokens"), "max_length": ("max_tokens", "max_output_tokens"),
     "num_predict": ("max_tokens",), "n_predict": ("max_tokens",), "max_tokens": ("max_output_tokens",),
@@ -31,7 +31,7 @@ _OTHER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def find_nearest(name: str, fields: Iterable[str]) -> str:
-    """Return the field of a request that a name may mean; empty if none is near."""
+    """Return the field of a request that a misspelt name may mean; empty: none is near."""
     known = sorted(fields)
     other = next((each for each in _OTHER_NAMES.get(name, ()) if each in known), "")
     return other or next(iter(get_close_matches(name, known, 1, 0.7)), "")
@@ -40,7 +40,7 @@ def find_nearest(name: str, fields: Iterable[str]) -> str:
 class ServedFields(RequestPart):
     """Body of a request for texts.
 
-    ``NOT_USED``: fields of the API that are taken with the values that mean that they are not used.
+    ``NOT_USED``: fields of the API that are accepted only with the values that mean "not used".
     """
 
     NOT_USED: ClassVar[Mapping[str, tuple[object, ...]]] = {}
@@ -59,13 +59,13 @@ class ServedFields(RequestPart):
 
 
 class AcceptedFields(ServedFields):
-    """Fields that are taken and have no effect: they say nothing to a model, and nothing is kept of a request."""
+    """Fields that are accepted without effect: models ignore them, and requests are not stored."""
 
     metadata: dict[str, str] | None = None
     user: str | None = None
     safety_identifier: str | None = None
     service_tier: str | None = None
-    #: Prefixes are found again without one.
+    #: Prefixes are found without it.
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
 

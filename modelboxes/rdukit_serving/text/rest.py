@@ -152,7 +152,7 @@ class _Routes:
         )
 
     async def list_models(self, request: Request) -> Response:
-        """List the models that are served: the one, or all experts, whatever their state."""
+        """List the served models: the only one, or all experts in any state."""
         listed = [each.current for each in self._models.repositories if each.current is not None]
         data = [_model(version) for version in listed]
         if (router := self._models.router) is not None:
@@ -189,13 +189,13 @@ class _Routes:
         return await answer.respond(request, body.stream, body.wants_usage())
 
     async def answer_responses(self, request: Request) -> Response:
-        """Answer with items: what is said, and calls."""
+        """Answer with items: text and calls."""
         body = await self._read(ResponseBody, request)
         turn = await self._turn(request, body.chat())
         return await ResponseAnswer(turn.version.files.name, body, turn).respond(request, bool(body.stream))
 
     async def answer_messages(self, request: Request) -> Response:
-        """Answer with blocks: what is said, and calls."""
+        """Answer with blocks: text and calls."""
         body = await self._read(MessagesBody, request)
         turn = await self._turn(request, body.chat(body.max_tokens, body.stop_sequences or ()), body.beginning)
         thinks = turn.reader is not None and turn.reader.thinking is not None
@@ -206,7 +206,7 @@ class _Routes:
         return await answer.respond(request, body.stream)
 
     async def count_tokens(self, request: Request) -> Response:
-        """Count the tokens that a request for a message would have; no text waits for that."""
+        """Count the tokens of a request for a message, without a wait in the queue."""
         body = await self._read(CountBody, request)
         turn = await self._turn(request, body.chat(), body.beginning)
         tokens = await turn.version.prompt_tokens(str(turn.request.prompt), is_rendered=turn.request.is_rendered)
@@ -240,10 +240,10 @@ class _Routes:
         return await GenericAnswer(turns, is_v2).respond(request, is_stream)
 
     async def _read(self, kind: type[Named], request: Request) -> Named:
-        """Read a body; where it names the router, its model becomes the expert that suits its text.
+        """Read a body; if it names the router, its model becomes the expert that suits its text.
 
         Raises:
-            InvalidArgument: it is wrong, or has no text that an expert could be chosen by.
+            InvalidArgument: the body is wrong, or has no text for the choice of an expert.
         """
         raw = await request.body()
         body = await read_body(kind, raw)
@@ -252,10 +252,10 @@ class _Routes:
         return body
 
     async def _expert(self, request: Request, name: str, asked: Mapping[str, Any]) -> str:
-        """Return the model that a request means: the one that it names, or the expert that suits its text.
+        """Return the model of a request: the named one, or the expert that suits its text.
 
         Raises:
-            InvalidArgument: it names the router, and has no text that an expert could be chosen by.
+            InvalidArgument: it names the router, but has no text for the choice of an expert.
         """
         router, request.state.choice = self._models.router, ""
         if router is not None and name == router.name:
@@ -271,20 +271,20 @@ class _Routes:
         return name
 
     async def _find(self, request: Request, name: str) -> ModelVersion:
-        """Return the model that makes the texts of a request, which its answer's header names.
+        """Return the model for the texts of a request; the answer's header names it.
 
         Raises:
-            NotFound: no such model, or none of texts. InvalidArgument: it hears audio.
+            NotFound: the model is unknown, or is not a text model. InvalidArgument: it hears audio.
         """
         version = await _text_model(self._models, name)
         request.state.expert = version.files.name + str(getattr(request.state, "choice", ""))
         return version
 
     async def _turn(self, request: Request, chat: ChatBody, beginning: str = "") -> Turn:
-        """Return the one text that a chat asks for, which goes on from ``beginning``.
+        """Return the only text of a chat; it continues ``beginning``.
 
         Raises:
-            NotFound: no such model, or none of texts. InvalidArgument: the template refuses the chat.
+            NotFound: the model is unknown, or is not a text model. InvalidArgument: the template refuses the chat.
         """
         version = await self._find(request, chat.model)
         template = _chat_template(version, chat.has_tools)
@@ -315,7 +315,7 @@ def _chat_template(version: ModelVersion, has_tools: bool) -> ChatTemplate:
     """Return the template of a model's chats.
 
     Raises:
-        InvalidArgument: a file is damaged; or the model has an encoder and no template, so that it knows no chats.
+        InvalidArgument: a file is damaged; or the model has an encoder but no template, and therefore no chats.
     """
     template = find_chat_template(version.files.checkpoint, has_tools)
     if template.is_ours and version.text is not None and version.text.get("source"):
@@ -332,7 +332,7 @@ async def _embed_all(version: ModelVersion, texts: Sequence[str | list[int]]) ->
 
 
 async def _vector_of(version: ModelVersion, text: str) -> NDArray[np.float32]:
-    """Return the vector of a text, of a longer one that of its beginning."""
+    """Return the vector of a text; for a too long text that of its beginning."""
     tokens, most = await version.prompt_tokens(text[:MAX_CHARACTERS]), (version.text or {}).get("prompt", 0)
     found = await version.texts.embed(tokens[:most])
     return np.asarray(found.values, np.float32)

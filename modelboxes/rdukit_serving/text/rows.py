@@ -1,8 +1,8 @@
-"""Rows of a language model's caches: which text has which, what they hold, and what the device does next. Pure.
+"""Rows of a language model's caches: their texts and contents, and the device's next step. Pure.
 
-A text that ends leaves its tokens in its row until another one needs it, so that a text that begins alike need not be
-read again: a further turn of a chat, or the same instructions before another question. With as few rows as there are,
-the longest common beginning is found by comparing.
+An ended text's tokens stay in its row until another text needs it. So a text with the same beginning is not read again:
+a further turn of a chat, or the same instructions before another question. There are few rows, so the longest common
+beginning is found by comparing.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,13 +11,13 @@ from typing import Final
 
 #: Tokens that take longer to read again than a row to copy.
 WORTH_COPYING: Final = 16
-#: Runs of an expert while others have texts, too: so long do these wait for their next token.
+#: Runs of an expert while others have texts; the others' next tokens wait for so many runs.
 TURN_RUNS: Final = 8
 
 
 @dataclass(slots=True)
 class Row:
-    """A row, the tokens that its text has in the caches, by which weights, and when it was used last."""
+    """A row, its text's tokens in the caches, their weights, and the time of its last use."""
 
     number: int
     tokens: list[int] = field(default_factory=list)
@@ -28,8 +28,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A row for a new text, of which ``kept`` tokens are there already once the row ``source`` is copied to it; None:
-    nothing is to be copied.
+    """A row for a new text. ``kept`` of its tokens are there once the row ``source`` is copied to it; None: no copy is
+    needed.
     """
 
     row: Row
@@ -46,14 +46,15 @@ class RowTable:
 
     @property
     def has_free(self) -> bool:
-        """Return whether another text finds a row."""
+        """Return whether a row is free for another text."""
         return any(not row.is_taken for row in self._rows)
 
     def take(self, prompt: Sequence[int], may_keep: bool = True, weights: str = "") -> Place:
-        """Take a row for a text that begins with ``prompt``; its last token is always read again, for what follows it.
+        """Take a row for a text that begins with ``prompt``; its last token is always read again, for the logits after
+        it.
 
-        The row is the free one that was used least recently, but for one whose tokens the prompt only continues. The
-        row with the longest common beginning, taken or not, is the source. What other ``weights`` made is of no use.
+        The row is the least recently used free one, unless the prompt continues the tokens of another free row. The row
+        with the longest common beginning, taken or not, is the source. Tokens of other ``weights`` are useless.
         """
         free = [row for row in self._rows if not row.is_taken]
         kept, source = 0, None
@@ -79,7 +80,7 @@ class RowTable:
 
 
 def common_length(some: Sequence[int], others: Sequence[int]) -> int:
-    """Return how many tokens two texts have in common at their beginnings."""
+    """Return the length of the common beginning of two texts, in tokens."""
     most = min(len(some), len(others))
     if list(some[:most]) == list(others[:most]):
         return most
@@ -87,21 +88,21 @@ def common_length(some: Sequence[int], others: Sequence[int]) -> int:
 
 
 def reads_next(is_reading: Iterable[bool], has_read: bool) -> bool:
-    """Return whether the device reads a part of a prompt next, rather than to make a token of each other text.
+    """Return whether the device next reads a part of a prompt, rather than generating a token of each other text.
 
-    ``is_reading`` says of each text whether its prompt is still read; ``has_read`` whether that was done last. So the
-    texts that are made wait for one part of a prompt at most, and a prompt for one token.
+    ``is_reading``: for each text, whether its prompt is still read; ``has_read``: whether the last run read one. So
+    running texts wait for at most one part of a prompt, and a prompt for at most one token.
     """
     reading = list(is_reading)
     return any(reading) and (all(reading) or not has_read)
 
 
 def part_length(lengths: Sequence[int], seconds: Mapping[int, float], step_s: float | None) -> int:
-    """Return how many tokens of a prompt to read at most in the next run.
+    """Return the largest number of a prompt's tokens to read in the next run.
 
-    ``lengths``: what a run can read, the fewest first; ``seconds``: how long a run of each took; ``step_s``: how long
-    the texts that are made wait for a token anyway, None if there are none. A part delays them by as much again, if
-    the shortest can be read so fast.
+    ``lengths``: numbers of tokens that a run can read, ascending; ``seconds``: time of a run of each; ``step_s``: usual
+    wait of running texts for a token; None: there are none. A part delays them by as much again, if the shortest can be
+    read so fast.
     """
     if step_s is None:
         return lengths[-1]
@@ -109,10 +110,10 @@ def part_length(lengths: Sequence[int], seconds: Mapping[int, float], step_s: fl
 
 
 def choose_turn(experts: Sequence[str], current: str, runs: int) -> str:
-    """Return whose texts the next run is for.
+    """Return the expert whose texts the next run serves.
 
-    ``experts``: of each text, the oldest first; ``runs``: how many ``current`` has had in its turn. After ``TURN_RUNS``
-    it is the turn of the expert that comes next in the order of the oldest texts, round and round.
+    ``experts``: expert of each text, the oldest first; ``runs``: number of runs in the turn of ``current``. After
+    ``TURN_RUNS`` the turn passes to the next expert, in the cyclic order of the oldest texts.
     """
     order = list(dict.fromkeys(experts))
     if current not in order:

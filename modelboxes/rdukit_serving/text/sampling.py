@@ -1,6 +1,6 @@
 """Sampling of the next token from logits: penalties, bias, greedy, temperature, top-k, top-p.
 
-Pure but for the sampler's state.
+Pure, except for the sampler's state.
 
 Axes: V vocabulary.
 """
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from rdukit.errors import InvalidArgument, RuntimeFault
 from rdukit_serving.text.constraints import Constraint
 
-#: The least log-probability that is told.
+#: The least log-probability that is reported.
 UNLIKELY: Final = -9999.0
-#: So many tokens have nearly all of a sure model's probability; and what sums of probabilities may be wrong by.
+#: Number of tokens with nearly all probability of a sure model; and largest error of sums of probabilities.
 _FEW: Final = 512
 _ROUNDING: Final = 1e-9
 
@@ -28,12 +28,12 @@ class SamplingOptions:
     chance.
 
     A token that was chosen c times loses ``frequency_penalty`` * c of its logit, and ``presence_penalty`` once; each
-    token of ``bias`` gains what stands beside it. Source: OpenAI's API reference; the prompt does not count. Logits of
-    tokens of the prompt or the text are divided by ``repetition_penalty`` where they are positive, and multiplied with
-    it where not; what is less likely than ``min_p`` of the likeliest goes. Source: transformers' logits processors.
-    No ``no_repeat_ngram_size`` tokens in a row occur twice in a text; 0: any may. Source: as before.
-    ``ignore_eos``: a token that ends a text does not end this one. ``stop_tokens`` end it, too. None that ends it is
-    chosen before ``min_tokens``, unless its form leaves nothing else. Source: vLLM's sampling parameters.
+    token of ``bias`` gains its value. Source: OpenAI's API reference; the prompt does not count. Positive logits of
+    tokens in the prompt or the text are divided by ``repetition_penalty``, others are multiplied by it. Tokens less
+    likely than ``min_p`` times the likeliest are excluded. Source: transformers' logits processors. No sequence of
+    ``no_repeat_ngram_size`` tokens occurs twice in a text; 0: no such limit. Source: as before.
+    ``ignore_eos``: a token that ends a text does not end this one. ``stop_tokens`` end it, too. End tokens are not
+    chosen before ``min_tokens``, unless the form allows nothing else. Source: vLLM's sampling parameters.
 
     Raises:
         InvalidArgument: a value outside its range.
@@ -92,21 +92,21 @@ class Sampler:
         self._ends = np.array(sorted(ends), np.intp)
         self._biased = np.array([token for token, _ in options.bias], np.intp)
         self._biases = np.array([bias for _, bias in options.bias], np.float32)
-        #: How often each token was chosen; stays empty without penalties.
+        #: Number of times that each token was chosen; empty without penalties.
         self._chosen: dict[int, int] = {}
         self._has_penalties = bool(options.frequency_penalty or options.presence_penalty)
-        #: Tokens of prompt and text; None where they do not matter.
+        #: Tokens of prompt and text; None: not needed.
         self._seen = set(prompt) if options.repetition_penalty != 1.0 else None
-        #: Tokens of prompt and text in their order; None where that does not matter.
+        #: Tokens of prompt and text in their order; None: not needed.
         self._order = list(prompt) if options.no_repeat_ngram_size else None
 
     @property
     def is_over(self) -> bool:
-        """Return whether the text has its form and nothing may follow."""
+        """Return whether the text has its form and must end."""
         return self._constraint is not None and self._constraint.is_over
 
     def choose(self, logits_V: NDArray[np.float32], forced: int | None = None) -> int:
-        """Choose the next token; a ``forced`` one comes whatever the logits are, and is no part of the form."""
+        """Choose the next token; a ``forced`` one is taken regardless of the logits, and is no part of the form."""
         if self._options.bias or self._chosen or self._seen or self._order:
             logits_V = self._adjusted(logits_V)
         if forced is not None:
@@ -129,7 +129,7 @@ class Sampler:
         return token
 
     def _without_ends(self, logits_V: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return logits of which none of a token that ends the text counts, as long as it has too few."""
+        """Return logits without end tokens while the text is too short."""
         if self._left <= 0 or not len(self._ends):
             return logits_V
         kept_V = logits_V.copy()
@@ -153,7 +153,7 @@ class Sampler:
         return adjusted_V
 
     def _repeated(self, text: list[int]) -> list[int]:
-        """Return the tokens that would end a run of tokens which the text has already."""
+        """Return the tokens that would repeat a sequence of the text."""
         size = self._options.no_repeat_ngram_size
         last = text[len(text) - size + 1 :]
         return sorted({text[at + size - 1] for at in range(len(text) - size + 1) if text[at : at + size - 1] == last})
@@ -164,17 +164,17 @@ class Sampler:
             return int(logits_V.argmax())
         shares_V = probabilities(logits_V, options.temperature, options.top_k, options.top_p, options.min_p)
         place = np.searchsorted(shares_V.cumsum(), self._random.random(), side="right")
-        # Rounding may leave the sum below 1: the last token that has a share is meant then.
+        # Rounding may leave the sum below 1; then the last token with a share is chosen.
         return int(min(place, np.flatnonzero(shares_V)[-1]))
 
 
 def probabilities(
     logits_V: NDArray[np.float32], temperature: float, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0
 ) -> NDArray[np.float64]:
-    """Return probabilities [V] of the ``top_k`` likeliest, of these the fewest that reach ``top_p``, and of these the
-    ones that are at least ``min_p`` of the likeliest.
+    """Return probabilities [V] after three filters: the ``top_k`` likeliest, the fewest that reach ``top_p``, and those
+    of at least ``min_p`` times the likeliest.
 
-    The likeliest token always stays. Of equal logits the smaller token comes first.
+    The likeliest token always stays. Among equal logits the smaller token comes first.
     """
     scaled_V = logits_V.astype(np.float64) / temperature
     shares_V = np.exp(scaled_V - scaled_V.max())
@@ -184,7 +184,7 @@ def probabilities(
         shares_V = _only(shares_V, likeliest(shares_V, top_k))
     shares_V /= shares_V.sum()
     if top_p < 1.0:
-        # Few tokens are mostly enough, and sorting all of them costs more than all the rest.
+        # Few tokens usually suffice, and sorting all of them would cost more than the rest.
         for count in (_FEW, len(shares_V)):
             order = likeliest(shares_V, count)
             sums = shares_V[order].cumsum()

@@ -1,8 +1,8 @@
-"""Guesses of a text's next tokens, which one run of the model tries together with the token that is certain. Pure.
+"""Speculative decoding: one run of the model tries guessed tokens together with the certain one. Pure.
 
-A run of the model takes several tokens at nearly the cost of one. Where a guess is right, the run gives the token after
-it, too; where it is wrong, what follows it is not looked at and its place in the caches is written again. A token is
-always chosen from the model's own logits, so that the text is the same with guesses and without.
+A run of the model takes several tokens at nearly the cost of one. After a right guess, the run also gives the token
+that follows; after a wrong one, its later tokens are ignored and their places in the caches are rewritten. Tokens are
+always chosen from the model's own logits, so the text does not depend on guesses.
 Source: Leviathan et al., Fast Inference from Transformers via Speculative Decoding (2023); Saxena, Prompt Lookup
 Decoding (2023).
 """
@@ -11,28 +11,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-#: Lengths in tokens of what a text ends with that is looked for further ahead in it, the longest first.
+#: Lengths of the text's ending, in tokens, that are searched earlier in it, the longest first.
 _ENDS: Final = (4, 3, 2)
-#: What a new guess counts beside those before, and how much is forgotten of them with each run without one.
+#: Weight of a new guess against earlier ones, and their decay with each run without a guess.
 _NEWEST: Final = 1 / 8
 _FORGOTTEN: Final = 1 / 64
-#: A guess less likely to be right than this is not worth its place in a run, even one that is free.
+#: A guess less likely to be right than this is not worth a place in a run, even a free one.
 _LEAST_HOPE: Final = 0.05
-#: How many times the tokens a second without a draft one must promise: what it takes from the processor's caches is in
+#: Required gain of a draft in tokens a second: its use of the processor's caches is in
 #: no figure.
 _WORTH_DRAFTING: Final = 1.1
 
 
 class Lookup:
-    """Finds what followed in a text when it last had the tokens with which it ends now."""
+    """Finds what followed the text's last tokens at their previous occurrence."""
 
     def __init__(self) -> None:
         self._tokens: list[int] = []
-        #: Some tokens in a row → where what followed them last begins.
+        #: Some consecutive tokens → the place after their last occurrence.
         self._places: dict[tuple[int, ...], int] = {}
 
     def __len__(self) -> int:
-        """Return how many tokens of the text were added."""
+        """Return the number of the text's tokens."""
         return len(self._tokens)
 
     def add(self, tokens: Iterable[int]) -> None:
@@ -45,7 +45,7 @@ class Lookup:
             text.append(token)
 
     def guess(self, most: int) -> list[int]:
-        """Return ``most`` tokens, or none where the text's end is new. What repeats itself goes on doing so."""
+        """Return ``most`` tokens, or none if the text's end is new. A repetition is continued."""
         text = self._tokens
         for size in _ENDS:
             place = self._places.get(tuple(text[-size:])) if size <= len(text) else None
@@ -65,7 +65,7 @@ class Trust:
         self.rate = self.first
 
     def note(self, guess: Sequence[int], made: Sequence[int]) -> int:
-        """Note a guess and the tokens that were made; return how many were right, up to the first that was not."""
+        """Record a guess and the actual tokens; return the number of right ones, up to the first wrong one."""
         known = min(len(guess), len(made))
         right = next((i for i in range(known) if guess[i] != made[i]), known)
         for _ in range(right):
@@ -75,15 +75,13 @@ class Trust:
         return right
 
     def rest(self) -> None:
-        """Forget a little: what was not asked for a while may be better now."""
+        """Forget a little: a rate may have improved since its last use."""
         self.rate += (self.first - self.rate) * _FORGOTTEN
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """Outlook of a text's guesses: the rate at which they are right, how many tokens there are, and whether a draft
-    model would have to make them first.
-    """
+    """Outlook of a text's guesses: their hit rate, their number, and whether a draft model must make them first."""
 
     rate: float
     count: int
@@ -93,11 +91,11 @@ class Outlook:
 def share_places(
     outlooks: Sequence[Outlook], widths: Sequence[int], seconds: Mapping[int, float], draft_seconds: float = 0.0
 ) -> list[int]:  # fmt: skip
-    """Return how many guessed tokens of each text to try in the next run, for the most tokens a second.
+    """Return the number of guessed tokens of each text to try in the next run, for the most tokens a second.
 
-    A token is right only if those before it are. ``widths`` are those of the runs that there are, the narrowest first,
-    at least one as wide as there are texts; ``seconds`` what each takes, ``draft_seconds`` what a run of the draft
-    takes, which guesses a token of each text.
+    A guess counts only if all guesses before it are right. ``widths``: widths of available runs, ascending, at least
+    one as wide as the number of texts. ``seconds``: time of each; ``draft_seconds``: time of a draft's run, which
+    guesses a token of each text.
     """
     texts = len(outlooks)
     hopes = sorted(

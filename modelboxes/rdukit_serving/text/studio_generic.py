@@ -1,7 +1,7 @@
 """SambaStudio's generic API, version 2 (items) and 1 (instances): prompts or chats in, completions out.
 
 Source: SambaStudio's documentation, "API V2" and "API V1"; what its public clients (langchain's ``SambaStudio``,
-llama-index's ``SambaStudio``) send and read. Why a text ended is told in its words.
+llama-index's ``SambaStudio``) send and read. The reason of a text's end is reported in its words.
 """
 
 import ast
@@ -37,7 +37,7 @@ class GenericParams(SamplingFields):
     @model_validator(mode="before")
     @classmethod
     def _take_off_types(cls, value: Any) -> Any:
-        """Take version 1's parameters, too: each is its type's name and its text."""
+        """Also accept version 1's parameters: each has a type's name and a text."""
         return {key: _untyped(each) for key, each in value.items()} if isinstance(value, dict) else value
 
     def sampling(self, choice: int) -> dict[str, object]:
@@ -66,7 +66,7 @@ def _untyped(value: Any) -> Any:
 
 
 class GenericItem(RequestPart):
-    """Prompt, or with ``process_prompt`` a chat as JSON text; without an id, its index is one."""
+    """Prompt, or with ``process_prompt`` a chat as JSON text; the default id is its index."""
 
     id: Annotated[str, Field(pattern="^[^#]{1,200}$")] | None = None
     value: str
@@ -120,14 +120,14 @@ class StudioMessage(RequestPart):
 
 
 class Conversation(RequestPart):
-    """Chat, as it is written into a prompt."""
+    """Chat in the form of a prompt."""
 
     messages: Annotated[list[StudioMessage], Field(min_length=1)]
     conversation_id: str | None = None
 
 
 def read_chat(model: str, prompt: str, params: GenericParams) -> ChatBody:
-    """Read a prompt that is to be processed: a chat as JSON text, or else what a user says.
+    """Read a prompt that is to be processed: a chat as JSON text, otherwise a user's message.
 
     Raises:
         InvalidArgument: an object that is no chat.
@@ -151,7 +151,7 @@ def read_chat(model: str, prompt: str, params: GenericParams) -> ChatBody:
 
 
 class GenericAnswer:
-    """Answer of one request; its texts are made at once.
+    """Answer of one request; its texts are generated together.
 
     ``turns`` has id, prompt and turn of each; ``is_v2``: with items, not predictions.
     """
@@ -186,7 +186,7 @@ class GenericAnswer:
                 yield orjson.dumps({"result": items if self._is_v2 else {"responses": [value]}}) + b"\n"
 
     async def _made(self) -> AsyncGenerator[tuple[int, dict[str, Any], Done | None]]:
-        """Yield a text's number and a piece of it, or its number and all of it with its end."""
+        """Yield a text's number and a piece, or its number and the complete text with its end."""
         texts = [""] * len(self._turns)
         async with contextlib.aclosing(make_together([turn for _, _, turn in self._turns])) as events:
             async for at, event in events:
@@ -199,7 +199,7 @@ class GenericAnswer:
 
 
 def _told(prompt: str, turn: Turn, done: Done) -> dict[str, Any]:
-    """Return what is told of a text that ended; times are seconds."""
+    """Return the report about an ended text; times are seconds."""
     usage: Any = turn.tally.usage(time.time())
     return {
         "is_last_response": True, "prompt": prompt,
@@ -216,5 +216,5 @@ def _last_words(error: RdukitError) -> bytes:
 
 
 def studio_error(error: RdukitError) -> dict[str, object]:
-    """Return the error; the form of what the vendor's service says is not documented. Source: ours."""
+    """Return the error in a form of ours; the vendor's is not documented. Source: ours."""
     return {"error": {"code": error.code, "message": error.message, "details": error.detail.get("field")}}

@@ -1,4 +1,4 @@
-"""Bytes and text of tokens: the bytes that a token stands for, how they are shown, and text piece by piece. Pure."""
+"""Bytes and text of tokens: their bytes, their display, and decoding piece by piece. Pure."""
 
 import json
 import re
@@ -37,7 +37,7 @@ class TokenBytes:
         replaced = steps.get("Replace", {})
         if replaced.get("content") == " ":
             self._space = replaced["pattern"].get("String", "")
-        #: Tokens that are text as they stand, special ones among them.
+        #: Tokens that are plain text, including special ones.
         self._added = {token: str(added) for token, added in tokenizer.get_added_tokens_decoder().items()}
 
     @property
@@ -61,7 +61,7 @@ class TokenBytes:
 
 
 def shown(token: bytes, prefix: str = "") -> str:
-    """Return a token as text; bytes that are no text as escapes, after ``prefix``.
+    """Return a token as text; bytes that are not text become escapes after ``prefix``.
 
     Source: OpenAI's API writes ``\\xe2\\x80`` in chats and ``bytes:\\xe2\\x80`` in completions.
     """
@@ -72,7 +72,7 @@ def shown(token: bytes, prefix: str = "") -> str:
 
 
 def characters(token: bytes) -> int:
-    """Return how many characters begin in a token."""
+    """Return the number of characters that begin in a token."""
     return sum(byte & 0xC0 != 0x80 for byte in token)
 
 
@@ -87,32 +87,32 @@ def _steps(decoder: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
         yield decoder
 
 
-#: What a decoder writes for bytes that are no character, or not yet one.
+#: A decoder's replacement for bytes that are no character, or not yet one.
 REPLACEMENT: Final = "\ufffd"
-#: Tokens that are decoded again with each new one, at least: decoders look at a token's neighbours.
+#: Least number of earlier tokens that are decoded again with each new one: decoders look at neighbours.
 NEIGHBOURS: Final = 8
 
 
 class TextStream:
     """Text of one generation, piece by piece.
 
-    ``decode`` gives the text of tokens, as a tokenizer does. ``stops`` are texts that end the generation; they are
-    never shown, in whole or in part.
+    ``decode`` returns the text of tokens, as a tokenizer does. ``stops`` are texts that end the generation; no part of
+    them is shown.
     """
 
     def __init__(self, decode: Callable[[Sequence[int]], str], stops: Sequence[str] = ()) -> None:
         self._decode = decode
         self._stops = tuple(stop for stop in stops if stop)
-        #: The newest tokens, and how many characters of their text were taken into ``_pending`` or shown.
+        #: The newest tokens, and the number of their characters that were moved into ``_pending`` or shown.
         self._tokens: list[int] = []
         self._taken = 0
-        #: Text that is whole but may be the beginning of a stop sequence.
+        #: Complete text that may be the beginning of a stop sequence.
         self._pending = ""
-        #: The stop sequence that was found; None until then.
+        #: The found stop sequence; None: not found yet.
         self.stopped_by: str | None = None
 
     def push(self, token: int) -> str:
-        """Take the next token; returns what may be shown now, often nothing. Nothing after a stop was found."""
+        """Read the next token; return the text that may be shown now, often none. After a stop, nothing is returned."""
         if self.stopped_by is not None:
             return ""
         self._tokens.append(token)
@@ -127,7 +127,7 @@ class TextStream:
         return self._release()
 
     def finish(self) -> str:
-        """Return the rest: the beginning of a stop sequence is text now, half characters go."""
+        """Return the rest: the beginning of a stop sequence becomes text, and incomplete characters are dropped."""
         left, self._pending = self._pending, ""
         return left if self.stopped_by is None else ""
 
@@ -144,7 +144,7 @@ class TextStream:
 
 
 def find_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
-    """Return (place, stop) of the stop sequence that begins first, the longest of those; None if none does."""
+    """Return (place, stop) of the first stop sequence in the text, the longest at equal places; None: there is none."""
     found = [(place, -len(stop), stop) for stop in stops if (place := text.find(stop)) >= 0]
     if not found:
         return None
@@ -153,7 +153,7 @@ def find_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
 
 
 def length_of_beginning(text: str, stops: Sequence[str]) -> int:
-    """Return how many characters at the end of ``text`` some stop sequence begins with."""
+    """Return the number of characters at the end of ``text`` that begin some stop sequence."""
     longest = 0
     for stop in stops:
         sizes = range(min(len(text), len(stop) - 1), longest, -1)

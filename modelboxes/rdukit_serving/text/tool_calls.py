@@ -1,4 +1,4 @@
-"""Calls of tools in a model's text: how families of models write them, reading them back, forcing one. Pure.
+"""Calls of tools in a model's text: the formats of model families, reading, and forcing a call. Pure.
 
 Source: the models' published chat templates; vLLM's tool parsers for which family writes what.
 """
@@ -19,8 +19,8 @@ from rdukit_serving.text.token_bytes import length_of_beginning
 class CallFormat:
     """Way in which a family of models writes calls.
 
-    ``mark`` is in its chat templates. A call comes after one of ``begins``; empty: also where the text begins with
-    an object. ``opener`` goes behind the prompt to force a call, which is ``before`` with NAME, arguments, ``after``.
+    ``mark`` is in its chat templates. A call follows one of ``begins``; if that is empty, a text may also begin with an
+    object. ``opener`` goes behind the prompt to force a call, which is ``before`` with NAME, arguments, ``after``.
     """
 
     name: str
@@ -32,7 +32,7 @@ class CallFormat:
 
     @property
     def is_bare(self) -> bool:
-        """Return whether a text that begins with an object may be a call."""
+        """Return whether an object at the text's beginning may be a call."""
         return "" in self.begins
 
     def marked(self) -> "CallFormat":
@@ -78,7 +78,7 @@ def forced_call(form: CallFormat, tools: Sequence[tuple[str, Mapping[str, Any]]]
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """Call that a text made; ``arguments`` is JSON text."""
+    """Call in a text; ``arguments`` is JSON text."""
 
     name: str
     arguments: str
@@ -95,10 +95,10 @@ _DECODER: Final = json.JSONDecoder()
 
 
 class CallReader:
-    """Reader of one text, piece by piece: what is said, and calls of the tools ``names``, each when it is whole.
+    """Reader of one text, piece by piece: plain text, and complete calls of the tools ``names``.
 
-    A text that looks like a call but calls nothing that there is comes as text. ``is_forced``: it is a call from its
-    beginning. ``most``: calls beyond it are left out.
+    A text that looks like a call of an unknown tool remains text. ``is_forced``: it is a call from its beginning.
+    ``most``: calls beyond it are left out.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class CallReader:
         self._most = most
         #: Text that may be or begin a call.
         self._held = ""
-        #: Whether it is behind a beginning; and whether anything was said before.
+        #: Whether it follows a call's beginning; and whether there was text before.
         self._is_call = is_forced
         self._has_said = False
         #: Place in it up to which calls were read.
@@ -117,13 +117,13 @@ class CallReader:
         self.calls: list[ToolCall] = []
 
     def push(self, text: str) -> tuple[str, list[ToolCall]]:
-        """Take the next piece; returns what may be said now, and calls that are whole now."""
+        """Read the next piece; return text that may be shown now, and complete calls."""
         self._held += text
         said = "" if self._is_call else self._find_beginning()
         return said, self._read_calls()
 
     def finish(self) -> str:
-        """Return what is left to say: all that was held where there was no call in it."""
+        """Return the remaining text: everything held back that was no call."""
         left, self._held = self._held, ""
         return "" if self.calls else left
 
@@ -163,7 +163,7 @@ class CallReader:
         return found
 
     def _call_in(self, value: Any, before: str, text: str) -> ToolCall | None:
-        """Return the call that an object is, or whose arguments it is; None if it is none."""
+        """Return the call of an object, which is the call or its arguments; None: it is no call."""
         new_id = f"call_{secrets.token_hex(12)}"
         if value.get("name") in self._names:
             arguments = value.get("arguments", value.get("parameters", {}))

@@ -2,13 +2,13 @@
 
 Pure.
 
-Two kinds of callers are worth it. Those that were answered together come back together, and a call that begins without
-them makes them wait for a whole one: for them a share of the last call's time is waited. And where the box has its
-hands full, as on one core, requests trickle in one by one, and a call for each costs all of them: for them it is waited
+Two kinds of callers are worth it. Callers that were answered together return together; a call that begins without them
+makes them wait for a complete call. So a share of the last call's time is spent waiting for them. If the box is busy,
+as on one core, requests trickle in one by one, and a call for each would slow all of them. So the policy waits for them
 while the box is busy.
 
-Nobody says how many there are, so it is tried: now and then one more is waited for than came last time. A box with
-nothing to do shows that there are no more; a lone caller pays for that a millisecond in a thousand requests.
+The number of callers is unknown, so the policy probes: now and then it waits for one more than came last time. An idle
+box shows that there are no more callers; a lone caller pays a millisecond in a thousand requests for that.
 """
 
 from typing import Final
@@ -23,7 +23,7 @@ QUICK_S: Final = 0.0005
 #: The longest wait for requests that trickle in, and the share of processor time to wall time that is busy.
 MAX_TRICKLE_S: Final = 0.015
 BUSY: Final = 0.75
-#: Calls between two tries with one more: few while there are more, some while there are not, many with a lone caller.
+#: Calls between two tries with one more caller: few while tries succeed, some while they fail, many with a lone caller.
 FEW: Final = 4
 SOME: Final = 256
 MANY: Final = 1024
@@ -35,7 +35,7 @@ class BatchDelayPolicy:
     """Waits that one model version has learned. ``now`` and ``worked``: seconds of clock and processor."""
 
     def __init__(self) -> None:
-        #: Callers that are waited for; 1: nobody.
+        #: Number of callers to wait for; 1: no wait.
         self.expected = 1
         self._tries_every = self._until_try = FEW
         self._is_trying = False
@@ -43,7 +43,7 @@ class BatchDelayPolicy:
         #: Begin of the present wait, time of the last look at it, and processor time then.
         self._began = self._looked = self._worked = 0.0
         self._has_waited = self._has_given_up = False
-        #: Waits one after another that brought as many as were expected.
+        #: Number of consecutive waits that brought as many requests as expected.
         self._good = 0
 
     @property
@@ -70,7 +70,7 @@ class BatchDelayPolicy:
         return 0.0 if self._has_given_up else LOOK_S
 
     def end(self, waiting: int) -> None:
-        """Begin a call with the ``waiting``; with 0 none does."""
+        """Begin a call with ``waiting`` requests; 0: no call begins."""
         has_waited, has_given_up = self._has_waited, self._has_given_up
         self._has_waited = self._has_given_up = False
         if waiting >= self.expected:
@@ -93,10 +93,10 @@ class BatchDelayPolicy:
             self.expected = max(1, waiting)
 
     def answered(self, answered: int, waiting: int, call_s: float) -> None:
-        """Learn from a call of ``call_s`` seconds that answered so many while others wait.
+        """Learn from a call of ``call_s`` seconds that answered this many requests while others wait.
 
-        After a long one all of them are expected back at once. After a short one a wait in vain would cost more than
-        the call: how many there are is learned by trying.
+        After a long call, all its callers are expected back at once. After a short call, a wait in vain would cost more
+        than the call: the number of callers is learned by trying.
         """
         self._share_s = min(MAX_SHARE_S, SHARE * call_s)
         if answered > 1 and self._share_s > LOOK_S / 2:
@@ -104,7 +104,7 @@ class BatchDelayPolicy:
 
 
 class FixedDelay(BatchDelayPolicy):
-    """The same wait for every batch that has room, from when the device is free; 0: none."""
+    """The same wait for every batch with room, from the time when the device is free; 0: no wait."""
 
     def __init__(self, delay_s: float) -> None:
         super().__init__()

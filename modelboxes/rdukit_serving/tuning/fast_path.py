@@ -1,7 +1,7 @@
 """The fast path of an inference over REST: from the HTTP parser to the batcher and back, with no task in between.
 
-A task, an ASGI scope and two messages cost a small request a tenth of its time. Paths take it that have answered
-before; whatever is not a plain request on an idle connection goes the usual way, through the application.
+A task, an ASGI scope and two messages cost a small request a tenth of its time. Only paths that have answered before
+use it; other requests than plain ones on an idle connection pass through the application.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from rdukit_serving.signature import InferResponse
 
 logger = logging.getLogger(__name__)
 
-#: Paths that are remembered.
+#: Largest number of remembered paths.
 MAX_PATHS: Final = 256
 #: Longer bodies are written by themselves rather than copied behind their headers.
 _LONG_BYTES: Final = 1 << 16
@@ -41,7 +41,7 @@ class FastPath:
             self._targets[path] = (name, version)
 
     def cycle(self, protocol: Any, url: bytes, keep_alive: bool) -> "FastPathRequest | None":
-        """Return the request of a POST to ``url``; None if it must go through the application."""
+        """Return the request of a POST to ``url``; None: it must pass through the application."""
         target = self._targets.get(url)
         return None if target is None else FastPathRequest(self, protocol, *target, keep_alive)
 

@@ -1,1 +1,1 @@
-"""Routes of the REST API, and what they share with the console: the open platform, callers, audit entries."""
+"""Routes of the REST API, and code that they share with the console: the open platform, callers, audit entries."""

@@ -94,7 +94,7 @@ def _record(
 
 @router.get("/usage")
 def use(request: Request, caller: ArtifactsReader) -> ArtifactUseView:
-    """Show how many bytes of artifacts the tenant has and may have."""
+    """Show the tenant's bytes of artifacts, and its limit."""
     with platform_of(request).database.read() as session:
         found = read_use(session, caller.tenant_id)
     return ArtifactUseView(artifacts=found.artifacts, bytes=found.bytes, limit_bytes=found.limit_bytes)
@@ -107,7 +107,7 @@ def collect_garbage(
     caller: Admin,
     dry_run: Annotated[bool, Query(description="Only say what would be removed.")] = False,
 ) -> Collected:
-    """Remove the content that no tenant's artifact names any more, and that is older than ``artifacts.grace_s``."""
+    """Remove content that no tenant's artifact refers to and that is older than ``artifacts.grace_s``."""
     platform = platform_of(request)
     found = collect(platform.database, platform.store, platform.clock.now(), is_dry=dry_run)
     if not dry_run:
@@ -121,7 +121,7 @@ def collect_garbage(
 
 @router.delete("/{artifact_id}")
 def delete(request: Request, artifact_id: str, caller: ArtifactsWriter) -> Deleted:
-    """Delete an artifact. Refused while it is pinned, or something needs it; the answer says what."""
+    """Delete an artifact. Refused while it is pinned or needed; the answer has the reason."""
     platform = platform_of(request)
     with platform.database.write() as session:
         gone = delete_artifact(session, caller.tenant_id, artifact_id, platform.clock.now())
@@ -132,7 +132,7 @@ def delete(request: Request, artifact_id: str, caller: ArtifactsWriter) -> Delet
 
 @router.put("/{artifact_id}/pin")
 def pin(request: Request, artifact_id: str, caller: ArtifactsWriter) -> Artifact:
-    """Keep an artifact whatever its age, and from being deleted."""
+    """Pin an artifact: it cannot be deleted and does not expire."""
     platform = platform_of(request)
     with platform.database.write() as session:
         row = pin_artifact(session, caller.tenant_id, artifact_id, platform.clock.now())
@@ -169,12 +169,12 @@ def read(
     wanted: Annotated[str | None, Header(alias="range", description="Such as `bytes=1000-`.")] = None,
     if_match: Annotated[str | None, Header(description="The digest that the content must have, in quotes.")] = None,
 ) -> StreamingResponse:
-    """Return the bytes of a file, or of one file of a folder; or a range of them, to go on with what broke off."""
+    """Return the bytes of a file, or of one file of a folder; a range of them continues a broken transfer."""
     platform = platform_of(request)
     with platform.database.read() as session:
         row = get_artifact(session, caller.tenant_id, artifact_id)
     entry = find_file(platform.store, row, path)
-    # Before the answer begins: afterwards damage could only be told by breaking it off.
+    # This precedes the answer: later, damage could only be reported by breaking it off.
     platform.store.check(entry.digest)
     check_match(if_match, entry.digest)
     headers = {"Content-Length": str(entry.bytes), "ETag": f'"{entry.digest}"', "Accept-Ranges": "bytes"}
@@ -202,7 +202,7 @@ def verify(request: Request, artifact_id: str, caller: ArtifactsReader) -> Verif
 
 @router.get("/{artifact_id}/lineage")
 def lineage(request: Request, artifact_id: str, caller: ArtifactsReader) -> Lineage:
-    """Show what the artifact comes from and what came from it."""
+    """Show the artifact's origins, and the artifacts made from it."""
     with platform_of(request).database.read() as session:
         rows, links = walk_lineage(session, caller.tenant_id, artifact_id)
         with_words = allows(caller.scopes, JOBS_READ)
@@ -215,9 +215,9 @@ def lineage(request: Request, artifact_id: str, caller: ArtifactsReader) -> Line
 
 
 def read_range(text: str | None, size: int) -> tuple[int, int] | None:
-    """Return where the range of a ``Range`` header begins and how long it is; ``None``: all is meant (pure).
+    """Return the begin and length of the range in a ``Range`` header; ``None``: the complete file (pure).
 
-    What is not one range of bytes is ignored, as RFC 9110 has it.
+    Other values than one range of bytes are ignored, as in RFC 9110.
 
     Raises:
         RangeNotSatisfiable: it begins behind the end.
@@ -246,7 +246,7 @@ def check_match(text: str | None, digest: str) -> None:
 
 
 def show_artifact(row: ArtifactRow, manifest: FolderManifest | None = None) -> Artifact:
-    """Return a row as the API shows it; a folder with what is in it if that is given."""
+    """Return a row as the API shows it; a folder also with its files, if they are given."""
     found = Artifact.model_validate(row, from_attributes=True)
     if manifest is None:
         return found

@@ -36,9 +36,9 @@ class AuditEntry(BaseModel):
 
     id: str
     at: float
-    #: Null: it concerns no tenant, such as a call without a valid token.
+    #: Null: no tenant, as for a call without a valid token.
     tenant: str | None
-    #: A token's id, or administrator (another tenant's), nobody, worker, scheduler, system.
+    #: A token's id, or ``administrator`` (another tenant's), ``nobody``, ``worker``, ``scheduler``, ``system``.
     actor: str
     #: E-mail of the user whose token that is.
     user: str | None
@@ -46,7 +46,7 @@ class AuditEntry(BaseModel):
     target: str
     #: done or refused
     outcome: str
-    #: Of a refusal: the error's code.
+    #: For a refusal: the error's code.
     reason: str
     detail: str
     address: str
@@ -129,7 +129,7 @@ def read_entries(
     with platform.database.read() as session:
         tenant_id = None if ADMIN in caller.scopes else caller.tenant_id
         own = None if tenant_id is None else own_tokens(session, tenant_id)
-        # Another tenant's token is shown as administrator only, and so is not found by its id.
+        # Another tenant's token is shown as administrator only, so a search by its id does not find it.
         actors = None if own is None else {*own, NOBODY, WORKER, SCHEDULER, SYSTEM}
         rows, following = list_entries(session, tenant_id, action, outcome, limit, cursor, about=about, actors=actors)
         emails = emails_of_tokens(session, [row.actor for row in rows])
@@ -140,7 +140,7 @@ def check_choices(action: str | None, outcome: str | None) -> None:
     """Refuse unknown actions and outcomes.
 
     Raises:
-        InvalidArgument: it is no action, or no outcome.
+        InvalidArgument: the action or the outcome is unknown.
     """
     for name, value, legal in (("action", action, Act), ("outcome", outcome, AuditOutcome)):
         if value is not None and value not in list(legal):
@@ -148,7 +148,7 @@ def check_choices(action: str | None, outcome: str | None) -> None:
 
 
 def show_entry(row: AuditRow, own: Set[str] | None, emails: Mapping[str, str]) -> AuditEntry:
-    """Return a row as the API shows it to a tenant that has the tokens ``own``; ``None``: to an administrator.
+    """Return a row as the API shows it to the tenant of the tokens ``own``; ``None``: to an administrator.
 
     ``emails``: the users whose own tokens are, by the tokens' ids.
 

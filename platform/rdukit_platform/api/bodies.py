@@ -27,7 +27,7 @@ MAX_VALUES: Final = 100_000
 BODIES_AT_ONCE: Final = 4
 #: Seconds that a request waits for room for its body.
 WAIT_S: Final = 30.0
-#: Number of errors from which on not all are formatted, because that takes ten times as long as finding them.
+#: Beyond this number of errors only some are formatted, because formatting takes ten times as long as finding.
 MANY_ERRORS: Final = 1000
 #: Number of entries per object and list that are searched for errors in such a body.
 KEPT: Final = 40
@@ -45,7 +45,7 @@ class Bodies:
     """Bodies in the memory of one process, and the thread that parses them. Belongs to an event loop."""
 
     def __init__(self) -> None:
-        #: One thread at a time parses bodies: several would keep the GIL from the event loop.
+        #: Only one thread parses bodies at a time: several would block the event loop by the GIL.
         self.readers: Final = anyio.CapacityLimiter(1)
         #: Bytes of each owner's bodies that are in memory or reserved; never 0.
         self._held: dict[str, int] = {}
@@ -57,7 +57,7 @@ class Bodies:
         """Yield room for a body of up to ``size`` bytes, once the owner's other bodies leave enough.
 
         Raises:
-            Overloaded: there is no room in time.
+            Overloaded: no memory becomes free in time.
         """
         if owner in self._waiting or not self._fits(owner, size):
             await self._wait(owner, size)

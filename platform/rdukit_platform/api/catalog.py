@@ -81,7 +81,7 @@ class Uninstalled(BaseModel):
 
 @router.get("/catalog")
 def list_(request: Request, caller: BoxesReader) -> BoxList:
-    """List all boxes: those that come with rdukit, and the newest version of each that the tenant installed."""
+    """List all boxes: rdukit's own, and the newest version of each that the tenant installed."""
     platform = platform_of(request)
     boxes = platform.catalog.boxes()
     with platform.database.read() as session:
@@ -103,7 +103,7 @@ def show(request: Request, box: str, caller: BoxesReader) -> dict[str, JsonValue
 
 @router.get("/catalog/{box}/picture", response_class=Response, responses={200: {"content": PICTURE_TYPES}})
 def picture(request: Request, box: str, caller: BoxesReader) -> Response:
-    """Return the picture of a box: SVG for boxes that come with rdukit, PNG for the tenant's own."""
+    """Return the picture of a box: SVG for rdukit's boxes, PNG for the tenant's own."""
     return picture_of(platform_of(request), caller.tenant_id, box)
 
 
@@ -172,7 +172,7 @@ def uninstall(request: Request, box: str, caller: BoxesWriter) -> Uninstalled:
 
 
 def picture_of(platform: Platform, tenant_id: str, box: str) -> Response:
-    """Return the picture of a box that comes with rdukit, or of one that the tenant installed. Its type is fixed.
+    """Return the picture of a box of rdukit, or of one that the tenant installed. Its type is fixed.
 
     Raises:
         NotFound: the tenant has no such box, or it has no picture.

@@ -1,4 +1,4 @@
-"""Separate threads for requests that read or write content of any size, so that others need not wait."""
+"""Threads for requests with content of any size, so that other requests need not wait."""
 
 import functools
 from collections.abc import Callable, Coroutine

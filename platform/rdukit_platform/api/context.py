@@ -25,7 +25,7 @@ from rdukit_platform.jobs.broker import Notifier
 from rdukit_platform.jobs.listing import JobCounts
 from rdukit_platform.settings import MAX_STREAMS, Home
 
-#: Seconds between polls of a stream: right after a change of the job's state, and at most.
+#: Shortest and longest seconds between polls of a stream; the shortest follows a change of the job's state.
 FIRST_POLL_S: Final = 0.025
 POLL_S: Final = 0.2
 #: Number of a tenant's streams from which on each polls less often.

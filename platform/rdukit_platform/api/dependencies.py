@@ -28,7 +28,7 @@ TENANT_HEADER: Final = "Rdukit-Tenant"
 #: Clients of Anthropic's and SambaStudio's APIs have the token in these, when they call an endpoint.
 KEY_HEADERS: Final = ("x-api-key", "key")
 ENDPOINTS: Final = "/v1/endpoints/"
-#: Of lists; what is legal is checked where they are read.
+#: For lists; the reading code checks the values.
 Limit = Annotated[int, Query(description="Rows of a page, 1 to 200.")]
 Cursor = Annotated[str | None, Query(description="next_cursor of the page before.")]
 OtherTenant = Annotated[
@@ -57,10 +57,10 @@ async def find_caller(request: Request, _: Annotated[HTTPAuthorizationCredential
 
 
 def identify(request: Request) -> Caller:
-    """Return the caller that the ``Authorization`` header names; it is looked at once.
+    """Return the caller of the ``Authorization`` header, which is checked once.
 
     Raises:
-        Unauthenticated: there is none, or its token is not valid.
+        Unauthenticated: the header is missing, or its token is not valid.
         Overloaded: the token or its tenant sends too many requests.
     """
     known: Caller | None = getattr(request.state, "caller", None)
@@ -84,11 +84,11 @@ def token_of(path: str, headers: Headers) -> str | None:
 
 
 def authenticate_token(platform: Platform, token: str | None, tenant: str = "") -> Caller:
-    """Return the caller whose token this is; that it was used is noted. Raises as ``authenticate``.
+    """Return the caller whose token this is, and record the use of the token. Raises as ``authenticate``.
 
     Args:
-        tenant: name of the tenant that is meant, of those which the user of an issuer's token may enter; empty: the
-            first. Other tokens are of one tenant.
+        tenant: name of the tenant to enter, for a user with an issuer's token; empty: the user's first. Other tokens
+            are of one tenant.
     """
     if token and is_jwt(token):
         caller = authenticate_bearer(platform.database, platform.issuer, token, tenant, platform.clock)
@@ -100,7 +100,7 @@ def authenticate_token(platform: Platform, token: str | None, tenant: str = "") 
 
 
 def check_permission(caller: Caller, permission: Permission) -> None:
-    """Refuse a caller whose scopes the permission does not let in.
+    """Refuse a caller whose scopes do not satisfy the permission.
 
     Raises:
         PermissionDenied: this is so.
@@ -117,7 +117,7 @@ def check_scope(caller: Caller, scope: str) -> Caller:
     """Return ``caller`` if its token has the scope, or one that includes it.
 
     Raises:
-        PermissionDenied: it has not.
+        PermissionDenied: the caller lacks the scope.
     """
     if not scopes.allows(caller.scopes, scope):
         raise lacks_scope(caller.scopes, scope)
@@ -164,7 +164,7 @@ class Public:
 
 
 def _view_tenant(request: Request, caller: Caller, tenant: str) -> Caller:
-    """Return an administrator as who looks at another tenant's things, and record that it does.
+    """Return an administrator as a viewer of another tenant, and record that.
 
     Raises:
         NotFound: there is no such tenant.
@@ -198,15 +198,15 @@ EndpointsCaller = Annotated[Caller, Depends(Needs(needs(scopes.ENDPOINTS_CALL)))
 NodesReader = Annotated[Caller, Depends(Needs(needs_one(scopes.METRICS, scopes.READ)))]
 MembersKeeper = Annotated[Caller, Depends(Needs(needs(scopes.MEMBERS)))]
 MetricsReader = Annotated[Caller, Depends(Needs(needs_one(scopes.METRICS, scopes.JOBS_READ, scopes.ENDPOINTS_READ)))]
-#: Who is told of jobs could read them.
+#: Receivers of messages about jobs could read them.
 WebhookKeeper = Annotated[Caller, Depends(Needs(needs(scopes.JOBS_READ, scopes.JOBS_WRITE)))]
 TokenKeeper = Annotated[Caller, Depends(Needs(needs(scopes.TOKENS)))]
 
 
 class StrictJsonRequest(Request):
-    """A request that reads its JSON strictly. FastAPI wraps what is wrong with it: see the cause of its HTTP error."""
+    """A request that reads its JSON strictly. FastAPI wraps errors of the body: see the cause of its HTTP error."""
 
-    #: Takes what the route takes; FastAPI takes what it returns as it is.
+    #: Adapter of the route's body; FastAPI uses its result unchanged.
     adapter: TypeAdapter[Any] | None = None
     max_values = MAX_VALUES
 

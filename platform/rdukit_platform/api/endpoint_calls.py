@@ -472,7 +472,7 @@ async def call_to_read(request: Request, name: str, path: str, caller: Endpoints
 
 @router.post("/{name}/{path:path}", response_model=None)
 async def call(request: Request, name: str, path: str, caller: EndpointsCaller) -> Response:
-    """Pass an inference on, by the Open Inference Protocol or OpenAI's routes; streams are passed on as they arrive."""
+    """Forward an inference, by the Open Inference Protocol or OpenAI's routes; streams are forwarded as they arrive."""
     return await calls_of(request).call(caller.tenant_id, name, await _passed(request, path))
 
 

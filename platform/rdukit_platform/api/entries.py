@@ -31,13 +31,13 @@ class EntryPage(BaseModel):
     total: int
     #: By kind, task, family, modality and licence: number of results per value.
     counts: dict[str, dict[str, int]]
-    #: Metrics that some of them have, to sort by.
+    #: Metrics of some entries, to sort by.
     metrics: list[str]
     next_cursor: str | None
 
 
 class EntryComparison(BaseModel):
-    """Entries side by side; each line has a value for each of them."""
+    """Comparison of entries; each line has one value per entry."""
 
     entries: list[Entry]
     lines: list[ComparedLine]
@@ -62,8 +62,8 @@ def list_(
 ) -> EntryPage:
     """Search the catalog: boxes, sizes of models, experts, checkpoints, PEFs and data sets.
 
-    Boxes and models come with rdukit; the rest, and boxes that were installed, are the tenant's own. Artifacts need
-    the scope ``artifacts:read``. The newest 2,000 experts and artifacts are searched.
+    Boxes and models of rdukit are listed for all; other entries, and installed boxes, are the tenant's own. Artifacts
+    need the scope ``artifacts:read``. The newest 2,000 experts and artifacts are searched.
     """
     asked = {"kind": kind, "task": task, "family": family, "modality": modality, "licence": licence}
     facets = {name: [str(value) for value in values or ()] for name, values in asked.items()}

@@ -48,7 +48,7 @@ class DeprecateRequest(RequestBody):
 
 
 class Expert(BaseModel):
-    """A version of an expert: a base box with the checkpoint that a job of it trained."""
+    """A version of an expert: a base box with a checkpoint that one of its jobs trained."""
 
     #: Exact version: ``name:version``.
     expert: str
@@ -56,7 +56,7 @@ class Expert(BaseModel):
     version: int
     #: Box, as a job names it.
     box: str
-    #: Artifacts; ``pef`` is what trained the checkpoint, if the job had one.
+    #: Artifacts; ``pef`` is the one of the training, if the job had one.
     checkpoint: str
     pef: str | None
     description: str

@@ -55,7 +55,7 @@ def submit_jobs(platform: Platform, caller: Caller, body: JobBatchRequest) -> Jo
 
 
 def submit_pipeline(platform: Platform, caller: Caller, body: PipelineRequest) -> Pipeline:
-    """Record a pipeline of the caller's tenant, all its jobs or none, which count as a batch does.
+    """Record a pipeline of the caller's tenant: all its jobs or none. It counts as a batch.
 
     Raises as ``pipelines.submit_pipeline`` and ``Rates.check_batch``.
     """

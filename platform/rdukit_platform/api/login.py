@@ -48,7 +48,7 @@ class DevicePoll(RequestBody):
 
 
 class DeviceToken(BaseModel):
-    """Answer of the user, if there is one yet: the token, whose text is shown only once."""
+    """The user's answer, if there is one yet: the token, whose text is shown only once."""
 
     status: Literal["pending", "done"]
     token: str | None = None
@@ -75,7 +75,7 @@ def begin(request: Request, body: DeviceRequest) -> DeviceAnswer:
 
 @router.post("/login/token", dependencies=[PUBLIC_ROUTE])
 def poll(request: Request, body: DevicePoll) -> DeviceToken:
-    """Ask for the token of a command's login: 403 if it was refused, 404 if it took too long."""
+    """Request the token of a command's login: 403 if it was refused, 404 if it took too long."""
     platform = platform_of(request)
     now = platform.clock.now()
     with platform.database.write() as session:

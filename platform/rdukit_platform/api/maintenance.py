@@ -141,7 +141,7 @@ def end(request: Request, node: str, window: str, caller: Admin) -> NodeChange:
 
 @router.post("/{node}/leave")
 def leave(request: Request, node: str, caller: Admin) -> NodeStanding:
-    """Let a node leave: it gets no more jobs, and has left when its work is done."""
+    """Let a node leave: it gets no more jobs, and leaves when its work is done."""
     return move(request, caller, node, Act.LEAVE_NODE)
 
 

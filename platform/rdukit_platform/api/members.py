@@ -102,7 +102,7 @@ class UserChange(RequestBody):
 
     #: Disabling ends all tokens and sessions of the user.
     disabled: bool | None = None
-    #: Whether it is an administrator of the platform.
+    #: Whether the user is an administrator of the platform.
     admin: bool | None = None
 
 

@@ -33,7 +33,7 @@ class NodeService(BaseModel):
     slots: int
     #: Node of a worker.
     node: str
-    #: Whether it is the deciding scheduler; others stand by.
+    #: Whether this scheduler decides; others stand by.
     decides: bool = False
     started_at: float
     beat_at: float
@@ -51,7 +51,7 @@ _COLUMNS: Final = [name for name in NodeService.model_fields if name != "decides
 
 @router.get("")
 def list_(request: Request, caller: NodesReader) -> NodeList:
-    """List nodes, tiles and their holders. A tenant sees its own jobs, and how many tiles others have.
+    """List nodes, tiles and their holders. A tenant sees its own jobs, and only the number of tiles of others.
 
     The scopes ``metrics`` and ``admin`` show everything.
     """
@@ -96,8 +96,8 @@ def change_allocation(
     Args:
         node: the node's name, or ``-`` for the platform's only one.
     Raises:
-        NotFound: there is no such node. InvalidArgument: there are several nodes, and none is named.
-        Unavailable: it does not answer, or is of a version that cannot do it.
+        NotFound: there is no such node. InvalidArgument: there are several nodes; name one.
+        Unavailable: the node does not answer, or its version cannot do it.
     """
     home = platform.home
     with platform.database.read() as session:

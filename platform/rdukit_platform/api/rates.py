@@ -2,8 +2,8 @@
 
 Logins are counted by address.
 
-A sliding window counts (``limits``: this minute, and the share of the last one within the last 60 s), so a burst around
-the turn of a minute gains nothing. Without the broker a gateway counts alone.
+A sliding window counts (this minute, and the part of the last one within 60 s), so a burst around the turn of a minute
+has no advantage. Without the broker a gateway counts alone.
 """
 
 import logging
@@ -43,7 +43,7 @@ class Rates:
             (TENANT_RATE.name, "tenant", resolve(TENANT_RATE)),
         ]
         self._logins = [(LOGIN_RATE.name, "address", resolve(LOGIN_RATE))]
-        #: Whether the broker did not answer when it was last asked; it is logged once.
+        #: Whether the broker failed to answer the last request; logged once.
         self._is_alone = False
         self._shared: SlidingWindowCounterRateLimiter | None = None
         self._own: SlidingWindowCounterRateLimiter | None = None

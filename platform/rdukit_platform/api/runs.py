@@ -49,7 +49,7 @@ def metrics(
 
 @router.get("/{job_id}/trace")
 def trace(request: Request, job_id: str, caller: JobsReader) -> JobTrace:
-    """Show where a job's time went: spans of the queue, of its worker and of its box."""
+    """Show the time of a job by spans: its queue, worker and box."""
     with platform_of(request).database.read() as session:
         return read_trace(session, service.get_job(session, caller.tenant_id, job_id))
 

@@ -60,7 +60,7 @@ def show(request: Request, schedule: str, caller: JobsReader) -> Schedule:
 
 @router.delete("/{schedule}")
 def remove(request: Request, schedule: str, caller: JobsWriter) -> RemovedSchedule:
-    """Remove a schedule and its runs; pipelines that it has submitted go on."""
+    """Remove a schedule and its runs; pipelines that it has submitted continue."""
     platform = platform_of(request)
     with platform.database.read() as session:  # checked before the write lock is taken
         get_schedule(session, caller.tenant_id, schedule)

@@ -62,7 +62,7 @@ def cancel(request: Request, sweep_id: str, caller: JobsWriter) -> Sweep:
 
 
 def submit_sweep(platform: Platform, caller: Caller, body: SweepRequest) -> Sweep:
-    """Record a sweep of the caller's tenant, whose trials count as the jobs of a batch do.
+    """Record a sweep of the caller's tenant; its trials count like the jobs of a batch.
 
     Raises as ``check_sweep``, ``service.submit_sweep`` and ``Rates.check_batch``.
     """

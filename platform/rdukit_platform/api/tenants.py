@@ -144,7 +144,7 @@ class TokenRequest(RequestBody):
     scopes: Annotated[list[str] | None, Field(max_length=32)] = None
     #: Name of a role, whose scopes it gets: ``GET /v1/roles``.
     role: Annotated[str | None, Field(max_length=64)] = None
-    #: Lifetime in seconds; default: as long as its maker, or ``token.max_days``.
+    #: Lifetime in seconds; default: its creator's remaining lifetime, or ``token.max_days``.
     expires_in_s: Annotated[float | None, Field(gt=0, le=1e10, allow_inf_nan=False)] = None
 
 
@@ -173,7 +173,7 @@ class TokenView(BaseModel):
     id: str
     name: str
     scopes: list[str]
-    #: The role that it was made with.
+    #: Role at its creation.
     role: str | None
     created_at: float
     expires_at: float | None
@@ -182,7 +182,7 @@ class TokenView(BaseModel):
     blocked_at: float | None = None
     #: When it was last used, to about a minute.
     last_used_at: float | None
-    #: The token that made it (administrator: another tenant's), or host, or break-glass; null: not recorded.
+    #: The token that created it (administrator: another tenant's), or host, or break-glass; null: not recorded.
     made_by: str | None
     #: The token that replaces it after a rotation.
     replaced_by: str | None
@@ -434,7 +434,7 @@ def choose_tenant(session: Session, caller: Caller, asked: str | None) -> str:
 
 
 def show_token(row: TokenRow, known: Set[str] | None) -> TokenView:
-    """Return a row as the API shows it to a tenant that has the tokens ``known``; ``None``: to an administrator."""
+    """Return a row as the API shows it to the tenant of the tokens ``known``; ``None``: to an administrator."""
     values = {name: getattr(row, name) for name in TokenView.model_fields}
     made_by = row.made_by
     if known is not None and made_by is not None and made_by not in {HOST, GLASS, *known}:

@@ -19,7 +19,7 @@ class RequestTurn:
         self._turns, self._owner, self._is_over = turns, owner, False
 
     def end(self) -> None:
-        """End the turn, so that the owner's next request is processed. Repeating that is no error."""
+        """End the turn, so that the owner's next request is processed. A second call has no effect."""
         if not self._is_over:
             self._is_over = True
             self._turns.end(self, self._owner)

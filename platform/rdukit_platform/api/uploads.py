@@ -1,4 +1,4 @@
-"""Routes of uploads in pieces, which go on where a connection, a program or the gateway broke off."""
+"""Routes of uploads in pieces, which continue after a broken connection, program or gateway."""
 
 from typing import Annotated, Final
 
@@ -22,14 +22,14 @@ from rdukit_platform.settings import MAX_BODY_BYTES
 
 
 class ListingRoute(StrictJsonRoute):
-    """A route whose body lists files: as many as fit into ``gateway.max_body_bytes``."""
+    """A route whose body lists files, up to ``gateway.max_body_bytes``."""
 
     max_values = 250_000
 
 
 router = APIRouter(prefix="/v1/uploads", tags=["artifacts"], route_class=ListingRoute)
 
-#: Bytes of a piece, unless bodies have to be shorter.
+#: Bytes of a piece, unless the limit of bodies is lower.
 PIECE_BYTES: Final = 4 << 20
 
 
@@ -56,7 +56,7 @@ class UploadRequest(RequestBody):
 
 
 class FileState(BaseModel):
-    """A file, and how many of its bytes have come."""
+    """A file, and the number of its received bytes."""
 
     path: str
     bytes: int
@@ -65,7 +65,7 @@ class FileState(BaseModel):
 
 
 class UploadState(BaseModel):
-    """An upload: its files in the order of their numbers; a piece has ``piece_bytes`` at most."""
+    """An upload: its files in the order of their numbers; the largest piece has ``piece_bytes``."""
 
     id: str
     files: list[FileState]
@@ -79,20 +79,20 @@ class Came(BaseModel):
 
 
 class FilesCame(BaseModel):
-    """Result of sending whole files: the number of the one after the last of them."""
+    """Result of sending complete files: the number of the file that follows them."""
 
     next: int
 
 
 class Forgotten(BaseModel):
-    """The upload that is given up."""
+    """The upload that was discarded."""
 
     id: str
 
 
 @router.post("", status_code=status.HTTP_201_CREATED)
 def begin(request: Request, caller: ArtifactsWriter, body: UploadRequest) -> UploadState:
-    """Begin an upload; who asks for the same again goes on with it."""
+    """Begin an upload; an equal request continues it."""
     platform = platform_of(request)
     uploads = Uploads(platform.store)
     files = [FolderEntry(file.path, file.digest, file.bytes, file.executable) for file in body.files]
@@ -117,7 +117,7 @@ def begin(request: Request, caller: ArtifactsWriter, body: UploadRequest) -> Upl
 
 @router.get("/{upload_id}")
 def show(request: Request, upload_id: str, caller: ArtifactsWriter) -> UploadState:
-    """Show how far an upload is."""
+    """Show the progress of an upload."""
     store = platform_of(request).store
     return _show(store, Uploads(store).get(caller.tenant_id, upload_id))
 
@@ -130,7 +130,7 @@ async def put(
     caller: ArtifactsWriter,
     offset: Annotated[int, Query(ge=0, description="Where in the file the body begins.")] = 0,
 ) -> Came:
-    """Add the body to a file. Refused (409) where it does not begin at the file's end; ``detail.offset`` says where."""
+    """Add the body to a file. Refused (409) unless it begins at the file's end; ``detail.offset`` is that end."""
     piece = await request.body()
 
     def append() -> int:
@@ -160,7 +160,7 @@ async def put_files(
 @router.post("/{upload_id}/finish", status_code=status.HTTP_201_CREATED)
 @reads_content
 def finish(request: Request, upload_id: str, caller: ArtifactsWriter) -> Artifact:
-    """Make an artifact of an upload whose files have all come, and have the digests that were said."""
+    """Create an artifact from a complete upload whose files have the announced digests."""
     platform = platform_of(request)
     uploads = Uploads(platform.store)
     upload = uploads.get(caller.tenant_id, upload_id)
@@ -182,7 +182,7 @@ def finish(request: Request, upload_id: str, caller: ArtifactsWriter) -> Artifac
 
 @router.delete("/{upload_id}")
 def forget(request: Request, upload_id: str, caller: ArtifactsWriter) -> Forgotten:
-    """Give an upload up, and what has come of it."""
+    """Discard an upload and its received files."""
     uploads = Uploads(platform_of(request).store)
     upload = uploads.get(caller.tenant_id, upload_id)
     uploads.remove(upload)

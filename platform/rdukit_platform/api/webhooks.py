@@ -43,17 +43,17 @@ class WebhookRequest(RequestBody):
     """Body of ``POST /v1/webhooks``."""
 
     url: Annotated[str, Field(min_length=1, max_length=MAX_URL)]
-    #: What it is told of; empty: jobs' ends.
+    #: Events that it receives; empty: ends of jobs.
     events: Annotated[list[str], Field(max_length=len(EVENTS))] = []
 
 
 async def reachable(body: WebhookRequest) -> WebhookRequest:
     """Return the request if messages may go to the address of its URL; each delivery checks this again.
 
-    A name that does not resolve yet passes; the records of its messages say so.
+    A name that does not resolve yet is accepted; the records of its messages then show the failure.
 
     Raises:
-        InvalidArgument: it is no URL, or it leads to an address that is neither public nor allowed.
+        InvalidArgument: the text is not a URL, or leads to an address that is neither public nor allowed.
     """
     parts = urlsplit(check_url(body.url, "url"))
     try:
@@ -81,12 +81,12 @@ class SecretRequest(RequestBody):
 class DisableRequest(RequestBody):
     """Body of ``POST /v1/webhooks/{id}/disable``."""
 
-    #: Why, for those who find it disabled.
+    #: Reason, for users who find it disabled.
     reason: Reason = ""
 
 
 class RemovedWebhook(BaseModel):
-    """Id of what was removed."""
+    """Id of the removed webhook."""
 
     id: str
 
@@ -101,7 +101,7 @@ def list_(request: Request, caller: JobsReader, limit: Limit = 50, cursor: Curso
 
 @router.post("", status_code=status.HTTP_201_CREATED)
 def create(request: Request, caller: WebhookKeeper, body: Annotated[WebhookRequest, Depends(reachable)]) -> NewWebhook:
-    """Add a webhook. The answer has the secret that its messages are signed with; no other has."""
+    """Add a webhook. Only this answer has the secret that signs its messages."""
     platform = platform_of(request)
     with platform.database.write() as session:
         row = service.create_webhook(session, caller.tenant_id, body.url, body.events, platform.clock.now())
@@ -119,7 +119,7 @@ def show(request: Request, webhook_id: str, caller: JobsReader) -> WebhookView:
 
 @router.delete("/{webhook_id}")
 def remove(request: Request, webhook_id: str, caller: WebhookKeeper) -> RemovedWebhook:
-    """Remove a webhook, with what it has not been told yet."""
+    """Delete a webhook and its undelivered messages."""
     platform = platform_of(request)
     with platform.database.write() as session:
         row = get_webhook(session, caller.tenant_id, webhook_id)
@@ -145,7 +145,7 @@ def rotate(request: Request, webhook_id: str, caller: WebhookKeeper, body: Secre
 def disable(
     request: Request, webhook_id: str, caller: WebhookKeeper, body: DisableRequest | None = None
 ) -> WebhookView:
-    """Tell a webhook nothing more until it is enabled; what it was to be told is given up."""
+    """Disable a webhook until it is enabled again; its undelivered messages become dead."""
     platform = platform_of(request)
     reason = "" if body is None else body.reason
     with platform.database.write() as session:
@@ -157,7 +157,7 @@ def disable(
 
 @router.post("/{webhook_id}/enable")
 def enable(request: Request, webhook_id: str, caller: WebhookKeeper) -> WebhookView:
-    """Tell a disabled webhook of jobs again, from now on; what was given up comes by ``redeliver`` only."""
+    """Enable a disabled webhook from now on; only ``redeliver`` sends dead messages again."""
     platform = platform_of(request)
     with platform.database.write() as session:
         row = service.enable_webhook(session, get_webhook(session, caller.tenant_id, webhook_id))
@@ -167,7 +167,7 @@ def enable(request: Request, webhook_id: str, caller: WebhookKeeper) -> WebhookV
 
 @router.post("/{webhook_id}/test", status_code=status.HTTP_202_ACCEPTED)
 def test(request: Request, webhook_id: str, caller: WebhookKeeper) -> DeliveryView:
-    """Send a message that only tries the webhook; its delivery says how it went."""
+    """Send a message that only tests the webhook; the delivery shows the result."""
     platform = platform_of(request)
     with platform.database.write() as session:
         webhook = get_webhook(session, caller.tenant_id, webhook_id)

@@ -1,1 +1,1 @@
-"""Content-addressed artifacts and where they came from."""
+"""Content-addressed artifacts and their lineage."""

@@ -46,7 +46,7 @@ def make_manifest(files: Sequence[FolderEntry], folders: Sequence[str] = ()) -> 
     """Return the manifest of a folder's files and empty folders, given in any order.
 
     Raises:
-        InvalidArgument: a path is invalid, or no file system could hold all of them.
+        InvalidArgument: a path is invalid, or a file system cannot hold all paths together.
     """
     check_paths([check_relative(file.path) for file in files], [check_relative(path) for path in folders])
     return FolderManifest(tuple(sorted(files, key=lambda file: file.path)), tuple(sorted(folders)))
@@ -82,7 +82,7 @@ def check_paths(files: Sequence[str], folders: Sequence[str] = ()) -> None:
     Args:
         folders: paths of empty folders.
     Raises:
-        InvalidArgument: two are equal, or one lies inside another that is a file or an empty folder.
+        InvalidArgument: two paths are equal, or one lies inside a file or an empty folder.
     """
     known = dict.fromkeys(folders, "an empty folder") | dict.fromkeys(files, "a file")
     if len(known) != len(files) + len(folders):

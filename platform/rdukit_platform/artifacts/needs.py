@@ -26,7 +26,7 @@ from rdukit_platform.db.models import (
 )
 from rdukit_platform.db.references import read_reference
 
-#: Columns that refer to artifacts and are handled below, or that only record history, as lineage does.
+#: Columns that refer to artifacts but are handled below, or only record history, as lineage does.
 KNOWN: Final = frozenset(
     {
         "boxes.artifact_id",

@@ -40,7 +40,7 @@ class LineageNode:
     path: str
     is_job: bool
     is_gone: bool = False
-    #: Colour of its state: a class of the console's style sheet; empty: it has none.
+    #: Colour of its state: a class of the console's style sheet; empty: no colour.
     tone: str = ""
 
 
@@ -182,7 +182,7 @@ def draw_graph(
     left: int = 0,
     is_file: bool = False,
 ) -> str:
-    """Draw all nodes as SVG, as ``draw_lineage``. ``left``: number of further nodes, mentioned but not drawn."""
+    """Draw all nodes as SVG, as ``draw_lineage``. ``left``: number of further nodes, which are mentioned only."""
     placed = place(nodes, edges)
     height = placed.height + (20 if left else 0)
     parts = [

@@ -45,9 +45,9 @@ def check_quota(session: Session, tenant_id: str, more: int, *, is_kept: bool = 
     """Refuse ``more`` bytes of artifacts if they exceed the tenant's limit.
 
     Args:
-        is_kept: lock the tenant, so that no other transaction adds artifacts before this one ends.
+        is_kept: lock the tenant until this transaction ends, so that others cannot add artifacts.
     Raises:
-        QuotaExceeded: the message says by how much, and which artifacts could be deleted.
+        QuotaExceeded: the message has the excess, and artifacts that could be deleted.
     """
     tenant = select(TenantRow).where(TenantRow.id == tenant_id)
     row = session.scalars(tenant).one()

@@ -1,7 +1,7 @@
 """Removal of artifacts: their tenant deletes them, or they expire; pins prevent both.
 
-The row stays and is marked, so that lineage stays true; the next sweep removes the content, unless another row refers
-to it, too. Every function but ``expire_artifacts`` runs in the caller's transaction.
+The row stays, marked, so that lineage stays true. The next sweep removes the content, unless another row refers to it.
+Every function but ``expire_artifacts`` runs in the caller's transaction.
 """
 
 import logging
@@ -41,7 +41,7 @@ def delete_artifact(session: Session, tenant_id: str, artifact_id: str, now: flo
 
     Raises:
         NotFound: there is no such artifact.
-        Conflict: it is pinned, or something needs it; the message says what.
+        Conflict: the artifact is pinned or needed; the message has the reason.
     """
     row = get_artifact(session, tenant_id, artifact_id, is_locked=True)
     if row.pinned_at is not None:
@@ -59,7 +59,7 @@ def delete_artifact(session: Session, tenant_id: str, artifact_id: str, now: flo
 
 
 def pin_artifact(session: Session, tenant_id: str, artifact_id: str, now: float) -> ArtifactRow:
-    """Pin an artifact, so that it is kept at any age; pinning twice is no error. Raises as ``get_artifact``."""
+    """Pin an artifact so that it never expires; pinning twice is no error. Raises as ``get_artifact``."""
     row = get_artifact(session, tenant_id, artifact_id, is_locked=True)
     row.pinned_at = row.pinned_at if row.pinned_at is not None else now
     return row

@@ -226,7 +226,7 @@ class File(BaseModel):
     path: str
     digest: str
     bytes: int
-    #: Whoever may read the file may run it.
+    #: Readers of the file may also run it.
     executable: bool = False
 
 
@@ -266,7 +266,7 @@ class Collected(BaseModel):
 
 
 class Link(BaseModel):
-    """``child`` was made from ``parent``: job ``job_id`` had it in ``slot``, or, without a job, ``child`` names it in
+    """``child`` was made from ``parent``, the input ``slot`` of job ``job_id``; without a job, ``child`` names it in
     ``slot``.
     """
 

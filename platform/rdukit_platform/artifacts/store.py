@@ -1,4 +1,4 @@
-"""Content by its digest: files as blobs, folders as a manifest of blobs. Stores differ in where they keep the blobs.
+"""Content by its digest: files as blobs, folders as a manifest of blobs. Stores differ in the place of their blobs.
 
 A folder is a blob too: its manifest. A blob appears completely or not at all; adding it twice has no further effect.
 Readers get the bytes of the digest or an error. A damaged blob is repaired when its content is added again.
@@ -59,7 +59,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class StoredBlob:
-    """A blob as a sweep sees it, or a foreign file among blobs. ``place`` is the store's own address of it."""
+    """A blob as a sweep sees it, or a foreign file among blobs. ``place`` is the blob's address in the store."""
 
     digest: str
     place: str
@@ -80,7 +80,7 @@ class PiecePlace(Protocol):
         """Store an upload's description."""
 
     def description(self, id: str) -> bytes | None:
-        """Return an upload's description; ``None``: it has none."""
+        """Return an upload's description; ``None``: the upload has none."""
 
     def size(self, id: str, number: int) -> int:
         """Return the number of received bytes of a file."""
@@ -150,7 +150,7 @@ class PendingContent(ABC):
         """Store a folder whose files are in the store already.
 
         Raises:
-            InvalidArgument: a path is invalid, or no folder could hold all of them.
+            InvalidArgument: a path is invalid, or a folder cannot hold all paths together.
         """
         check_lengths([entry.path for entry in entries])
         manifest = make_manifest(entries, empty_folders)
@@ -222,7 +222,7 @@ class BlobStore(ABC):
 
     @abstractmethod
     def size(self, digest: str) -> int:
-        """Return how many bytes a blob has.
+        """Return the size of a blob in bytes.
 
         Raises:
             NotFound: no such blob.
@@ -265,7 +265,7 @@ class BlobStore(ABC):
 
     @abstractmethod
     def discard(self, blob: StoredBlob, before: float) -> bool:
-        """Remove a blob. Returns false, and keeps it, if it was added again at ``before`` or later."""
+        """Remove a blob. Returns false, and keeps the blob, if it was added again at ``before`` or later."""
 
     @abstractmethod
     def clear_incoming(self, before: float, on_step: Callable[[str], None]) -> None:
@@ -346,7 +346,7 @@ class BlobStore(ABC):
 
         Raises:
             NotFound: a blob is missing.
-            ContentDamaged: the bytes of one do not match its digest.
+            ContentDamaged: a file's bytes do not match its digest.
         """
         if not is_folder:
             self._place(digest, target)
@@ -385,7 +385,7 @@ def check_digest(digest: str) -> str:
     """Return the text if it is a SHA-256 in hexadecimal.
 
     Raises:
-        InvalidArgument: it is not.
+        InvalidArgument: the text has another form.
     """
     if len(digest) != 64 or set(digest) - set("0123456789abcdef"):
         raise InvalidArgument(f"{digest!r} is not a SHA-256 in hexadecimal")

@@ -1,13 +1,12 @@
 """Collection of content that no row of the database refers to: mark, then sweep.
 
-Invariant: a blob is removed only if no present row, and no row about to be written, refers to it. Rows are written
-after their content within ``BlobStore.holding``, by an attempt after it began, or at least within a grace age. So the
-holds are read first, then the rows, then the blobs; what was written since the oldest hold or open attempt began stays.
-A blob that comes again while the sweep is at it gets a new time, which is looked at under the store's lock, or is
-another object of a bucket.
+Invariant: a blob is removed only if no present row, and no row about to be written, refers to it. Rows follow their
+content: within ``BlobStore.holding``, within an attempt, or within a grace age. So the sweep reads the holds first,
+then the rows, then the blobs. Content that is younger than the oldest hold or open attempt stays.
+A blob that is added again during the sweep gets a new time, which is checked under the store's lock; in a bucket it is
+another object.
 
-Each step takes one file away and nothing depends on their order, so that it can be killed at any point: the next sweep
-takes what is left.
+Each step removes one file, in any order, so a sweep can be killed at any point; the next one removes the rest.
 """
 
 import logging
@@ -52,7 +51,7 @@ def collect(
 
     Args:
         grace_s: age below which content stays; by default the setting's.
-        on_step: called with the name of each next step; it may raise to end the sweep.
+        on_step: called with the name of each step before it; raising ends the sweep.
     Raises:
         Conflict: another sweep is under way.
         ContentDamaged: a folder's manifest cannot be read, so its content is unknown.
@@ -87,7 +86,7 @@ def collect(
 
 
 def read_roots(session: Session) -> tuple[set[str], dict[str, str]]:
-    """Return the digests that rows refer to: those of files, and those of folders with the id of an artifact or box."""
+    """Return the digests that rows refer to: those of files, and those of folders with their artifact's or box's id."""
     rows = session.execute(
         select(ArtifactRow.digest, ArtifactRow.is_folder, ArtifactRow.id).where(ArtifactRow.deleted_at.is_(None))
     ).all()

@@ -31,7 +31,7 @@ _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """Description of an upload. ``artifact_id`` is what it becomes; a single file's ``path`` is its name."""
+    """Description of an upload. ``artifact_id`` is its future artifact; a single file's ``path`` is its name."""
 
     id: str
     tenant_id: str
@@ -100,7 +100,7 @@ class Uploads:
 
         Raises:
             NotFound: the upload has no such file.
-            Conflict: the piece does not begin where the file ends; ``detail["offset"]`` is where.
+            Conflict: the piece does not begin at the file's end, ``detail["offset"]``.
             InvalidArgument: the file would become longer than announced.
         """
         if not 0 <= number < len(upload.files):
@@ -116,7 +116,7 @@ class Uploads:
         return self._pieces.append(upload.id, number, offset, piece, check)
 
     def append_files(self, upload: Upload, first: int, data: bytes) -> int:
-        """Add several successive complete files. Returns the number of the file after the last of them.
+        """Add several successive complete files. Returns the number of the next file.
 
         Bytes received earlier are not added again.
 

@@ -1,11 +1,11 @@
 """Hash chain of the audit log: each entry has the SHA-256 of its content and of the entry before it.
 
 Each tenant and outcome has a chain of its own: pruning removes the oldest entries of each, so chains have no gaps. A
-chain's row in ``audit_chains`` has its last entry's number and digest, and those of the last entry that was pruned (the
-anchor), from which the rest is verified.
+chain's row in ``audit_chains`` has the number and digest of its last entry and of the last pruned entry (the anchor);
+verification starts at the anchor.
 
-Whoever can write the database can also write a whole chain anew. The digest of a chain's last entry, kept elsewhere,
-shows that, too: an export has it in each line.
+An attacker who can write the database can also rewrite a complete chain. The digest of a chain's last entry, kept
+elsewhere, shows that, too: an export has it in each line.
 """
 
 import hashlib
@@ -200,7 +200,9 @@ def _and_then(first: dict[str, Any], rest: Iterator[dict[str, Any]]) -> Iterator
 
 
 def prune_chain(session: Session, chain: str, up_to: int) -> int:
-    """Delete a chain's entries with numbers up to ``up_to``; the anchor moves there. Returns how many were deleted."""
+    """Delete a chain's entries with numbers up to ``up_to``; the anchor moves there. Returns the number of deleted
+    entries.
+    """
     ends = lock_chain(session, chain)
     last = select(AuditRow.digest).where(AuditRow.chain == chain, AuditRow.number == up_to)
     found = session.execute(last).one_or_none()

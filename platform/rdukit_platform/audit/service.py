@@ -1,7 +1,7 @@
 """Audit log: its actions, and how entries are written, listed and pruned.
 
-An entry has an actor (a token's id, or a part of the platform), an action, a target, an outcome, and the reason of a
-refusal. It has no secrets: no token's text, body or query.
+An entry has an actor (a token's id, or a part of the platform), an action, a target, an outcome, and the reason if it
+was refused. It contains no secrets: no token's text, body or query.
 """
 
 import re
@@ -138,7 +138,7 @@ class AuditRecord:
     outcome: AuditOutcome = AuditOutcome.DONE
     #: A token's id, or one of the constants above.
     actor: str = SYSTEM
-    #: Tenant that it concerns; ``None``: only administrators see it.
+    #: Tenant of the entry; ``None``: only administrators see it.
     tenant_id: str | None = None
     #: Target, such as the id of a new resource, or method and path of a request.
     target: str = ""
@@ -166,7 +166,7 @@ _TOKEN: Final = re.compile(r"rdk_[\w-]{8,}")
 
 
 def hide_tokens(text: str) -> str:
-    """Return ``text`` with tokens masked, in case one was given in place of an id."""
+    """Return ``text`` with tokens masked, in case a caller gave one instead of an id."""
     return _TOKEN.sub("rdk_…", text)
 
 
@@ -223,7 +223,7 @@ def list_entries(
     """Return entries of a tenant (``None``: of all), newest first, and the cursor of the next page.
 
     Args:
-        about: beginning of the target, or the actor; ``actors``: actors that may be searched for (``None``: all).
+        about: beginning of the target, or the actor; ``actors``: actors whose entries are visible (``None``: all).
     """
     query = select(AuditRow)
     if tenant_id is not None:
@@ -270,7 +270,9 @@ def prune_by_settings(database: Database, now: float) -> None:
 
 
 def prune(database: Database, now: float, keep_s: float, keep_rows: int) -> int:
-    """Delete rows older than ``keep_s``, then those beyond ``keep_rows``, in batches. Returns how many were deleted."""
+    """Delete rows older than ``keep_s``, then those beyond ``keep_rows``, in batches. Returns the number of deleted
+    entries.
+    """
     gone = 0
     with database.read() as session:
         chains = session.scalars(select(AuditChainRow.chain)).all()

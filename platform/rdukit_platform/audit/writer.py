@@ -137,7 +137,7 @@ ROWS_OF_ONE: Final = 10
 ROWS_OF_ALL: Final = 500
 #: Largest number of addresses distinguished at once; the others count as one.
 SOURCES: Final = 500
-#: Address of those that are not distinguished.
+#: Address that stands for further sources.
 MANY: Final = "many"
 
 
@@ -147,7 +147,7 @@ class _Window:
 
     began: float
     written: int = 0
-    #: Last of the events that were only counted, with their number; ``None``: there is none.
+    #: Last of the counted events, with their number; ``None``: there are none.
     counted: AuditRecord | None = None
 
 
@@ -165,7 +165,7 @@ class Flood:
         return any(window.counted for window in self._windows.values())
 
     def note(self, entry: AuditRecord) -> AuditRecord | None:
-        """Return ``entry`` if it becomes a row now; ``None``: it was only counted."""
+        """Return ``entry`` if it becomes a row now; ``None``: it is only counted."""
         if entry.at - self._all.began >= WINDOW_S:
             self._all = _Window(entry.at)
         key = (network(entry.address), entry.actor, entry.reason)

@@ -34,9 +34,9 @@ def fenced_variables(environ: Mapping[str, str], given: Mapping[str, str], home:
     """Return the variables of a box in a fence (pure).
 
     Args:
-        environ: its worker's.
-        given: those of its job, with those of ``worker.box_environment``; they override the others.
-        home: folder of its tenant.
+        environ: the worker's variables.
+        given: variables of the job and of ``worker.box_environment``; they override the others.
+        home: folder of the tenant.
     """
     own = {"PATH": "/usr/bin:/bin", "HOME": home, HOME.variable: home, **ENVIRONMENT}
     return {**own, **_taken(environ, FENCED), **given}
@@ -48,7 +48,7 @@ def unfenced_variables(environ: Mapping[str, str], given: Mapping[str, str]) -> 
 
 
 def server_variables(environ: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of the server that boxes are forked from (pure); ``given`` are those of all boxes."""
+    """Return the variables of the server that forks boxes (pure); ``given`` are common to all boxes."""
     return {**_taken(environ, SERVER), **ENVIRONMENT, **given}
 
 

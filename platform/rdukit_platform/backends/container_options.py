@@ -40,7 +40,7 @@ def container_options(
 
     Args:
         security: security options in addition to those of every box.
-        volumes: volumes that the image declares; on the engine's disk they would be without a limit.
+        volumes: volumes that the image declares; on the engine's disk they would have no limit.
         given: the engine's mount option that makes the box's user own memory; empty: ``uid=…``.
     """
     given = given or f"uid={uid_of_box()}"
@@ -81,7 +81,7 @@ def container_options(
     limits = spec.limits
     if limits.cores is not None:
         options["cpuset_cpus"] = ",".join(map(str, limits.cores))
-        # torch asks the machine, not the container, how many threads to use.
+        # torch chooses its number of threads by the machine, not by the container.
         options["environment"].setdefault("OMP_NUM_THREADS", str(max(len(limits.cores), 1)))
     if limits.memory_bytes is not None:
         options["mem_limit"] = limits.memory_bytes

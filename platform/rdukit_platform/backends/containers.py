@@ -91,7 +91,7 @@ class ContainerBox:
         return bool(self._state().get("Running"))
 
     def is_ready(self) -> bool:
-        """Return whether it reports that it is ready."""
+        """Return whether the box reports that it is ready."""
         is_there = self._sockets is None or os.path.lexists(self._sockets / REST_SOCKET)
         return self.is_alive() and is_there and answers_ready(self.rest_url)
 
@@ -128,7 +128,7 @@ class ContainerBox:
         """Return what the container uses; memory without the file cache.
 
         Raises:
-            Unavailable: it has ended.
+            Unavailable: the box has ended.
         """
         if not self.is_alive():
             raise Unavailable(f"container {self.id[:12]} has ended; it uses nothing")
@@ -207,7 +207,7 @@ class ContainerBox:
         """Wait until it answers.
 
         Raises:
-            Unavailable: it ended, or did not answer in time; it is removed.
+            Unavailable: the box ended, or did not answer in time; it is removed.
             Cancelled: ``stop`` was set meanwhile; it is removed.
         """
         deadline = self._clock.monotonic() + timeout_s
@@ -287,7 +287,7 @@ class EngineBackend:
         """Start a container and wait until its box answers.
 
         Raises:
-            Unavailable: the engine refuses, or the box ended or was not ready in time; nothing is left of it.
+            Unavailable: the engine refuses, or the box ended or was not ready in time; the box is removed.
             Cancelled: ``stop`` was set meanwhile.
         """
         prepare_folders(spec)

@@ -63,7 +63,7 @@ class ClaimedFolder:
 class BoxSpec:
     """Specification of a box to run: its name, and the folders that it may write and read."""
 
-    #: Its name; without ``folder`` and ``image`` a box that comes with rdukit.
+    #: Name of the box; without ``folder`` and ``image``, one of rdukit's boxes.
     box: str
     #: Its own folder; the same path inside a container as outside.
     state: Path
@@ -77,14 +77,14 @@ class BoxSpec:
     image: str | None = None
     #: Whether the box ends with the process that started it (processes only).
     ends_with_parent: bool = True
-    #: Open files that it inherits but never uses (processes only), so that a file lock lasts as long as the box.
+    #: Open files that it inherits but never uses (processes only): so a file lock lasts as long as the box.
     descriptors: Sequence[int] = ()
-    #: Folders that it may write besides its own; the same paths inside as outside.
+    #: Writable folders in addition to its own; inside they have the same paths.
     outputs: Sequence[Path] = ()
     #: UNIX sockets that it may connect to, each alone in its folder; the same paths inside as outside. A container
     #: mounts the folder, because a restarted listener creates the socket again.
     sockets: Sequence[Path] = ()
-    #: Folder with the box's YAML and code, among ``mounts``: it does not come with rdukit.
+    #: Folder with the box's YAML and code, among ``mounts``: the box is not one of rdukit's.
     folder: Path | None = None
     #: Its wires are private UNIX sockets in ``state`` instead of ports; a container then has no network.
     has_sockets: bool = False
@@ -150,7 +150,7 @@ class BoxProcess(Protocol):
         ...
 
     def poll(self) -> int | None:
-        """Return its exit status, negative: the signal that killed it; None while it runs."""
+        """Return the exit status (negative: the signal that killed the box); None while it runs."""
         ...
 
     def wait(self, timeout: float | None = None) -> int:
@@ -198,7 +198,7 @@ class RunningBox(Protocol):
         ...
 
     def is_ready(self) -> bool:
-        """Return whether it reports that it is ready."""
+        """Return whether the box reports that it is ready."""
         ...
 
     def logs(self, tail: int | None = None) -> str:
@@ -213,12 +213,12 @@ class RunningBox(Protocol):
         """Return what it uses.
 
         Raises:
-            Unavailable: it has ended.
+            Unavailable: the box has ended.
         """
         ...
 
     def events(self) -> Sequence[BoxEvent]:
-        """Return what has happened to it so far, in order."""
+        """Return the box's events so far, in order."""
         ...
 
     def terminate(self) -> None:
@@ -240,9 +240,9 @@ class BoxBackend(Protocol):
         """Start a box and wait until it is ready.
 
         Raises:
-            Unavailable: it ended or was not ready in time; the message has its last words. Nothing of it is left.
+            Unavailable: it ended or was not ready in time; the message has its last words. The box is removed.
             BackendUnavailable: the backend does not answer.
-            Cancelled: ``stop`` was set meanwhile. Nothing of it is left.
+            Cancelled: ``stop`` was set meanwhile. The box is removed.
         """
         ...
 
@@ -282,7 +282,7 @@ class TriedBackend(Protocol):
 
         Raises:
             PermissionDenied: a right is missing; the message names it.
-            Unavailable: it does not answer, or does not report the rights.
+            Unavailable: the cluster does not answer, or does not report the rights.
         """
         ...
 
@@ -298,7 +298,7 @@ class TriedBackend(Protocol):
 
 
 def is_orphan(found: BoxOwner, owner: BoxOwner) -> bool:
-    """Return whether a box that ``found`` started is one that ``owner`` left behind."""
+    """Return whether ``owner`` left behind a box that ``found`` started."""
     return found.id == owner.id and found.epoch < owner.epoch
 
 

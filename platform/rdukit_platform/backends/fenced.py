@@ -1,7 +1,7 @@
 """A box in a fence: its folders, variables and wires, its start and its end.
 
 In the attempt's folder the box can write ``box`` only. Its log, and every file that decides where this process writes
-or connects to, is outside: a box may create links wherever it writes.
+or connects, is outside: a box may create links in its own folders.
 """
 
 import contextlib
@@ -108,7 +108,7 @@ def fence_of(
 def log_place(spec: BoxSpec, home: Path) -> dict[str, str]:
     """Return the variable for the place of ``sn.log``, if its programs reach a node.
 
-    Without it that would be beside the node's socket, where no box writes.
+    Without it the log would be next to the node's socket, where boxes cannot write.
     """
     return {SND_STATE.variable: str(home)} if spec.sockets else {}
 
@@ -131,7 +131,7 @@ def fenced_limits(spec: BoxSpec, fence: BoxFence) -> dict[str, str]:
 
 
 class FencedWires(Closable):
-    """The sockets of a box for this process: always those that existed when it became ready."""
+    """The sockets of a box for this process: those that existed when it became ready."""
 
     def __init__(self, folder: Path, uid: int | None) -> None:
         """Open the sockets. Raises: Unavailable: the REST socket's path is no socket of the box."""
@@ -183,7 +183,7 @@ def make_given_folder(folder: Path, uid: int | None) -> None:
     """Create a new folder for a box's user, safely even if that user changes its neighbours meanwhile.
 
     Raises:
-        FileExistsError: there is something there.
+        FileExistsError: the path exists.
     """
     folder.mkdir(mode=0o700)
     if uid is None:

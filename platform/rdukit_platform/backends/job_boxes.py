@@ -64,7 +64,7 @@ class BoxRules:
     """Rules for the boxes of all jobs of a worker."""
 
     limits: BoxLimits
-    #: Variables beside those of the job.
+    #: Variables in addition to those of the job.
     environment: Mapping[str, str] = field(default_factory=dict)
     #: With ``NAME_MARK`` each box runs from its own image, otherwise all from the backend's.
     image: str = ""
@@ -105,12 +105,12 @@ def spec_of(
 
     Args:
         own: source, if the job's tenant installed the box.
-        owner: the job and the attempt's number: only the newest attempt of a job may have a box.
+        owner: the job and the attempt's number; only the newest attempt of a job may have a box.
         state: the attempt's own folder.
-        output: folder of outputs; it outlives the attempt.
-        fence: of the job's tenant.
-        place: what a queue of others' has to know.
-        part: its number, of a job on several nodes.
+        output: folder of outputs, which outlives the attempt.
+        fence: fence of the job's tenant.
+        place: information for a foreign queue.
+        part: number of the part of a job on several nodes.
     """
     return BoxSpec(
         box=box,
@@ -139,7 +139,7 @@ def _image_of(rules: BoxRules, box: str) -> str | None:
 
 
 def open_backend(home: Home, *, is_worker: bool = False) -> tuple[BoxBackend, BoxRules]:
-    """Return the backend that the settings name, connected, and the rules for what it starts.
+    """Return the configured backend, connected, and the rules for its boxes.
 
     ``is_worker``: many boxes will be started, so a fork server is kept if the settings allow it.
 

@@ -127,7 +127,7 @@ class PodBox:
         """Return the metrics server's figures: processors in use now, not seconds so far.
 
         Raises:
-            Unavailable: it has ended, or there is no metrics server.
+            Unavailable: the box has ended, or there is no metrics server.
         """
         path = f"/apis/metrics.k8s.io/v1beta1/namespaces/{self._backend.namespace}/pods/{self._name}"
         found = self._backend.call("GET", path, missing="{}").json().get("containers") or []
@@ -166,7 +166,7 @@ class PodBox:
             self._last_words = self.logs()
 
     def exit_code(self) -> int | None:
-        """Return the exit status of its container; ``None``: it runs, or was ended from outside."""
+        """Return the exit status of its container; ``None``: it runs, or was terminated from outside."""
         codes = [
             state["terminated"].get("exitCode")
             for each in self._status().get("containerStatuses") or []
@@ -175,7 +175,7 @@ class PodBox:
         return int(codes[0]) if codes and codes[0] is not None else None
 
     def waits_for(self) -> str:
-        """Describe why it has not started, as a suffix; empty if it has."""
+        """Describe why it has not started, as a suffix; empty: it has started."""
         reasons = pending_reasons(self._status())
         return f" ({'; '.join(reasons)})" if reasons else ""
 
@@ -183,7 +183,7 @@ class PodBox:
         """Wait until it is ready; record the time, and the Pod's address.
 
         Raises:
-            Unavailable: it ended, or was not ready in time; it is removed.
+            Unavailable: the box ended, or was not ready in time; it is removed.
             Cancelled: ``stop`` was set meanwhile; it is removed.
         """
         clock = self._backend.clock
@@ -236,7 +236,7 @@ class KubernetesBackend:
         """Connect; defaults come from the Pod of this process.
 
         Args:
-            folders: local mount points of claims; all folders of a box lie in one of them.
+            folders: local mount points of claims; each folder of a box lies in one of them.
             template: additions to Pods, or a JSON file with them.
         Raises:
             InvalidArgument: the template is not valid.
@@ -254,8 +254,8 @@ class KubernetesBackend:
 
         Raises:
             PermissionDenied: a right is missing; the message names it.
-            Unavailable: it does not report the rights.
-            BackendUnavailable: it does not answer.
+            Unavailable: the cluster does not report the rights.
+            BackendUnavailable: the cluster does not answer.
         """
         missing = [f"{verb} pods{sub and '/' + sub}" for verb, sub in RIGHTS if not self._may(verb, sub)]
         if missing:
@@ -314,7 +314,7 @@ class KubernetesBackend:
 
         Raises:
             InvalidArgument: a folder of ``spec`` lies in no claim.
-            Unavailable: the API refuses, or the box ended or was not ready in time; nothing is left of it.
+            Unavailable: the API refuses, or the box ended or was not ready in time; the box is removed.
             Cancelled: ``stop`` was set meanwhile.
         """
         name = f"rdukit-{secrets.token_hex(6)}"
@@ -415,7 +415,7 @@ class KubernetesBackend:
 
         Raises:
             Unavailable: it refuses; the message is the API's own.
-            BackendUnavailable: it cannot be reached.
+            BackendUnavailable: the API is unreachable.
         """
         try:
             response = self._client.request(method, path, json=body, params=query)

@@ -110,7 +110,7 @@ class ProcessBox:
         return self._process.poll() is None
 
     def is_ready(self) -> bool:
-        """Return whether it reports that it is ready."""
+        """Return whether the box reports that it is ready."""
         return self.is_alive() and answers_ready(self.rest_url)
 
     def logs(self, tail: int | None = None) -> str:
@@ -135,10 +135,10 @@ class ProcessBox:
                 yield rest
 
     def stats(self) -> BoxStats:
-        """Return what it and its children use.
+        """Return the use of resources by the box and its children.
 
         Raises:
-            Unavailable: it has ended.
+            Unavailable: the box has ended.
         """
         found = stats_of(self.pid) if self.is_alive() else None
         if found is None:
@@ -180,7 +180,7 @@ class ProcessBox:
 
 
 class ProcessBackend:
-    """Starts boxes as processes. Those with an owner have a record in ``records`` while they run."""
+    """Starts boxes as processes. Boxes with an owner have a record in ``records`` while they run."""
 
     name = "process"
 

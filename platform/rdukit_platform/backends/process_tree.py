@@ -11,7 +11,7 @@ _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 def start_ticks(pid: int) -> int | None:
-    """Return the start time of a process, which identifies it where its pid is reused. ``None``: it has ended."""
+    """Return the start time of a process, which identifies it even if its pid is reused. ``None``: it has ended."""
     facts = _find_facts(pid)
     return facts.start_ticks if facts is not None and facts.is_running else None
 
@@ -26,7 +26,7 @@ def tree_of(pid: int) -> list[ProcessFacts]:
 
 
 def stats_of(pid: int) -> BoxStats | None:
-    """Return processor time, resident memory and threads of a process and its live descendants; ``None`` if it has
+    """Return processor time, resident memory and threads of a process and its live descendants. ``None`` if it has
     ended.
 
     Shared pages count once per process.

@@ -127,13 +127,13 @@ class SlurmBox(ProcessBox):
     """A box in a Slurm allocation."""
 
     def __init__(self, backend: "SlurmBackend", program: SlurmProgram, spec: BoxSpec, started: float) -> None:
-        """Open the box's sockets. Raises: Unavailable: one of them is not the box's own."""
+        """Open the box's sockets. Raises: Unavailable: one of the variables is not the box's own."""
         announced, wires = open_wires(spec, own_folder(spec) / ANNOUNCEMENT)
         limits = {"slurm": f"applied: job {program.job_id}", **(fenced_limits(spec, spec.fence) if spec.fence else {})}
         files = JobFiles(spec.state)
         super().__init__(program, announced, files.log, limits, None, backend.clock, started, wires)
         self._backend, self._program, self._files = backend, program, files
-        #: Set when this process ends it: the end that Slurm reports then is not another user's.
+        #: Set when this process ends it: Slurm then reports an end that no other user caused.
         self._is_ending = self._is_cancelled = False
         self._cancelling = threading.Lock()
 
@@ -164,7 +164,7 @@ class SlurmBox(ProcessBox):
                 self._is_cancelled = True
 
     def stop(self, grace_s: float = 10.0) -> None:
-        """End it; the job then counts as successful, unless it was cancelled before."""
+        """Stop the box; its job then counts as successful, unless it was cancelled before."""
         self._is_ending = True
         with self._cancelling:  # Slurm must know before the program ends
             if not self._is_cancelled:
@@ -218,9 +218,9 @@ class SlurmBackend:
 
         Raises:
             NoResources: Slurm refuses the job, or gave no allocation in time; the message has Slurm's reason.
-            Unavailable: the job was cancelled, or the box ended or was not ready in time. Nothing of it is left.
+            Unavailable: the job was cancelled, or the box ended or was not ready in time. The box is removed.
             BackendUnavailable: Slurm does not answer.
-            Cancelled: ``stop`` was set meanwhile. Nothing of it is left.
+            Cancelled: ``stop`` was set meanwhile. The box is removed.
         """
         make_folder(spec.state)
         spec, files = replace(spec, descriptors=(), ends_with_parent=False), JobFiles(spec.state)

@@ -111,7 +111,7 @@ def read_looks(text: str) -> list[SlurmLook]:
 
 
 def read_status(text: str) -> int:
-    """Convert a status of ``wait`` to an exit status; signals are negative, also those that a shell reports."""
+    """Convert a status of ``wait`` to an exit status; signals are negative, even those that a shell reports."""
     try:
         status = os.waitstatus_to_exitcode(int(text))
     except ValueError:

@@ -79,7 +79,7 @@ def find_node(nodes: Sequence[SlurmNode], wanted: str, host: str) -> SlurmNode:
     """Return this machine's node: the one named ``wanted``, or the one on ``host``.
 
     Raises:
-        InvalidArgument: there is none, or more than one.
+        InvalidArgument: no node matches, or several do.
     """
     short = host.partition(".")[0]
     found = [node for node in nodes if (node.name == wanted if wanted else node.host.partition(".")[0] == short)]

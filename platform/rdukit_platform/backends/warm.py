@@ -1,7 +1,7 @@
 """Warm boxes: processes forked from one that has imported everything a box needs.
 
 ``rdukit box fork-server`` describes forks. A worker has one server for the boxes of all tenants: it starts without the
-worker's environment and reads nothing of any job. If it is not ready, a box is started without it.
+worker's environment and reads nothing of any job. If the server is not ready, a box is started without it.
 """
 
 import logging
@@ -42,7 +42,7 @@ class WarmBoxes(Closable):
         self._start()
 
     def find(self) -> ForkServer | None:
-        """Return the server; ``None``: it is not ready, or is being started again."""
+        """Return the server; ``None``: it is not ready, or is restarting."""
         with self._lock:
             if self._server is None or self._server.is_ready():
                 return self._server

@@ -1,4 +1,4 @@
-"""The database of a backup: one SQLite file, whatever the platform's own is.
+"""The database of a backup: always one SQLite file, even for a PostgreSQL platform.
 
 SQLite is copied by its online backup, PostgreSQL row by row in one snapshot; neither blocks writers. A restore migrates
 the file to the newest schema. It replaces a SQLite database, or is copied into a PostgreSQL one, so a backup can also
@@ -37,7 +37,7 @@ def copy_out(database: Database, file: Path, on_rows: Callable[[int], None] = la
     Args:
         on_rows: called from time to time with the number of copied rows.
     Raises:
-        InvalidArgument: it has no schema yet, or one that this version does not know.
+        InvalidArgument: the database has no schema yet, or an unknown one.
     """
     with database.read() as session:
         revision = read_revision(session.connection())
@@ -84,7 +84,7 @@ def check_schema(schema: str, version: str) -> None:
     """Refuse a schema that this version has no migration of.
 
     Raises:
-        InvalidArgument: it is newer.
+        InvalidArgument: the schema is newer.
     """
     if schema not in (known := known_revisions()):
         raise InvalidArgument(
@@ -97,7 +97,7 @@ def check_free(database: Database, now: float, *, is_forced: bool) -> None:
     """Refuse a database in use, or, unless forced, one with rows.
 
     Raises:
-        Conflict: a platform runs on it, or it is not empty.
+        Conflict: a platform uses the database, or the database is not empty.
     """
     with database.read() as session:
         connection = session.connection()
@@ -127,7 +127,7 @@ def bring_to_head(file: Path) -> bool:
 
 
 def copy_in(file: Path, database: Database, on_rows: Callable[[int], None] = lambda count: None) -> None:
-    """Replace all rows of a PostgreSQL database by those of a copy with the newest schema, in one transaction."""
+    """Replace all rows of a PostgreSQL database in one transaction, by those of a copy with the newest schema."""
     migrate(database)
     opened = closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True))
     with opened as copy, database.write_connection() as connection:
@@ -171,7 +171,7 @@ def check_known(revision: str) -> None:
     """Refuse a database of a newer version.
 
     Raises:
-        InvalidArgument: it is one.
+        InvalidArgument: the schema is newer than this rdukit's.
     """
     if revision not in (known := known_revisions()):
         raise InvalidArgument(
@@ -188,7 +188,7 @@ def _snapshot(engine: Engine) -> Iterator[Connection]:
 
 
 def _tables(connection: Connection, names: Iterable[str]) -> Sequence[Table]:
-    """Return these tables, each after those that it refers to."""
+    """Return these tables; each follows the tables that it refers to."""
     metadata = MetaData()
     metadata.reflect(connection, only=list(names))
     return metadata.sorted_tables

@@ -74,7 +74,7 @@ def blob_path(digest: str) -> str:
 def place_in_backup(backup_id: str, path: str) -> str:
     """Return the path of a file in a backup (pure): content by its digest, everything else below the backup's id.
 
-    So a backup into the folder of an earlier one changes none of its files before the new manifest is there.
+    So a backup into the folder of an earlier one keeps its files unchanged until the new manifest is complete.
     """
     return path if path.startswith(f"{BLOBS}/") else f"{backup_id}/{path}"
 

@@ -22,7 +22,7 @@ _PRIVATE: Final = 0o600
 
 
 class BackupTarget(Protocol):
-    """Target of a backup; before ``finish`` it does not count as one."""
+    """Target of a backup; it becomes a valid backup only by ``finish``."""
 
     def has(self, path: str, size: int) -> bool:
         """Return whether the file exists from an interrupted or earlier backup."""
@@ -44,7 +44,7 @@ class FolderTarget:
         """Open the folder.
 
         Raises:
-            InvalidArgument: it has other files than a backup's.
+            InvalidArgument: the folder has files that are not a backup's.
         """
         self._folder, self._id = folder, backup_id
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ class FolderTarget:
         """Write the manifest, and remove files of an earlier backup."""
         write_atomic(self._folder / MANIFEST, data, _PRIVATE)
         named = {self._folder / place_in_backup(manifest.id, file.path) for file in manifest.files}
-        # Those in a folder come before it.
+        # Files in a folder come before it.
         for path in sorted(self._folder.rglob("*"), reverse=True):
             if path.is_dir() and not path.is_symlink():
                 with suppress(OSError):
@@ -91,7 +91,7 @@ class TarTarget:
         """Begin the file under a temporary name.
 
         Raises:
-            InvalidArgument: there is a folder of this name.
+            InvalidArgument: a folder has this name.
         """
         if file.is_dir():
             raise InvalidArgument(f"{file} is a folder; name a file, or a folder without {TAR}")
@@ -157,7 +157,7 @@ class Source:
 
         Raises:
             NotFound: the place does not exist.
-            InvalidArgument: it is no backup, or an unfinished or damaged one.
+            InvalidArgument: the folder or file is not a backup, or is unfinished or damaged.
         """
         self._place, self._tar = place, None
         if not place.exists():
@@ -231,7 +231,7 @@ def read_regular(path: Path) -> Iterator[bytes]:
 
 
 def open_target(place: Path, backup_id: str) -> BackupTarget:
-    """Return where a backup of this name is written: a file if it ends in ``.tar``, otherwise a folder."""
+    """Return the target of a backup of this name: a file if it ends in ``.tar``, otherwise a folder."""
     return TarTarget(place, backup_id) if place.suffix == TAR else FolderTarget(place, backup_id)
 
 

@@ -77,7 +77,7 @@ def restore_backup(
     Raises:
         InvalidArgument: the backup is damaged, not whole, or of a newer version.
         Conflict: a platform runs there, or the home folder or database is not empty.
-        DiskFull: there is not enough room.
+        DiskFull: the disk lacks space.
     """
     with Source(place) as source, _home_alone(home):
         manifest = source.manifest
@@ -144,7 +144,7 @@ def choose_database(wanted: str, configured: str, in_backup: str, home: Home) ->
 
     Args:
         wanted: the caller's choice; ``sqlite`` means a file in the home folder; empty: none.
-        configured: the URL in the settings in force here; in_backup: the URL in the backup's own settings file.
+        configured: the URL in the present settings. in_backup: the URL in the backup's own settings file.
     Raises:
         InvalidArgument: only the backup's own settings name one, which may be in use.
     """
@@ -202,7 +202,7 @@ def staged_path(file: FileEntry) -> str:
 
 
 def _file_of(url: str) -> Path | None:
-    """Return the file of a SQLite database; ``None``: it is a server's."""
+    """Return the file of a SQLite database; ``None``: the database is a server's."""
     found = make_url(url)
     return Path(found.database or "") if found.get_backend_name() == "sqlite" else None
 

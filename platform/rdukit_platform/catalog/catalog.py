@@ -30,14 +30,14 @@ class Catalog:
     def __init__(self, command: list[str] | None = None) -> None:
         self._command = command
         self._lock = threading.Lock()
-        #: None until the command has answered once.
+        #: None until the first answer of the command.
         self._boxes: Boxes | None = None
 
     def boxes(self) -> Boxes:
         """Return all boxes.
 
         Raises:
-            Unavailable: the ModelBox command fails; the message carries what it said.
+            Unavailable: the ModelBox command fails; the message has its output.
         """
         with self._lock:
             if self._boxes is None:

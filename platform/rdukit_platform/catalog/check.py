@@ -1,9 +1,8 @@
 """Checks of a job's parameters and inputs against what its verb allows (pure).
 
-A box describes each parameter by a JSON schema. Dependencies on other parameters are in three further keys:
-``x-when`` (others must have these values), ``x-cases`` (another schema while others have these values) and ``x-limits``
-(a limit is another parameter's value). A parameter without a schema is left to the box, which refuses what it does not
-take.
+A box describes each parameter by a JSON schema. Three further keys hold dependencies on other parameters: ``x-when``
+(they must have these values), ``x-cases`` (another schema for these values) and ``x-limits`` (a limit is another
+parameter's value). A parameter without a schema is left to the box, which refuses invalid values.
 """
 
 import math
@@ -25,7 +24,7 @@ def check_parameters(box: BoxDescription, verb: BoxVerb, parameters: Mapping[str
 
     Raises:
         UnknownParameter: the message lists the verb's parameters.
-        IllegalValue: the message says what would be valid.
+        IllegalValue: a value is not valid; the message has the expected ones.
     """
     known = {parameter.name: parameter for parameter in verb.parameters}
     values = {name: parameter.default for name, parameter in known.items()} | dict(parameters)
@@ -103,7 +102,7 @@ def check_inputs(box: BoxDescription, verb: BoxVerb, inputs: Mapping[str, str], 
     Args:
         kinds: slot to the kind of its artifact: ``file`` or ``folder``.
     Raises:
-        InvalidArgument: the message says what would be valid.
+        InvalidArgument: an input is not valid; the message has the expected one.
     """
     where = f"{verb.name} of box {box.name!r}"
     slots = {slot.name: slot for slot in verb.inputs}

@@ -24,7 +24,7 @@ _FACTS: Final = ("kind", "title", "task", "family", "modality", "licence", "sour
 
 @dataclass(frozen=True, slots=True)
 class ComparedLine:
-    """A line of a comparison: a value for each entry, null where it has none."""
+    """A line of a comparison: a value for each entry, or null."""
 
     group: str
     name: str
@@ -36,10 +36,10 @@ class ComparedLine:
 
 
 def compare_entries(entries: Sequence[Entry]) -> list[ComparedLine]:
-    """Compare two to four entries. Lines that none has a value for are left out.
+    """Compare two to four entries. Lines without any value are left out.
 
     Raises:
-        InvalidArgument: too few or too many, or one of them twice.
+        InvalidArgument: there are too few or too many entries, or an entry occurs twice.
     """
     if not MIN_COMPARED <= len(entries) <= MAX_COMPARED:
         raise InvalidArgument(f"{len(entries)} entries are to be compared; expected {MIN_COMPARED} to {MAX_COMPARED}")

@@ -45,11 +45,11 @@ _KINDS: Final = tuple(EntryKind)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Something that the catalog lists. An empty text or null means unknown.
+    """Something that the catalog lists. Unknown values are an empty text or null.
 
-    ``sizes`` are numbers of parameters by the name of a published size, ``metrics`` figures that were measured (of a
-    box: those that its recipe reached on held-out data), ``projected`` the cost model's seconds of a step by the
-    emulated chip, ``recipes`` what each kind of recipe reached.
+    ``sizes`` are numbers of parameters by the name of a published size. ``metrics`` are measured figures (for a
+    box: its recipe's on held-out data). ``projected`` has the cost model's seconds of a step by emulated chip,
+    ``recipes`` the results by kind of recipe.
     """
 
     #: Unique name of the entry: ``KIND/NAME``.
@@ -68,7 +68,7 @@ class Entry:
     box: str = ""
     #: The job that made it.
     job: str | None = None
-    #: Whether it is the tenant's; otherwise it comes with rdukit.
+    #: Whether it belongs to the tenant; otherwise to rdukit.
     is_own: bool = False
     parameters: int | None = None
     bytes: int | None = None
@@ -76,7 +76,7 @@ class Entry:
     metrics: Mapping[str, object] = field(default_factory=dict)
     projected: Mapping[str, float] = field(default_factory=dict)
     recipes: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
-    #: Description of its picture (``GET /v1/catalog/{box}/picture``); empty: it has none.
+    #: Description of its picture (``GET /v1/catalog/{box}/picture``); empty: no picture.
     picture: str = ""
     created_at: float | None = None
     #: Reason of its deprecation; null: not deprecated.
@@ -159,7 +159,7 @@ def find_entries(
 
 
 def fold(text: str) -> str:
-    """Return a text as searches compare it: without case."""
+    """Return a text in the form that searches compare: without case."""
     return text.casefold()
 
 

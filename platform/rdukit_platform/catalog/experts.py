@@ -21,7 +21,7 @@ CHECKPOINT: Final = "checkpoint"
 PEF: Final = "pef"
 #: Largest number of names in a refusal.
 MAX_NAMED: Final = 20
-#: Longest licence that is taken from a box.
+#: Longest licence that is copied from a box.
 MAX_LICENCE: Final = 200
 
 
@@ -38,7 +38,7 @@ def add_expert(
     """Add the next version of an expert: the checkpoint that ``job`` has made or evaluated.
 
     Raises:
-        Conflict: it is a version of this expert already.
+        Conflict: the checkpoint is already a version of this expert.
     """
     # Concurrent promotions wait here, and get later numbers.
     session.scalars(select(TenantRow.id).where(TenantRow.id == job.tenant_id).with_for_update(key_share=True)).one()
@@ -73,7 +73,7 @@ def add_expert(
 
 
 def licence_of(session: Session, boxes: Boxes, tenant_id: str, box: Selector) -> str:
-    """Return the licence that a box or its model card names; empty: there is none, or the box is gone."""
+    """Return the licence that a box or its model card names; empty: it names none, or the box is gone."""
     if box.version is None:
         found = boxes.boxes.get(box.name)
         described = found.raw if found is not None else {}
@@ -118,19 +118,19 @@ def list_experts(
 
 
 def get_expert(session: Session, tenant_id: str, text: str) -> ExpertRow:
-    """Return the version of an expert that ``text`` names; without a version the newest that is not deprecated.
+    """Return the version of an expert that ``text`` names; without a version, the newest that is not deprecated.
 
     If all are deprecated, the newest of them.
 
     Raises:
-        NotFound: there is none; the message lists those there are.
+        NotFound: there is no such version; the message lists the existing ones.
         InvalidArgument: the text is not valid.
     """
     return _select(session, tenant_id, read_selector(text, "expert"), is_locked=False)[-1]
 
 
 def deprecate_expert(session: Session, tenant_id: str, text: str, reason: str, now: float) -> Sequence[ExpertRow]:
-    """Deprecate a version, or all if ``text`` names none. Returns the changed versions, oldest first.
+    """Deprecate a version, or all versions if ``text`` names none. Returns the changed versions, oldest first.
 
     Jobs can still use its checkpoint.
 

@@ -42,7 +42,7 @@ LIMITS: Final = FenceLimits(
 )  # fmt: skip
 #: Runs a program whose output goes to a file.
 _INTO: Final = ("/bin/sh", "-c", 'exec "$@" >"$0"')
-#: Runs a program with limits, where there is no fence.
+#: Runs a program with limits if there is no fence.
 _LIMITED: Final = f"""
 import os, resource, sys
 for limit, most in (("DATA", {MEMORY_BYTES}), ("FSIZE", {MAX_ANSWER_BYTES}), ("CPU", {SECONDS}), ("CORE", 0)):
@@ -105,7 +105,7 @@ def run_reader(line: Sequence[str], folder: Path) -> ReaderEnd:
         line: the command with its arguments.
     Raises:
         InvalidArgument: it exceeds its limit of memory or time.
-        Unavailable: it cannot be run.
+        Unavailable: the reader cannot run.
     """
     if shutil.which(line[0]) is None:
         raise Unavailable(f"{' '.join(line)} gave no description: there is no program {line[0]!r}")

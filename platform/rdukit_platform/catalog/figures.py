@@ -18,7 +18,7 @@ _RATE: Final = "_per_s"
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A figure of two experts; ``None``: one has none. ``change``: second minus first, for numbers."""
+    """A figure of two experts; ``None``: this expert lacks it. ``change``: second minus first, for numbers."""
 
     name: str
     a: object
@@ -32,7 +32,7 @@ def figures_of(result: Mapping[str, object] | None) -> dict[str, object]:
 
 
 def headline(figures: Mapping[str, object], most: int = 3) -> list[str]:
-    """Return the names of the quality figures, in their order, ``most`` at most."""
+    """Return the names of at most ``most`` quality figures, in their order."""
     return [
         name
         for name, value in figures.items()
@@ -42,7 +42,7 @@ def headline(figures: Mapping[str, object], most: int = 3) -> list[str]:
 
 
 def compare_figures(a: Mapping[str, object], b: Mapping[str, object]) -> list[Difference]:
-    """Return the figures of two, in the order of the first, with those that only the second has after them."""
+    """Return the figures of two results: those of the first in its order, then those that only the second has."""
     found = []
     for name in dict.fromkeys([*a, *b]):
         one, other = find_number(a.get(name)), find_number(b.get(name))

@@ -1,4 +1,4 @@
-"""Catalog entries for a tenant: those that come with rdukit, and its own boxes, experts and artifacts."""
+"""Catalog entries for a tenant: rdukit's, and its own boxes, experts and artifacts."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -26,7 +26,7 @@ _DEFAULT: Final = "default"
 def read_entries(
     session: Session, boxes: Boxes, tenant_id: str, query: EntryQuery, *, with_artifacts: bool
 ) -> list[Entry]:
-    """Return what a tenant's query may find: all boxes and models, its newest experts and, ``with_artifacts``, its
+    """Return the entries that a tenant can find: all boxes and models, its newest experts and, ``with_artifacts``, its
     newest checkpoints, PEFs and data sets.
 
     Kinds outside the query are read, too, because they are counted.
@@ -44,7 +44,7 @@ def read_entries(
 
 
 def get_entry(session: Session, boxes: Boxes, tenant_id: str, text: str, *, with_artifacts: bool) -> Entry:
-    """Return the one entry that ``text`` names: ``KIND/NAME``, or a name that only one kind has.
+    """Return the entry that ``text`` names: ``KIND/NAME``, or a name that only one kind has.
 
     ``gpt2`` is a box, ``gpt2/medium`` a published size of its model, ``digits:2`` a version of an expert (``digits``
     its newest), ``art-…`` an artifact.
@@ -78,13 +78,13 @@ def get_entry(session: Session, boxes: Boxes, tenant_id: str, text: str, *, with
 
 
 def entries_of_boxes(boxes: Boxes) -> list[Entry]:
-    """Return the boxes that come with rdukit, and the published sizes of the zoo's models that they run (pure)."""
+    """Return rdukit's boxes, and the published sizes of their zoo models (pure)."""
     entries = [entry_of_box(box) for _, box in sorted(boxes.boxes.items())]
     models: dict[str, Entry] = {}
     for box in entries:
         for size, count in box.sizes.items():
             name = f"{box.family}/{size}"
-            # If several boxes run a model, the one of its name, else the first.
+            # If several boxes run a model, the box of the same name, else the first.
             if name not in models or box.name == box.family:
                 models[name] = replace(
                     box, id=f"{EntryKind.MODEL}/{name}", kind=EntryKind.MODEL, name=name, box=box.name,
@@ -148,7 +148,7 @@ def _entry_of_expert(row: ExpertRow, bases: Mapping[str, Entry]) -> Entry:
 def _read_artifacts(
     session: Session, tenant_id: str, bases: Mapping[str, Entry], artifact_id: str | None = None
 ) -> Iterator[Entry]:
-    """Read the tenant's newest artifacts of the kinds that are listed, or the one with an id."""
+    """Read the tenant's newest artifacts of the listed kinds, or the one with an id."""
     of_tenant = select(ArtifactRow.id).where(ArtifactRow.tenant_id == tenant_id, ArtifactRow.deleted_at.is_(None))
     if artifact_id is not None:
         looked = of_tenant.where(ArtifactRow.id == artifact_id)

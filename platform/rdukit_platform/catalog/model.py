@@ -111,9 +111,9 @@ class BoxDescription:
     title: str
     verbs: tuple[BoxVerb, ...]
     raw: Mapping[str, object]
-    #: Version of a tenant's own box; ``None``: it comes with rdukit.
+    #: Version of a tenant's own box; ``None``: the box is rdukit's.
     version: int | None = None
-    #: SVG picture of the model's task, for boxes that come with rdukit.
+    #: SVG picture of the model's task, for rdukit's boxes.
     svg: bytes | None = None
 
     def verb(self, name: str) -> BoxVerb:
@@ -140,7 +140,7 @@ class Boxes:
         """Return the box called ``name``.
 
         Raises:
-            NotFound: there is none; the message lists those there are.
+            NotFound: there is no such box; the message lists the existing ones.
         """
         box = self.boxes.get(name)
         if box is None:
@@ -221,7 +221,7 @@ def check_picture(data: bytes) -> None:
     """Refuse anything but a PNG as the picture of a tenant's own box (pure).
 
     Raises:
-        InvalidArgument: it is no PNG, or too large.
+        InvalidArgument: the file is not a PNG, or is too large.
     """
     if len(data) > MAX_PICTURE_BYTES:
         raise InvalidArgument(
@@ -234,8 +234,8 @@ def check_picture(data: bytes) -> None:
 def read_box(raw: Mapping[str, object], version: int | None = None) -> BoxDescription:
     """Return a box from its description.
 
-    With a version it is a tenant's own box: its patterns are not evaluated here, because a regular expression can block
-    the platform.
+    A version means a tenant's own box: its patterns are not evaluated here, because a regular expression can block the
+    platform.
 
     Raises:
         InvalidArgument: a key is missing or of the wrong type.

@@ -41,8 +41,8 @@ def why_not_own(tenant: str, setting: str, has_walls: bool, tenants: int) -> str
 
     Args:
         has_walls: boxes are containers, or fenced.
-        setting: names with commas, ``*`` for all, ``-`` for none, or nothing.
-        tenants: how many the platform has.
+        setting: names with commas, ``*`` for all, ``-`` for none, or empty.
+        tenants: number of the platform's tenants.
     """
     named = {word.strip() for word in setting.split(",") if word.strip()}
     if "*" in named or tenant in named:
@@ -77,7 +77,7 @@ def check_may_own(session: Session, tenant_id: str, is_fenced: bool | None = Non
 
 
 def with_own(session: Session, boxes: Boxes, tenant_id: str, asked: Iterable[str]) -> Boxes:
-    """Return the boxes that come with rdukit and, under their requested selectors, the tenant's own.
+    """Return rdukit's boxes and, under their requested selectors, the tenant's own.
 
     Raises:
         NotFound: the tenant has no such box, or not this version.
@@ -96,12 +96,12 @@ def with_own(session: Session, boxes: Boxes, tenant_id: str, asked: Iterable[str
 
 
 def get_own(session: Session, boxes: Boxes, tenant_id: str, text: str, *, is_kept: bool = False) -> BoxRow:
-    """Return the version of one of the tenant's boxes that ``text`` names; without a version the newest.
+    """Return the version of a tenant's box that ``text`` names; without a version the newest.
 
     Args:
         is_kept: lock it, so that it cannot be uninstalled before the transaction ends.
     Raises:
-        NotFound: there is none; the message lists those there are.
+        NotFound: there is no such box; the message lists the existing ones.
         InvalidArgument: the text is not valid.
     """
     asked = read_selector(text)
@@ -136,7 +136,7 @@ def install_box(
     Args:
         content: the folder's content, already in the store; or the digest of ``image``.
     Raises:
-        Conflict: a box that comes with rdukit has the name.
+        Conflict: a box of rdukit has the name.
         PermissionDenied: the tenant's jobs may not run boxes of its own.
     """
     check_may_own(session, tenant_id)
@@ -175,12 +175,12 @@ def install_box(
 
 
 def uninstall_box(session: Session, boxes: Boxes, tenant_id: str, text: str, now: float) -> Sequence[BoxRow]:
-    """Uninstall a version of a box, or all if ``text`` names none. Returns the removed versions, oldest first.
+    """Uninstall a version of a box, or all versions if ``text`` names none. Returns the removed versions, oldest first.
 
     Raises:
-        NotFound: there is none.
+        NotFound: there is no such box.
         Conflict: an open job uses it; the message names some, and nothing is removed.
-        InvalidArgument: it comes with rdukit.
+        InvalidArgument: the box is rdukit's.
     """
     asked = read_selector(text)
     if asked.name in boxes.boxes:

@@ -246,7 +246,7 @@ def verify(artifact_id: str | None, is_all: bool, as_json: bool) -> None:
 @JSON_OPTION
 @TOKEN_OPTION
 def lineage(artifact_id: str, output: Path | None, as_json: bool) -> None:
-    """Show what an artifact was made from and what was made from it, as lines or as a picture with links.
+    """Show the origins of an artifact and the artifacts made from it, as lines or as a picture with links.
 
     Example: rdukit artifact lineage art-7k2m9x41abcd -o lineage.svg
 

@@ -19,7 +19,7 @@ def complete(route: str, key: str, name: str = "id", told: tuple[str, ...] = ("n
 
     Args:
         route, key: route of the list, and its key in the answer.
-        name: field that is completed. told: field shown as help, in shells that can.
+        name: field that is completed. told: field shown as help, in shells that support it.
     """
 
     def ask(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:

@@ -120,10 +120,10 @@ def started_platform(
     the end.
 
     Args:
-        environment: variables besides this process's own.
+        environment: variables in addition to this process's own.
 
     Raises:
-        Unavailable: it does not start; the message has its output.
+        Unavailable: the platform does not start; the message has its output.
     """
     program = "from rdukit.cli import main; main()"
     command = [sys.executable, "-c", program, "up", "--json", "--port", str(port)]
@@ -136,10 +136,10 @@ def started_platform(
 
 @contextmanager
 def ready_platform(process: Child, stdout: IO[bytes], home: Path) -> Iterator[tuple[ApiClient, dict[str, Any]]]:
-    """Yield a client of ``rdukit up --json``, which runs as ``process``, as soon as it is ready; stop it at the end.
+    """Yield a client of ``rdukit up --json`` (``process``) as soon as it is ready; stop the platform at the end.
 
     Raises:
-        Unavailable: it does not start; the message has its output.
+        Unavailable: the platform does not start; the message has its output.
     """
     try:
         line = stdout.readline()

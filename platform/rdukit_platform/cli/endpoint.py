@@ -387,7 +387,7 @@ def call(
 
 @contextmanager
 def _added(client: Any, bundle: str | None) -> Iterator[str | None]:
-    """Yield the artifact of a bundle: a file is added as one, and deleted again if it is refused."""
+    """Yield the artifact of a bundle; a file becomes a new artifact, which is deleted if it is refused."""
     if bundle is None or not Path(bundle).is_file():
         yield bundle
         return

@@ -221,8 +221,8 @@ def show_(job_id: str, tenant: str | None, as_json: bool) -> bool:
 def why(job_id: str, as_json: bool) -> bool:
     """Explain why a job waits: a code as in Slurm's squeue, a sentence, and its latest start.
 
-    The latest start needs run limits of the jobs before it. For a preempted job it prints when and for which job; for a
-    job with tiles, the nodes and the numbers of RDUs and XRDUs.
+    The latest start needs run limits of the jobs before it. For a preempted job it prints the time and the other job;
+    for a job with tiles, the nodes and the numbers of RDUs and XRDUs.
 
     Example: rdukit job why job-7k2m9x41abcd
 

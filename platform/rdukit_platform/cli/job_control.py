@@ -10,7 +10,8 @@ import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Duration, parse_name_values
 from rdukit_platform.cli.complete import JOBS
-from rdukit_platform.jobs.states import HIGHEST_PRIORITY, LOWEST_PRIORITY, MAX_MEMBERS
+from rdukit_platform.jobs.choices import Choice
+from rdukit_platform.jobs.fields import CHOICES
 
 R = TypeVar("R")
 
@@ -38,21 +39,26 @@ class Deadline(click.ParamType[dict[str, object]]):
         return {"deadline": at.isoformat()}
 
 
-#: Options by which jobs are queued; those that are keys of a request have their names.
+def _plain_option(choice: Choice) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the option of a plain field of a request."""
+    names, help_ = (choice.option, choice.name), choice.help
+    if choice.kind == "bool":
+        return click.option(*names, is_flag=True, help=help_)
+    if choice.kind == "labels":
+        return click.option(*names, multiple=True, metavar="KEY=VALUE", help=f"{help_} Repeat for more.")
+    kinds: dict[str, Any] = {"int": click.IntRange, "float": click.FloatRange}
+    type_ = kinds[choice.kind](choice.lowest, choice.highest) if choice.kind in kinds else str
+    return click.option(*names, type=type_, default=None, help=help_)
+
+
+#: Options by which jobs are queued: those of plain fields, then those with a form of their own.
 _QUEUE_OPTIONS: Final = (
-    click.option("--tiles", type=click.IntRange(0), default=None, help="RDU tiles to lease."),
-    click.option(
-        "--priority", type=click.IntRange(LOWEST_PRIORITY, HIGHEST_PRIORITY), default=None,
-        help="The highest priority is started first. A new job has 0.",
-    ),
+    *map(_plain_option, CHOICES),
     click.option(
         "--run-limit", "run_limit_s", type=Duration(), default=None,
         help="Time after which an attempt ends, such as 90s, 15m or 2h; short jobs may start earlier.",
     ),
     click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label KEY=VALUE; repeat for more."),
-    click.option(
-        "--max-attempts", type=click.IntRange(1), default=None, help="Failed attempts after which the job fails."
-    ),
     click.option(
         "--deadline", type=Deadline(), default=None,
         help="Deadline, such as 2h (from now) or 2026-11-30T08:00Z; the job fails if it is missed.",
@@ -63,22 +69,6 @@ _QUEUE_OPTIONS: Final = (
     ),
     click.option("--retry-backoff", type=Duration(), default=None, help="First pause; it doubles after each failure."),
     click.option("--retry-max-backoff", type=Duration(), default=None, help="Longest pause before an attempt."),
-    click.option(
-        "--preemptible", is_flag=True,
-        help="Jobs of much higher priority may take its tiles; it is then queued again, and a training resumes.",
-    ),
-    click.option(
-        "--members", type=click.IntRange(1, MAX_MEMBERS), default=None,
-        help="Processes of a training that compute together, each with --tiles tiles.",
-    ),
-    click.option(
-        "--constraint", "constraint", multiple=True, metavar="KEY=VALUE",
-        help="Label that its node must have, such as zone=a; repeat for more.",
-    ),
-    click.option(
-        "--profile", is_flag=True,
-        help="Record where the time of a training, evaluation or inference goes; rdukit job profile fetches it.",
-    ),
 )  # fmt: skip
 
 
@@ -100,26 +90,26 @@ def queue_options(command: Callable[..., R]) -> Callable[..., R]:
 
 def _queue_body(
     *,
+    run_limit_s: float | None,
     labels: Sequence[str],
     deadline: Mapping[str, object] | None,
     retry_on: Sequence[str],
     retry_backoff: float | None,
     retry_max_backoff: float | None,
-    preemptible: bool,
-    constraint: Sequence[str],
-    profile: bool,
-    **plain: object,
+    **plain: Any,
 ) -> dict[str, object]:
     """Return the keys of a request that the options stand for (pure)."""
     policy = {"on": list(retry_on) or None, "backoff_s": retry_backoff, "max_backoff_s": retry_max_backoff}
     given: dict[str, object] = {
-        **plain, **(deadline or {}),
+        "run_limit_s": run_limit_s, **(deadline or {}),
         "labels": parse_name_values("--label", labels) or None,
         "retry": {name: value for name, value in policy.items() if value is not None} or None,
-        "preemptible": preemptible or None,
-        "constraint": parse_name_values("--constraint", constraint) or None,
-        "profile": profile or None,
     }  # fmt: skip
+    for choice in CHOICES:
+        value = plain[choice.name]
+        if choice.kind == "labels":
+            value = parse_name_values(choice.option, value) or None
+        given[choice.name] = None if value is False else value
     return {name: value for name, value in given.items() if value is not None}
 
 

@@ -30,8 +30,8 @@ def read_jobs(text: str, name: str) -> list[dict[str, object]]:
     """Read a file's documents as bodies of ``POST /v1/jobs`` (pure). ``name`` is that of the file, for messages.
 
     Raises:
-        InvalidArgument: it is not YAML, or a document is no job; the message names the document and the key, with a
-            suggestion.
+        InvalidArgument: the file is not YAML, or a document is not a job; the message names the document and the key,
+            with a suggestion.
     """
     documents = [found for found in _read_plainly(text, name, MAX_DOCUMENTS) if found is not None]
     if not 1 <= len(documents) <= MAX_DOCUMENTS:
@@ -112,7 +112,7 @@ def check_bodies(bodies: Sequence[Mapping[str, object]], *, as_json: bool) -> No
     """Let the platform check jobs without recording them, and print the results.
 
     Raises:
-        RdukitError: one is refused; the message says which.
+        RdukitError: a job is refused; the message names it.
     """
     from rdukit_platform.cli import show
     from rdukit_platform.client.http import ApiClient
@@ -219,11 +219,11 @@ def _with_document(refused: RdukitError, number: int) -> RdukitError:
 def watched(
     names: Sequence[str], command: str, end: str, known: Callable[[], object], *, as_json: bool
 ) -> Iterator[None]:
-    """Print, at the start and on Ctrl-C, that the work goes on without this command.
+    """Print at the start and on Ctrl-C that the work continues without this command.
 
     Args:
         command: such as sweep: ``rdukit sweep show NAME`` shows it, ``rdukit sweep END NAME`` ends it.
-        known: last description, with its id; printed on Ctrl-C with ``as_json``.
+        known: last description, with its id, which Ctrl-C prints with ``as_json``.
     """
     from rdukit_platform.cli import show
 

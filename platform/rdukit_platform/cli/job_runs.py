@@ -48,7 +48,7 @@ def clone(
 ) -> None:
     """Clone a job: submit it again, with the same version of its box and with changes.
 
-    What is not given stays as JOB has it; labels are given all or none.
+    Other values are JOB's; given labels replace all of JOB's labels.
 
     Example: rdukit job clone job-7k2m9x41abcd --set lr=0.1 --wait
 
@@ -174,7 +174,7 @@ def _every_step(client: "ApiClient", job_id: str) -> list[dict[str, Any]]:
     """Return the lines of a job's artifact ``metrics`` as points without times.
 
     Raises:
-        NotFound: it has no such artifact.
+        NotFound: the job has no such artifact.
         InvalidArgument: the artifact has another format.
     """
     job, text = client.get(f"/v1/jobs/{job_id}"), io.BytesIO()

@@ -1,4 +1,4 @@
-"""``rdukit job trace``: where a job's time went, as a waterfall."""
+"""``rdukit job trace``: the phases of a job's time, as a waterfall."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -19,7 +19,7 @@ _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 @JSON_OPTION
 @TOKEN_OPTION
 def trace(job_id: str, as_json: bool) -> None:
-    """Show where a job's time went: queue, worker, box, compile phases and runs, each with its seconds.
+    """Show the phases of a job's time: queue, worker, box, compile phases and runs, each with its seconds.
 
     Example: rdukit job trace job-7k2m9x41abcd
 

@@ -62,7 +62,7 @@ def demo(box: str, home: Path | None, port: int, as_json: bool) -> None:
     """Run preprocess, compile, train and infer on real digits, and stop.
 
     Starts the platform, runs the pipeline preprocess, compile, train, infer through its REST API, prints the accuracy
-    on digits that the model has not seen, and stops everything. The exit status is 0 only if the accuracy reaches 0.90.
+    on unseen digits, and stops everything. The exit status is 0 only if the accuracy reaches 0.90.
 
     Example: rdukit demo --home /tmp/demo
 

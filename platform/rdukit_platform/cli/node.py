@@ -191,7 +191,8 @@ def node_row(node: Mapping[str, Any]) -> tuple[str, ...]:
 @JSON_OPTION
 @TOKEN_OPTION
 def leave(node: str, wait: bool, as_json: bool) -> None:
-    """Let a node leave: it gets no more jobs, and has left when its jobs are done; rdukit node join then ends there.
+    """Let a node leave: it gets no more jobs, and leaves when its present jobs are done; rdukit node join then ends
+    there.
 
     Needs a token with the scope admin. To end running work, too: rdukit node drain NODE --deadline 0
 
@@ -210,7 +211,7 @@ def leave(node: str, wait: bool, as_json: bool) -> None:
 def label(node: str, labels: tuple[str, ...], as_json: bool) -> None:
     """Set labels of a node, which jobs require with --constraint, or remove them (KEY-).
 
-    They override those of its setting node.labels. Needs a token with the scope admin.
+    They override the labels of its setting node.labels. Needs a token with the scope admin.
 
     Example: rdukit node label blade-7 zone=a rack-
 
@@ -234,7 +235,7 @@ def label(node: str, labels: tuple[str, ...], as_json: bool) -> None:
 @JSON_OPTION
 @TOKEN_OPTION
 def rejoin(node: str, as_json: bool) -> None:
-    """Let a node take jobs again that is leaving, or that has left and still runs.
+    """Let a node accept jobs again that is leaving, or that has left and still runs.
 
     Example: rdukit node rejoin blade-7
 

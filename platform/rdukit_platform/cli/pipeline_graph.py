@@ -65,7 +65,7 @@ def read_request(file: Path) -> Any:
 
     Raises:
         NotFound: there is no such file.
-        InvalidArgument: it is no pipeline; the message says what would be.
+        InvalidArgument: the file is not a pipeline; the message says what is expected.
     """
     from pydantic import ValidationError
 

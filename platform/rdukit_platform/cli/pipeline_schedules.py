@@ -85,7 +85,7 @@ def schedules(name: str | None, limit: int, cursor: str | None, as_json: bool) -
 @JSON_OPTION
 @TOKEN_OPTION
 def unschedule(name: str, as_json: bool) -> None:
-    """Remove a schedule; pipelines that it has submitted go on.
+    """Remove a schedule; pipelines that it has submitted continue.
 
     Example: rdukit pipeline unschedule digits
 

@@ -36,7 +36,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
 
 def ago(at: float | None) -> str:
-    """Return how long ago a time was: ``12 s``, ``5 min``, ``3 h``, ``2 d``."""
+    """Return the time since a moment: ``12 s``, ``5 min``, ``3 h``, ``2 d``."""
     if at is None:
         return "-"
     seconds = max(time.time() - at, 0)
@@ -47,7 +47,7 @@ def ago(at: float | None) -> str:
 
 
 def until(at: float) -> str:
-    """Return how long it is until a time, in the format of ``ago``."""
+    """Return the time until a moment, in the format of ``ago``."""
     return ago(2 * time.time() - at)
 
 

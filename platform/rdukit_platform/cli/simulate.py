@@ -167,10 +167,10 @@ def queue(
     lose_every: float | None, lost_for: float, break_every: float | None, broken_for: float,
     maintained: Sequence[str], policy: str, slots: int, output: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Simulate the queue of a platform with a trace of jobs, and print how long they wait.
+    """Simulate the queue of a platform with a trace of jobs, and print their waiting times.
 
-    Jobs come from a file, or are drawn. When a job arrives or ends, or a node or RDU is lost or back, the scheduler's
-    own decision is made, by the settings scheduler.starve_s, scheduler.half_life_s, scheduler.priority_scope,
+    Jobs come from a file, or are drawn. The platform's scheduler decides whenever a job arrives or ends, or a node or
+    RDU is lost or back. Its settings are scheduler.starve_s, scheduler.half_life_s, scheduler.priority_scope,
     scheduler.tenant_jobs and scheduler.preempt_priority, _min_run_s and _most; no platform need run. With --policy easy
     tenants, quotas and priorities make no difference.
 

@@ -84,7 +84,7 @@ def step_means(spans: Sequence[tuple[float, float, int]], start: float, end: flo
         spans: begin, end and height of each summand.
     """
     width = (end - start) / points or 1.0
-    # Sums of heights, and of heights times the rest of the interval; both change where a span begins or ends.
+    # Sums of heights, and of heights times the rest of the interval; both change at a span's begin and end.
     steps, parts = [0.0] * (points + 1), [0.0] * (points + 1)
     for began, ended, height in spans:
         for at, change in ((began, height), (ended, -height)):

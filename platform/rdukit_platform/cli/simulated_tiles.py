@@ -13,13 +13,13 @@ from rdukit_platform.scheduler.traces import WHOLE, Outage
 MAX_ROWS: Final = 64
 #: Number of cells in a row, equal parts of the time.
 CELLS: Final = 180
-#: Number of shades from none to all in use.
+#: Number of shades from free to fully used.
 SHADES: Final = 5
 LEGEND_HEIGHT: Final = 44
 _ROW: Final = 9
 #: Pixels between rows of one XRDU, of two, and of two nodes.
 _GAPS: Final = (1, 3, 7)
-#: Fraction of a cell's time out of service from which on the cell is drawn so.
+#: Share of a cell's time out of service above which the cell is drawn as such.
 _AWAY: Final = 0.5
 
 TILES_LIGHT: Final = """\

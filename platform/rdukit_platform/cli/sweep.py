@@ -256,7 +256,7 @@ def read_file(path: Path, options: Mapping[str, Any]) -> dict[str, object]:
 
     Raises:
         NotFound: there is no such file.
-        InvalidArgument: it is not a YAML mapping, or options describe a sweep too.
+        InvalidArgument: the file is not a YAML mapping, or options also describe a sweep.
     """
     strange = [n for n, v in options.items() if v and n not in {"name", "key", "verb"}]
     if strange:

@@ -247,7 +247,7 @@ def token(
 ) -> None:  # fmt: skip
     """Create an API token for a tenant (id or name). It is printed once and cannot be shown again.
 
-    With --break-glass it needs the database, but no gateway and no token: for operators who have lost the
+    With --break-glass it needs the database, but no gateway and no token. It is for operators who have lost the
     administrator's token. That token ends after 15 minutes, or --expires-in up to 1h.
 
     Example: rdukit tenant token lab --scope read --expires-in 30d

@@ -146,7 +146,7 @@ def rotate(token_id: str | None, grace_s: float | None, as_json: bool) -> None:
 @JSON_OPTION
 @TOKEN_OPTION
 def revoke(token_id: str, with_made: bool, as_json: bool) -> None:
-    """End a token now, with the streams and console sessions that it opened. Prints the ids of those that ended.
+    """End a token now, with the streams and console sessions that it opened. Prints the ids of the ended tokens.
 
     Example: rdukit token revoke tok-7k2m9x41abcd --with-made
 

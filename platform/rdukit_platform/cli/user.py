@@ -16,7 +16,7 @@ _ROLE = Choice(tuple(ROLES))
 def user() -> None:
     """List, invite and remove the members of your tenant, and choose their roles.
 
-    Needs the role tenant-admin; those of other tenants are for the organisation's administrators and the platform's.
+    Needs the role tenant-admin; administrators of the organisation or the platform manage other tenants' users.
 
     Example: rdukit user invite ada@example.com --role ml-engineer
 

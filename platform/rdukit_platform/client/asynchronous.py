@@ -85,7 +85,7 @@ class AsyncArtifact(Lifted[Artifact]):
         return self.sync.id
 
     async def read(self) -> ArtifactInfo:
-        """Return what the artifact is."""
+        """Return the description of the artifact."""
         return await run(lambda: self.sync.info)
 
     download = lift(Artifact.download, Path)
@@ -266,7 +266,7 @@ class AsyncTenants(Lifted[Tenants]):
 class AsyncPlatform(Lifted[Platform]):
     """A platform, by its gateway, for one event loop: ``async with AsyncPlatform() as platform``.
 
-    Takes what ``Platform`` takes. Requests go over asynchronous connections; reading and writing files blocks.
+    Takes what ``Platform`` takes. Requests use asynchronous connections; reading and writing files blocks.
     """
 
     def __init__(self, url: str | None = None, token: str | None = None, *, context: str | None = None) -> None:

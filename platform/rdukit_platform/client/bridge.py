@@ -1,6 +1,6 @@
 """Run blocking code in a coroutine: its waits are awaited, and everything else stays the same.
 
-``run`` calls a function in a greenlet. Where it would block, ``await_here`` passes an awaitable to the coroutine
+``run`` calls a function in a greenlet. At a blocking place, ``await_here`` passes an awaitable to the coroutine
 ``run``, and continues with its result. No thread is blocked. Cancelling the coroutine raises ``CancelledError`` in the
 function at that point.
 """
@@ -27,7 +27,7 @@ class _Bridged(greenlet):  # type: ignore[misc]
 
 
 async def run(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Return what a blocking function returns; its waits are awaited. Raises what it raises."""
+    """Return a blocking function's result; its waits are awaited. Raises what it raises."""
     child = _Bridged(lambda: function(*args, **kwargs))
     found: Any = child.switch()
     while not child.dead:

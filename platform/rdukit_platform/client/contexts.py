@@ -33,7 +33,7 @@ class GatewayContext:
 
 @dataclass(frozen=True, slots=True)
 class GatewayContexts:
-    """Contexts by their names, and which of them is in use."""
+    """Contexts by their names, and the name of the one in use."""
 
     known: Mapping[str, GatewayContext] = field(default_factory=dict)
     current: str = HOME_CONTEXT
@@ -128,7 +128,7 @@ def write_contexts(home: Home, contexts: GatewayContexts) -> None:
 
 
 def read_login(home: Home) -> dict[str, str] | None:
-    """Return what ``rdukit login`` wrote; ``None``: there is no login."""
+    """Return the login that ``rdukit login`` wrote; ``None``: there is no login."""
     try:
         found = json.loads(home.login_file.read_bytes())
         return {"url": str(found["url"]), "token": str(found["token"])}
@@ -210,7 +210,7 @@ def _read_token(home: Home) -> str:
 
 
 def keep_token(home: Home, old: str, new: str) -> str:
-    """Replace the old token of the chosen platform where it was stored. Returns the place; empty: nowhere."""
+    """Replace the old token of the chosen platform in its place. Returns the place; empty: nowhere."""
     name, context = find_context(home)
     login = read_login(home)
     if context is not None and context.token == old:

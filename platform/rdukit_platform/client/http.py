@@ -95,7 +95,7 @@ class ApiClient(Closable):
 
         Raises:
             RdukitError: the gateway refused; the error's code determines the class.
-            Unavailable: it does not answer.
+            Unavailable: the gateway does not answer.
         """
         return self._call("GET", path, params={k: v for k, v in parameters.items() if v is not None})
 
@@ -116,7 +116,7 @@ class ApiClient(Closable):
         return self._call("POST", path, json=dict(body or {}))
 
     def submit(self, path: str, body: Mapping[str, object]) -> dict[str, Any]:
-        """Send a job or pipeline under an idempotency key (a new one where the body has none).
+        """Send a job or pipeline under an idempotency key (a new one if the body has none).
 
         After a broken connection it is sent again; the request is recorded only once. Raises as ``get``.
         """
@@ -206,7 +206,7 @@ class ApiClient(Closable):
         """Install the box in ``folder``, or find that its newest version has this content. Raises as ``get``.
 
         Raises:
-            InvalidArgument: there is a link in the folder, or it is too large.
+            InvalidArgument: the folder contains a link, or is too large.
         """
         with ExitStack() as stack:
             files = [(name, stack.enter_context(path.open("rb"))) for name, path in read_box_folder(folder)]
@@ -286,7 +286,7 @@ class ApiClient(Closable):
         """Yield a job's events until it ends; a broken stream is opened again. Raises as ``get``.
 
         Raises:
-            DeadlineExceeded: it has not ended within ``timeout_s``.
+            DeadlineExceeded: the job has not ended within ``timeout_s``.
         """
         after, failures = 0, 0
         ends_at = math.inf if timeout_s is None else time.monotonic() + timeout_s
@@ -345,7 +345,7 @@ class ApiClient(Closable):
         return body
 
     def _request(self, method: str, path: str, arguments: Mapping[str, Any]) -> httpx.Response:
-        # A restarting gateway breaks its connections, and accepts none for a moment.
+        # A restarting gateway breaks its connections, and briefly accepts none.
         may_be_said_twice = method == "GET" or "idempotency_key" in arguments.get("json", ())
         pauses = iter(RETRY_PAUSES_S if may_be_said_twice else ())
         while True:
@@ -437,7 +437,7 @@ def _read_whole(answer: httpx.Response) -> httpx.Response:
 
 
 def _rate_pause_s(answer: httpx.Response) -> float | None:
-    """Return the seconds to wait after a refusal by a rate limit; ``None``: it was another answer."""
+    """Return the seconds to wait after a refusal by a rate limit; ``None``: another answer."""
     after = answer.headers.get("retry-after", "") if answer.status_code == httpx.codes.TOO_MANY_REQUESTS else ""
     return float(after) if after.isascii() and after.isdigit() and int(after) <= MAX_RATE_PAUSE_S else None
 

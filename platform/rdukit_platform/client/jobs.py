@@ -79,7 +79,7 @@ class Job:
         Raises:
             RdukitError: it failed; the error's code determines the class.
             Cancelled: it was cancelled.
-            DeadlineExceeded: it has not ended within ``timeout_s``; it goes on.
+            DeadlineExceeded: the job has not ended within ``timeout_s``; it continues.
         """
         for event in self._api.follow(self.id, timeout_s):
             if on_event is not None:
@@ -139,8 +139,11 @@ class Job:
         inputs: Mapping[str, HasId | str] | None = None,
         name: str | None = None,
         tiles: int | None = None,
+        members: int | None = None,
+        constraint: Mapping[str, str] | None = None,
         max_attempts: int | None = None,
         priority: int | None = None,
+        preemptible: bool | None = None,
         run_limit_s: float | None = None,
         deadline: datetime | float | None = None,
         retry: Mapping[str, object] | None = None,
@@ -157,9 +160,10 @@ class Job:
         """
         body = {
             "parameters": dict(parameters or {}), "inputs": ids_of(inputs), "name": name, "tiles": tiles,
-            "max_attempts": max_attempts, "priority": priority, "run_limit_s": run_limit_s, **deadline_body(deadline),
-            "retry": None if retry is None else dict(retry), "labels": None if labels is None else dict(labels),
-            "profile": profile, "idempotency_key": idempotency_key,
+            "members": members, "max_attempts": max_attempts, "priority": priority, "preemptible": preemptible,
+            "run_limit_s": run_limit_s, **deadline_body(deadline), "retry": None if retry is None else dict(retry),
+            "labels": None if labels is None else dict(labels), "idempotency_key": idempotency_key,
+            "constraint": None if constraint is None else dict(constraint), "profile": profile,
         }  # fmt: skip
         body = {key: value for key, value in body.items() if value is not None}
         return Job(self._api, JobInfo.of(self._api.submit(f"/v1/jobs/{self.id}/clone", body)))
@@ -210,7 +214,7 @@ class Jobs:
             inputs: artifacts, such as another job's outputs, or their ids, by slot.
             members: processes of a training that compute together on one node, each with ``tiles`` tiles.
             constraint: labels that its node must have.
-            deadline: when it must be done: a time with its zone, or seconds from now.
+            deadline: a time with its zone, or seconds from now.
             retry: ``on``, ``backoff_s`` and ``max_backoff_s``, as REST has them.
             profile: record where its time goes, as the output ``profile``; for train, evaluate and infer.
             idempotency_key: the same key gives the same job; without it each call submits a new one.

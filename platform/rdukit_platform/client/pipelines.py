@@ -61,7 +61,7 @@ class Pipeline:
         Raises:
             RdukitError: a job failed; the first failed job's error code determines the class.
             Cancelled: it was cancelled.
-            DeadlineExceeded: it has not ended within ``timeout_s``; it goes on.
+            DeadlineExceeded: the pipeline has not ended within ``timeout_s``; it continues.
         """
         ends_at = None if timeout_s is None else time.monotonic() + timeout_s
         while self.refresh().state not in FINAL_STATES:

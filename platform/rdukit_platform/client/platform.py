@@ -39,7 +39,7 @@ class Platform(Closable):
             transport, sleep: how to send requests and to pause; for ``AsyncPlatform``.
 
         Raises:
-            InvalidArgument: the address is no URL of a gateway, or a context is given, too.
+            InvalidArgument: the address is not a gateway's URL, or a context is also given.
             NotFound: there is no such context.
             Unavailable, Unauthenticated: there is no token.
         """

@@ -45,7 +45,7 @@ class Experts:
 
         Raises:
             NotFound: there is no such job.
-            Conflict: it has not succeeded, or made no checkpoint.
+            Conflict: the job has not succeeded, or has no checkpoint.
         """
         body = {"job": job if isinstance(job, str) else job.id, "name": name, "description": description}
         return read_value(ExpertInfo, self._api.post("/v1/experts", {**body, "licence": licence}))
@@ -98,7 +98,7 @@ def wait_until_settled(api: ApiClient, found: dict[str, Any], timeout_s: float |
 
     Raises:
         Unavailable: its replicas fail; the message is the first one's.
-        DeadlineExceeded: it takes longer than ``timeout_s``; the endpoint goes on.
+        DeadlineExceeded: it takes longer than ``timeout_s``; the endpoint continues.
     """
     name, ends_at = found["name"], None if timeout_s is None else time.monotonic() + timeout_s
     while found["state"] not in SETTLED:
@@ -134,7 +134,7 @@ class ServedEndpoint:
 
         Raises:
             Unavailable: its replicas fail; the message is the first one's.
-            DeadlineExceeded: they are not ready within ``timeout_s``; it goes on.
+            DeadlineExceeded: the replicas are not ready within ``timeout_s``; the endpoint continues.
         """
         return self._keep(wait_until_settled(self._api, self._api.get(self._route), timeout_s))
 
@@ -152,12 +152,12 @@ class ServedEndpoint:
         """Ask a model that was trained on a table about rows by column name.
 
         Args:
-            rows: values by column, as in the training table; None where one is not known.
+            rows: values by column, as in the training table; None for an unknown value.
         Returns:
-            For each row ``label``, its ``probability``, and ``probabilities`` of all labels by name; of a model that
-            predicts a number ``value``, in the label's unit.
+            For each row ``label``, its ``probability``, and ``probabilities`` of all labels by name. A model that
+            predicts a number gives ``value``, in the label's unit.
         Raises:
-            InvalidArgument: a row cannot be used; the message has row, column and what is expected.
+            InvalidArgument: a row cannot be used; the message has row, column and the expected values.
         """
         asked = {"rows": [*map(dict, rows)]}
         answer = self._api.post(f"{self._route}/v2/models/{quote(self.name)}/rows", asked)
@@ -213,11 +213,11 @@ class Endpoints:
         Args:
             bundle: an artifact of the kind ``bundle``: a bundle.yaml whose files are ``artifact://ID``.
             pef, checkpoint: ids of artifacts; by default the expert's.
-            tiles: tiles of each replica; by default those that the PEF needs.
-            idle_s: seconds without a call after which its replicas end; 0: it keeps them.
+            tiles: tiles of each replica; by default as many as the PEF needs.
+            idle_s: seconds without a call after which its replicas end; 0: never.
         Raises:
             Conflict: the name is taken.
-            InvalidArgument: these do not make a model; the message says what is missing.
+            InvalidArgument: the arguments do not determine a model; the message says what is missing.
         """
         wanted = expert.expert if isinstance(expert, ExpertInfo) else expert
         file = bundle if bundle is None or isinstance(bundle, str) else bundle.id

@@ -86,7 +86,7 @@ class Sweep:
         Raises:
             RdukitError: it failed; the message has the reason.
             Cancelled: it was cancelled.
-            DeadlineExceeded: it has not ended within ``timeout_s``; it goes on.
+            DeadlineExceeded: the sweep has not ended within ``timeout_s``; it continues.
         """
         ends_at = None if timeout_s is None else time.monotonic() + timeout_s
         while self.refresh().state == "running":
@@ -140,8 +140,8 @@ class Sweeps:
             minimize, maximize: the metric to optimise; one of them. Default: minimize ``loss``.
             split: dev or test, to compare on. Default: dev, if the box reports the metric on it.
             algorithm: grid, random or optuna.
-            early_stopping: ``metric``, ``goal``, ``min_trials`` and ``min_steps``, as REST has them.
-            job: more keys of the job that all trials have in common, such as ``tiles`` and ``priority``.
+            early_stopping: ``metric``, ``goal``, ``min_trials`` and ``min_steps``, as in REST.
+            job: further keys of all trials' jobs, such as ``tiles`` and ``priority``.
         Raises:
             NotFound: there is no such box or artifact.
             IllegalValue: the space, a value in it, or a metric is not valid; the message says what would be.

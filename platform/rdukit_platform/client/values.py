@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Protocol, TypeVar
 
 from rdukit.errors import InvalidArgument
+from rdukit_platform.jobs.fields import JobFields
 
 V = TypeVar("V")
 
@@ -59,48 +60,9 @@ class AttemptInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class JobInfo:
-    """A job as last read. ``outputs`` has ids of artifacts by slot."""
+class JobInfo(JobFields):
+    """A job as last read; ``jobs/fields.py`` has its other fields. ``outputs`` has ids of artifacts by slot."""
 
-    id: str
-    name: str
-    box: str
-    verb: str
-    state: str
-    reason: str | None = None
-    advice: str | None = None
-    error: dict[str, Any] | None = None
-    waits_for: str | None = None
-    wait_code: str | None = None
-    estimated_start: float | None = None
-    parameters: dict[str, Any] = field(default_factory=dict)
-    inputs: dict[str, str] = field(default_factory=dict)
-    outputs: dict[str, str] = field(default_factory=dict)
-    result: dict[str, Any] | None = None
-    progress: dict[str, Any] | None = None
-    tiles: int = 0
-    members: int = 1
-    priority: int = 0
-    preemptible: bool = False
-    preemptions: int = 0
-    run_limit_s: float | None = None
-    deadline_at: float | None = None
-    retry: dict[str, Any] | None = None
-    labels: dict[str, str] = field(default_factory=dict)
-    constraint: dict[str, str] = field(default_factory=dict)
-    profile: bool = False
-    attempt: int = 0
-    max_attempts: int = 0
-    pipeline: str | None = None
-    step: str | None = None
-    references: dict[str, str] = field(default_factory=dict)
-    cached_from: str | None = None
-    submitted_by: str | None = None
-    version: int = 0
-    created_at: float = 0.0
-    queued_at: float | None = None
-    started_at: float | None = None
-    ended_at: float | None = None
     attempts: tuple[AttemptInfo, ...] | None = None
 
     @classmethod

@@ -43,7 +43,7 @@ def cookie_key(home: Home) -> bytes:
         key = path.read_bytes()
     except FileNotFoundError:
         write_atomic(path, secrets.token_bytes(KEY_BYTES), mode=0o600)
-        # Read again: when two processes made one at once, the later one holds.
+        # Read again: if two processes create one at once, the later one wins.
         key = path.read_bytes()
     return key
 
@@ -71,7 +71,7 @@ def seal_session(request: Request, sha256: str, ends: float) -> str:
 
 
 def give_cookie(request: Request, answer: Response, cookie: str) -> None:
-    """Let the browser keep a session's cookie; no script and no other site gets at it."""
+    """Set a session's cookie in the browser; scripts and other sites cannot read it."""
     answer.set_cookie(
         COOKIE, cookie, max_age=SESSION_S, path="/console", httponly=True, samesite="lax",
         secure=request.url.scheme == "https",
@@ -79,7 +79,7 @@ def give_cookie(request: Request, answer: Response, cookie: str) -> None:
 
 
 def find_visitor(request: Request) -> Caller | None:
-    """Return the caller whose valid session the cookie carries; ``None`` without one, or when its token has ended."""
+    """Return the caller of the cookie's valid session; ``None`` without a session, or if its token has ended."""
     platform = platform_of(request)
     cookie = request.cookies.get(COOKIE)
     session = find_session(cookie, cookie_key(platform.home), platform.clock.now()) if cookie else None
@@ -113,7 +113,7 @@ def check_same_site(request: Request) -> None:
     """Refuse a form that another site sent.
 
     Raises:
-        PermissionDenied: the browser says that it comes from elsewhere.
+        PermissionDenied: the browser reports another origin.
     """
     origin = request.headers.get("origin")
     site = request.headers.get("sec-fetch-site", "same-origin")
@@ -123,10 +123,10 @@ def check_same_site(request: Request) -> None:
 
 
 def identify_visitor(request: Request) -> Caller:
-    """Return the caller whose session a request of the console has; it is looked at once.
+    """Return the caller of a console request's session, which is checked once.
 
     Raises:
-        Unauthenticated: it has none.
+        Unauthenticated: the request has no session.
         Overloaded: the session or its tenant sends too many requests.
     """
     known: Caller | None = getattr(request.state, "caller", None)
@@ -184,7 +184,7 @@ def seal(session: ConsoleSession, key: bytes) -> str:
 
 
 def find_session(cookie: str | None, key: bytes, now: float) -> ConsoleSession | None:
-    """Return the session in a cookie; ``None`` when there is no cookie, or it is not ours, altered or too old."""
+    """Return the session in a cookie; ``None`` if there is no cookie, or it is foreign, altered or too old."""
     if not cookie or "." not in cookie:
         return None
     text, signature = cookie.rsplit(".", 1)

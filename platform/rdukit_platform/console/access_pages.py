@@ -69,7 +69,7 @@ def create(
     scope: Annotated[list[str] | None, Form()] = None,
     days: Annotated[int, Form()] = LIVES[2],
 ) -> Response:
-    """Make a token; the answer is the one page that shows it."""
+    """Create a token; only this page shows it."""
     if days not in LIVES:
         raise InvalidArgument(f"a token was asked to live {days} days; expected {', '.join(map(str, LIVES))}")
     try:
@@ -150,7 +150,7 @@ def _read_seconds(text: str) -> float | None:
 
 
 def _read_moment(text: str) -> float | None:
-    """Read a time of the form, which is UTC; nothing is ``None``."""
+    """Read a UTC time of the form; ``None`` if it is empty."""
     if not text.strip():
         return None
     try:

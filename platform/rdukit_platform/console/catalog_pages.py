@@ -49,7 +49,7 @@ class EntryCard:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Choices that a facet's list offers: each value, and how many there would be."""
+    """Choices in a facet's list: each value with the number of its entries."""
 
     name: str
     label: str
@@ -71,7 +71,7 @@ def catalog(
     deprecated: bool = False,
     cursor: str | None = None,
 ) -> Response:
-    """Show what a search of the catalog finds, as cards that can be chosen to be compared."""
+    """Show the results of a catalog search, as cards that can be selected for comparison."""
     chosen = {"kind": kind, "task": task, "family": family, "modality": modality, "licence": licence}
     asked = {"search": search[:MAX_WORDS], **chosen, "sort": sort, "deprecated": "true" if deprecated else ""}
     facets = {name: [value] for name, value in chosen.items() if value}
@@ -143,7 +143,7 @@ def _query(words: str, facets: dict[str, list[str]], sort: str, *, with_deprecat
     """Return the query of a page.
 
     Raises:
-        InvalidArgument: there is no such order.
+        InvalidArgument: the order is unknown.
     """
     if sort.startswith(_METRIC):
         return EntryQuery(words, facets, with_deprecated, EntrySort.METRIC, sort.removeprefix(_METRIC)[:64])

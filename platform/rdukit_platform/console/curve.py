@@ -18,9 +18,9 @@ BOTTOM: Final = 26
 #: More points than this are averaged: finer than a pixel says nothing.
 MAX_POINTS: Final = 320
 
-#: Metrics of a run that are drawn, at most.
+#: Largest number of a run's metrics that are drawn.
 MAX_METRICS: Final = 12
-#: The metric that comes first, and what tells nothing of how a run went.
+#: The metric that comes first, and metrics that are not drawn.
 LOSS: Final = "loss"
 _NOT_DRAWN: Final = frozenset({"eta_s"})
 #: Numbers from here on are written with a unit at an axis.
@@ -39,7 +39,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """``line`` and ``area`` are SVG paths; ``last`` is where the newest point lies."""
+    """``line`` and ``area`` are SVG paths; ``last`` is the place of the newest point."""
 
     line: str
     area: str
@@ -52,7 +52,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class CurveLine:
-    """Line of a picture with several: its SVG path, empty without points, and where its newest point lies."""
+    """Line of a picture with several: its SVG path (empty without points), and the place of its newest point."""
 
     path: str
     last: tuple[float, float]
@@ -69,7 +69,7 @@ class Curves:
 
 
 def draw_curve(points: Sequence[Point]) -> Curve | None:
-    """Return the picture of (step, loss) points in order of steps; ``None`` with fewer than two finite ones.
+    """Return the picture of (step, loss) points, ordered by step; ``None`` with fewer than two finite ones.
 
     Steps that come again, after a resume, replace the earlier value.
     """
@@ -93,7 +93,7 @@ def draw_curve(points: Sequence[Point]) -> Curve | None:
 
 
 def draw_metrics(events: Sequence[Mapping[str, object]]) -> list[tuple[str, Curve]]:
-    """Return the pictures of all metrics that a run's progress events told at two steps or more, the loss first."""
+    """Return the pictures of all metrics with two steps or more in a run's progress events, the loss first."""
     series = series_of(events)
     curves = ((name, draw_curve(series[name])) for name in metric_names(series))
     return [(name, curve) for name, curve in curves if curve is not None][:MAX_METRICS]
@@ -105,7 +105,7 @@ def metric_names(known: Iterable[str]) -> list[str]:
 
 
 def metric_title(name: str) -> str:
-    """Say what a picture of a metric shows."""
+    """Return the title of a metric's picture."""
     return "Training loss" if name == LOSS else name.removesuffix("_s").replace("_", " ").capitalize()
 
 
@@ -115,9 +115,9 @@ def metric_text(name: str, value: float) -> str:
 
 
 def draw_curves(series: Sequence[Sequence[Point]]) -> Curves | None:
-    """Return the picture of several runs' (step, loss) points on the same axes; ``None``: none has two steps.
+    """Return the picture of several runs' (step, loss) points on the same axes; ``None``: no run has two steps.
 
-    Of each run steps that come again replace the earlier value.
+    If a run repeats steps, the later values replace the earlier ones.
     """
     ordered = [_order(points) for points in series]
     if not any(len(points) > 1 for points in ordered):
@@ -159,7 +159,7 @@ class _Axes:
 
 
 def _label(tick: float) -> str:
-    """Write a number at an axis, so that it has room there."""
+    """Write a number so that it fits at an axis."""
     return format_count(tick) if abs(tick) >= _LONG else f"{tick:g}"
 
 

@@ -1,4 +1,4 @@
-"""The forms of endpoints: their fields, what a visitor sent of them, and which field an error is about (pure)."""
+"""The forms of endpoints: their fields, the visitor's values, and the field of an error (pure)."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -56,7 +56,7 @@ _READERS: Final[Mapping[str, Callable[[str], object]]] = {
 
 
 def read_form(given: Mapping[str, str], fields: Sequence[str]) -> tuple[dict[str, object], dict[str, str]]:
-    """Read fields of a form: the body of a request as far as they are given, and by field what is wrong."""
+    """Read fields of a form: a request's body, as far as it is given, and errors by field."""
     body: dict[str, object] = {}
     errors: dict[str, str] = {}
     for field in fields:
@@ -74,7 +74,7 @@ def read_form(given: Mapping[str, str], fields: Sequence[str]) -> tuple[dict[str
 def check_form(
     given: Mapping[str, str], fields: Sequence[str], request: type[Asked]
 ) -> tuple[Asked | None, dict[str, str]]:
-    """Read fields of a form as a request; ``None``, and by field what is wrong, where something is."""
+    """Read fields of a form as a request; ``None`` and errors by field if a field is wrong."""
     body, errors = read_form(given, fields)
     try:
         asked = request.model_validate(body)
@@ -84,9 +84,9 @@ def check_form(
 
 
 def place_error(error: RdukitError | ValidationError, given: Mapping[str, str]) -> dict[str, str]:
-    """Return by field what an error says; under the empty text what belongs to no field.
+    """Return the errors by field; the empty text is the key of errors without a field.
 
-    An error that names no field is about the one whose value it has.
+    An error without a field belongs to the field with the error's value.
     """
     if isinstance(error, ValidationError):
         found = {}
@@ -113,10 +113,10 @@ def view_fields(
     options: Mapping[str, Sequence[Option]] | None = None,
     required: Sequence[str] = (),
 ) -> tuple[Field, ...]:
-    """Return fields with the texts that were given, and what is wrong with them.
+    """Return fields with the given texts and their errors.
 
     Args:
-        options: what the lists offer, by field; a field without a list is a text or a number.
+        options: choices of the lists, by field; a field without a list is a text or a number.
     """
     return tuple(_view(field, given, errors, options or {}, required) for field in fields)
 

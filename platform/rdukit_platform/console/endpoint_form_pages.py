@@ -1,4 +1,4 @@
-"""The console's forms of endpoints: make one, serve something else, scale it, split its calls, go back, delete it."""
+"""The console's forms of endpoints: create one, serve another revision, scale, split calls, roll back, delete."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -45,7 +45,7 @@ def form(
     checkpoint: str = "",
     bundle: str = "",
 ) -> Response:
-    """Show the form that makes an endpoint, filled with what a page that leads here names."""
+    """Show the form for a new endpoint, filled with the values of the page that leads here."""
     named = {"expert": expert, "box": box, "pef": pef, "checkpoint": checkpoint, "bundle": bundle}
     given = {field: text[:128] for field, text in named.items()} | {"replicas": "1", "idle": "0"}
     return _form_page(request, caller, None, given, {})
@@ -65,14 +65,14 @@ def create(request: Request, caller: EndpointsEditor, given: Given) -> Response:
 
 @router.get("/endpoints/{name}/revision")
 def revision_form(request: Request, name: str, caller: Visitor) -> Response:
-    """Show the form of a new revision, filled with what the endpoint serves."""
+    """Show the form of a new revision, filled with the endpoint's present values."""
     found = api.show(request, name, caller)
     return _form_page(request, caller, found, _given_by(request, caller, found), {})
 
 
 @router.post("/endpoints/{name}/revision")
 def serve(request: Request, name: str, caller: EndpointsEditor, given: Given) -> Response:
-    """Serve something else, to all callers or to a part of them."""
+    """Serve another revision, to all callers or to a share of them."""
     body, errors = check_form(given, REVISION, UpdateRequest)
     if body is not None and body.names_nothing():
         errors = {"expert": "choose an expert, a box with a PEF, or a bundle"}
@@ -116,7 +116,7 @@ def roll_back(request: Request, name: str, caller: EndpointsEditor, given: Given
 
 @router.post("/endpoints/{name}/delete")
 def delete(request: Request, name: str, caller: EndpointsEditor) -> Response:
-    """End an endpoint; its replicas answer what they have."""
+    """Delete an endpoint; its replicas finish their present calls."""
     api.delete(request, name, caller)
     return RedirectResponse("/console/endpoints", 303)
 
@@ -168,7 +168,7 @@ def _form_page(
 
 
 def _given_by(request: Request, caller: Caller, endpoint: Endpoint) -> dict[str, str]:
-    """Return the texts of a form that would serve the same again; what is the expert's own is left to it."""
+    """Return the texts of a form for the same revision again; the expert's own values stay empty."""
     served = next(one for one in endpoint.revisions or () if one.number == endpoint.revision)
     if served.bundle is not None:
         return {"bundle": served.bundle}

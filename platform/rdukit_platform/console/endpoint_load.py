@@ -41,7 +41,7 @@ class EndpointLoad:
 
 
 def view_load(rows: Sequence[Minute], now_minute: int) -> EndpointLoad | None:
-    """Draw the rows of ``CallHistory.read``; ``None``: the endpoint was not called.
+    """Draw the rows of ``CallHistory.read``; ``None``: the endpoint was never called.
 
     Args:
         now_minute: present minute since the epoch, the pictures' place 0.

@@ -1,4 +1,4 @@
-"""The console's pages of endpoints: all of them, and one with its revisions, replicas and how to call it."""
+"""The console's pages of endpoints: the list, and one endpoint with its revisions, replicas and examples of calls."""
 
 import json
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ from rdukit_platform.tenants.service import Caller
 
 router = APIRouter(prefix="/console/endpoints", include_in_schema=False, route_class=PageRoute)
 
-#: Each state's colour, of endpoints and of replicas.
+#: Colour of each state, for endpoints and replicas.
 TONES = {
     "ready": "good", "updating": "busy", "starting": "busy", "failing": "bad", "idle": "off", "stopped": "off",
     "draining": "warn", "ended": "off",
@@ -62,7 +62,7 @@ def endpoint(request: Request, name: str, caller: Visitor) -> Response:
 def endpoint_page(
     request: Request, caller: Caller, name: str, given: Mapping[str, str], errors: Mapping[str, str]
 ) -> Response:
-    """Return an endpoint's page, with the forms that change it as they are, or as they were ``given`` with errors."""
+    """Return an endpoint's page with its forms; ``given`` and errors refill a refused form."""
     part, found = _part(request, caller, name)
     url = gateway_address(request) + found.path
     platform = platform_of(request)
@@ -90,7 +90,7 @@ def endpoint_part(request: Request, name: str, caller: Visitor) -> Response:
 
 
 def find_answers(session: Session, platform: Platform, tenant_id: str, endpoint: Endpoint) -> Answers | None:
-    """Return the kind of an endpoint's answers, as its PEF tells it, else its box; ``None``: neither does."""
+    """Return the kind of an endpoint's answers, from its PEF, else its box; ``None``: unknown."""
     if endpoint.models:
         return Answers.TEXTS
     try:
@@ -104,7 +104,7 @@ def find_answers(session: Session, platform: Platform, tenant_id: str, endpoint:
 
 
 def makes_text(session: Session, boxes: Boxes, tenant_id: str, box: str) -> bool | None:
-    """Return whether a box can be asked for a text; ``None``: it is not there any more."""
+    """Return whether a box can generate text; ``None``: the box is gone."""
     try:
         verbs = with_own(session, boxes, tenant_id, [box]).box(box).verbs
     except RdukitError:
@@ -113,7 +113,7 @@ def makes_text(session: Session, boxes: Boxes, tenant_id: str, box: str) -> bool
 
 
 def curl_commands(url: str, endpoint: Endpoint, answers: Answers | None) -> list[str]:
-    """Write how an endpoint is called with curl, in both ways if its answers are not known (pure)."""
+    """Return curl commands that call an endpoint, of both kinds if its answers are unknown (pure)."""
     token = '-H "Authorization: Bearer $RDUKIT_TOKEN"'
     chat = json.dumps({"model": endpoint.model, "messages": [{"role": "user", "content": "Hello"}]})
     given: dict[str, object] = {"name": "NAME", "shape": [1, "N"], "datatype": "FP32", "data": ["…"]}

@@ -1,4 +1,4 @@
-"""The console's pages of experts: cards to search among, and one expert with what it was made from."""
+"""The console's pages of experts: searchable cards, and one expert with its origins."""
 
 from typing import Annotated, Final
 from urllib.parse import quote, urlencode
@@ -23,7 +23,7 @@ from rdukit_platform.tenants.service import Caller
 
 router = APIRouter(prefix="/console/experts", include_in_schema=False, route_class=PageRoute)
 
-#: Longest search that is taken.
+#: Longest search that is accepted.
 MAX_SEARCH: Final = 200
 
 
@@ -50,7 +50,7 @@ def experts(
 
 @router.get("/{name}")
 def expert(request: Request, name: str, caller: Visitor) -> Response:
-    """Show one version of an expert: its card, figures, and the artifacts that it was made from."""
+    """Show one version of an expert: its card, figures, and source artifacts."""
     return _page(request, caller, name)
 
 
@@ -58,7 +58,7 @@ def expert(request: Request, name: str, caller: Visitor) -> Response:
 def deprecate(
     request: Request, name: str, caller: BoxesEditor, reason: Annotated[str, Form(max_length=4000)] = ""
 ) -> Response:
-    """Mark a version of an expert as one not to begin with."""
+    """Mark a version of an expert as deprecated."""
     reason = reason.strip()
     if not reason or len(reason) > MAX_REASON:
         error = f"it has {len(reason)} characters; expected 1 to {MAX_REASON}" if reason else "say in a few words why"
@@ -83,7 +83,7 @@ def _page(request: Request, caller: Caller, name: str, error: str = "", reason: 
 
 
 def _find_commands(platform: Platform, caller: Caller, expert: Expert) -> list[str]:
-    """Write how jobs use the expert; nothing where the box is gone, or the catalog cannot be read."""
+    """Return the commands by which jobs use the expert; empty if the box is gone, or the catalog cannot be read."""
     asked = read_selector(expert.box)
     try:
         box = platform.catalog.boxes().boxes.get(asked.name)

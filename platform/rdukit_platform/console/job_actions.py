@@ -40,7 +40,7 @@ def pause(request: Request, job_id: str, caller: Editor) -> Response:
 
 @router.post("/jobs/{job_id}/resume")
 def resume(request: Request, job_id: str, caller: Editor) -> Response:
-    """Let a paused job go on."""
+    """Resume a paused job."""
     return _change(request, caller, job_id, service.resume_job)
 
 

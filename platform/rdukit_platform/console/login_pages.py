@@ -34,7 +34,7 @@ _HERE: Final = "/console/oidc"
 
 
 def login_form(request: Request, following: str, error: str = "", status: int = 200) -> Response:
-    """Return the login page: the issuer's button where there is one, and the field for a token."""
+    """Return the login page: the issuer's button, if there is an issuer, and the field for a token."""
     issuer = urlsplit(resolve(OIDC_ISSUER)).hostname or "" if is_configured() else ""
     return page(request, "login.html", status, next=safe_next(following), error=error, issuer=issuer)
 
@@ -92,7 +92,7 @@ def come_back(request: Request, code: str = "", state: str = "", error: str = ""
 
 @router.get("/device")
 def device(request: Request, caller: Visitor, code: str = "") -> Response:
-    """Ask for the code that a command shows, or show what waits with it."""
+    """Ask for the code that a command shows, or show the login that waits with it."""
     return _device_page(request, code)
 
 
@@ -120,7 +120,7 @@ def answer_code(
 
 @router.post("/tenant")
 def switch_tenant(request: Request, caller: Visitor, tenant: Annotated[str, Form()] = "") -> Response:
-    """Go on in another tenant: a new session there, and the end of this one."""
+    """Switch to another tenant: begin a session there, and end this one."""
     platform = platform_of(request)
     now = platform.clock.now()
     if caller.user_id is None or not caller.is_session or caller.expires_at is None:

@@ -19,7 +19,7 @@ class NavigationPage:
     name: str
     path: str
     manual: str
-    #: Only callers with one of these scopes see the link; empty: everyone does.
+    #: Only callers with one of these scopes see the link; empty: all do.
     scopes: frozenset[str] = frozenset()
 
 
@@ -67,7 +67,7 @@ _MANUALS: Final = {page.name: page.manual for group in GROUPS for page in group.
 
 
 def navigation_for(scopes: Collection[str]) -> list[NavigationGroup]:
-    """Return the groups with the pages that a caller with ``scopes`` may open; none is empty."""
+    """Return the groups with the pages that a caller with ``scopes`` may open; empty groups are left out."""
     found = []
     for group in GROUPS:
         pages = tuple(page for page in group.pages if not page.scopes or page.scopes.intersection(scopes))

@@ -1,4 +1,6 @@
-"""The console's overview: what runs, what waits and why, what failed last, endpoints that are not ready, and room."""
+"""The console's overview: running and waiting jobs with reasons, latest failures, endpoints that are not ready, and
+free tiles.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,19 +38,19 @@ SHOWN: Final = 5
 ENDPOINTS: Final = 200
 AT_WORK: Final = (JobState.STARTING, JobState.RUNNING)
 WAITING: Final = (JobState.QUEUED, JobState.RETRYING, JobState.SUBMITTED, JobState.PAUSED)
-#: States of endpoints that are as they are wanted; the others are worth a look.
+#: States of endpoints that are as wanted; the overview shows the others.
 AS_WANTED: Final = frozenset({EndpointState.READY, EndpointState.IDLE, EndpointState.STOPPED})
 
 
 @dataclass(frozen=True, slots=True)
 class JobPanel:
-    """List of the overview: newest jobs in some states, and how many there are of each of these states."""
+    """List of the overview: newest jobs in some states, and the number of jobs in each of them."""
 
     title: str
     views: tuple[JobView, ...]
     #: State and number of jobs in it, for links to all of them.
     counts: tuple[tuple[str, int], ...]
-    #: What the list says when it is empty.
+    #: Text of the empty list.
     empty: str
 
     @property
@@ -76,7 +78,7 @@ def overview_part(request: Request, caller: Visitor) -> Response:
 
 
 def endpoints_to_look_at(endpoints: Sequence[Endpoint]) -> list[Endpoint]:
-    """Return the endpoints that are not as they are wanted (pure)."""
+    """Return the endpoints that differ from their wanted state (pure)."""
     return [one for one in endpoints if one.state not in AS_WANTED]
 
 

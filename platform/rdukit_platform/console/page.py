@@ -25,7 +25,7 @@ from rdukit_platform.console.navigation import manual_line, navigation_for
 from rdukit_platform.console.views import age_words, clock_words, date_words
 from rdukit_platform.tenants.service import Caller
 
-#: Nothing but the console's own files; no inline script or style.
+#: Only the console's own files; no inline script or style.
 SECURITY_HEADERS: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -55,7 +55,7 @@ def _environment() -> Environment:
 
 
 def render(request: Request, template: str, **context: object) -> str:
-    """Return a template's text. ``now``, ``caller`` and ``version`` are there in each."""
+    """Return a template's text. Every template has ``now``, ``caller`` and ``version``."""
     now = platform_of(request).clock.now()
     environment = _environment().overlay()
     environment.filters = {**_environment().filters, "ago": lambda at: age_words(at, now)}
@@ -94,7 +94,7 @@ def live(
 
 
 def fragment(request: Request, part: Markup) -> Response:
-    """Return the answer to a part's question for itself: 204 when it is what the browser has already."""
+    """Return the answer to a request for a part: 204 if the browser already has it."""
     if f"seen={request.query_params.get('seen')}" in part:
         return Response(status_code=204, headers=SECURITY_HEADERS)
     return HTMLResponse(str(part), headers=SECURITY_HEADERS)

@@ -47,7 +47,7 @@ class TrialLine:
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
-    """The whole picture; the best trials are drawn last, on top."""
+    """The complete picture; the best trials are drawn last, on top."""
 
     axes: tuple[TrialAxis, ...]
     lines: tuple[TrialLine, ...]

@@ -1,6 +1,6 @@
-"""Requests of the playground, and what it shows of the answers (pure).
+"""Requests of the playground, and the shown parts of the answers (pure).
 
-An answer is a box's, which may be a tenant's own: nothing in it is trusted to have the form that it should have.
+Answers come from boxes, perhaps a tenant's own: none is trusted to have the right form.
 """
 
 import json
@@ -22,7 +22,7 @@ MAX_NUMBERS: Final = 200_000
 MAX_TOKENS_SHOWN: Final = 2_000
 MAX_ROWS_SHOWN: Final = 20
 MAX_VALUES_SHOWN: Final = 16
-#: Alternatives that are asked for with each token.
+#: Number of alternatives that are requested with each token.
 ALTERNATIVES: Final = 4
 
 
@@ -45,7 +45,7 @@ def read_answerer(text: str) -> Answerer:
 
 @dataclass(frozen=True, slots=True)
 class ShownToken:
-    """A token of an answer. ``shade``: 0 (certain) to 4 (unlikely), or none where its probability is not told."""
+    """A token of an answer. ``shade``: 0 (certain) to 4 (unlikely), or none if the probability is unknown."""
 
     text: str
     shade: int | None
@@ -91,7 +91,7 @@ def read_history(text: str) -> list[dict[str, str]]:
     """Read the chat that a form carries.
 
     Raises:
-        InvalidArgument: it is not one that the playground wrote.
+        InvalidArgument: the playground did not write it.
     """
     try:
         found = orjson.loads(text or "[]")
@@ -143,7 +143,7 @@ def read_chat(answer: bytes) -> ShownAnswer:
     """Read the answer of a chat.
 
     Raises:
-        InvalidArgument: it has no text where a chat's answer has it.
+        InvalidArgument: the answer has no chat text.
     """
     found = _parse(answer)
     try:
@@ -189,9 +189,7 @@ def _quoted(token: object) -> str:
 
 
 def example_rows(metadata: bytes) -> str:
-    """Return a row to fill in: of a table by column name, else zeros for the first input; nothing where neither is
-    told.
-    """
+    """Return a row to fill in: a table's by column name, else zeros for the first input; empty if neither is known."""
     found = _parse(metadata)
     columns = _columns(found)
     if columns:
@@ -206,9 +204,9 @@ def example_rows(metadata: bytes) -> str:
 
 
 def rows_body(metadata: bytes, rows: str) -> bytes | None:
-    """Return the body of a prediction for rows by column name; None where the model or the rows have none.
+    """Return the body of a prediction for rows by column name; None if the model or the rows lack columns.
 
-    What a row must have, the model says.
+    The model checks the rows' values.
     """
     try:
         given = json.loads(rows)
@@ -270,7 +268,7 @@ def read_outputs(answer: bytes) -> list[ShownOutput]:
     """Read the outputs of an inference: the first rows, and of each the first values.
 
     Raises:
-        InvalidArgument: it has no outputs.
+        InvalidArgument: the answer has no outputs.
     """
     found = _parse(answer).get("outputs")
     shown = []

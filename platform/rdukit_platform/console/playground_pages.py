@@ -57,7 +57,7 @@ LINES: Final = "application/x-ndjson"
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """Answer of an endpoint, or of an expert of one, and its seconds, or why there is none."""
+    """Answer of an endpoint or one of its experts, with its seconds; or the error."""
 
     place: Answerer
     seconds: float
@@ -73,7 +73,7 @@ class Played:
 
 @dataclass(frozen=True, slots=True)
 class SeenEndpoint:
-    """An endpoint as its playground shows it."""
+    """An endpoint in the form of its playground."""
 
     endpoint: Endpoint
     #: Forms that it answers, the likelier one first.
@@ -88,7 +88,7 @@ async def playground(request: Request, name: str, caller: Visitor, form: str | N
     seen = await to_thread.run_sync(_look, request, caller, name)
     kind = form if form in seen.kinds else seen.kinds[0]
     rows = ""
-    # An idle one is not woken by a look.
+    # A check does not wake an idle endpoint.
     if kind == ROWS and seen.endpoint.ready and allows(caller.scopes, ENDPOINTS_CALL):
         try:
             rows = example_rows(await _metadata(request, caller, name))
@@ -115,7 +115,7 @@ async def play(
     system: Annotated[str, Form(max_length=MAX_TEXT)] = "",
     act: Annotated[str, Form()] = "",
 ) -> Response:
-    """Call the endpoint, and a second one or another expert where that is asked for, and show what they answer."""
+    """Call the endpoint, and on request a second endpoint or expert; show the answers."""
     seen = await to_thread.run_sync(_look, request, caller, name)
     options = ChatOptions(max_tokens, temperature, top_p, seed, system)
     given = {"prompt": prompt, "rows": rows, "model": model, "beside": beside, **asdict(options)}
@@ -155,7 +155,7 @@ async def stream_chat(
 ) -> Response:
     """Return the answer of a chat as it is generated, a line of JSON for each event; ``show_event`` has their fields.
 
-    A caller who leaves stops the generation. Errors are lines, too, except that there is no such endpoint.
+    A caller who leaves stops the generation. Errors are also lines, except for an unknown endpoint.
     """
     default = await to_thread.run_sync(_model_of, request, caller, name)
     try:
@@ -243,7 +243,7 @@ async def _read(answer: StreamingResponse) -> bytes:
     """Read an answer to its end.
 
     Raises:
-        InvalidArgument: it is too long. Unavailable: it broke off.
+        InvalidArgument: the text is too long. Unavailable: it broke off.
     """
     text = bytearray()
     blocks = answer.body_iterator

@@ -1,6 +1,6 @@
 """A chat of the playground as it is generated: events of OpenAI's stream in, lines of JSON for the page out (pure).
 
-An answer is a box's, which may be a tenant's own: nothing in it is trusted to have the form that it should have.
+Answers come from boxes, perhaps a tenant's own: none is trusted to have the right form.
 """
 
 import math
@@ -51,10 +51,10 @@ class EventReader:
 
 
 def show_event(event: Mapping[str, Any], shown: int) -> dict[str, Any]:
-    """Return what the page is told of an event, an empty object if that is nothing.
+    """Return the line for an event; an empty object if the page need not know it.
 
-    ``tokens`` have ``text``, ``shade`` and ``words`` as ``ShownToken``; ``text`` comes without them. ``finish`` says
-    why the answer ended, ``usage`` has its figures, ``error`` what went wrong.
+    ``tokens`` have ``text``, ``shade`` and ``words`` as ``ShownToken``; a plain ``text`` has none. ``finish``: reason
+    for the answer's end; ``usage``: its figures; ``error``: the error's text.
 
     Args:
         shown: number of tokens that the page already has; beyond ``MAX_TOKENS_SHOWN`` they come as text.
@@ -81,7 +81,7 @@ def show_event(event: Mapping[str, Any], shown: int) -> dict[str, Any]:
 
 
 def _figures(usage: Mapping[str, Any]) -> dict[str, float]:
-    """Return the figures of an answer that are known: counts of tokens, seconds to the first one, tokens a second."""
+    """Return the known figures of an answer: counts of tokens, seconds to the first one, tokens a second."""
     details = usage.get("prompt_tokens_details")
     known: dict[str, object] = {key: usage.get(key) for key in _COUNTS}
     known["cached_tokens"] = details.get("cached_tokens") if isinstance(details, dict) else None

@@ -64,7 +64,7 @@ from rdukit_platform.jobs.service import PROFILE, list_attempts, list_events
 from rdukit_platform.jobs.states import JobState
 from rdukit_platform.nodes.view import find_drain
 
-#: Progress events that a curve is drawn from, and log lines that a page shows.
+#: Largest number of progress events of a curve, and of log lines on a page.
 MAX_PROGRESS: Final = 20_000
 MAX_LINES: Final = 400
 #: Largest picture that a page shows.
@@ -93,7 +93,7 @@ class Parent:
 
 @dataclass(frozen=True, slots=True)
 class SlotLine:
-    """Input or output of a job; ``artifact`` is ``None`` while it is not there, and ``words`` say why."""
+    """Input or output of a job; ``artifact`` is ``None`` while it is missing, and ``words`` give the reason."""
 
     side: str
     slot: str
@@ -124,7 +124,7 @@ class JobListing:
     #: Outputs that the page shows.
     pictures: Sequence[Artifact]
     figures: Sequence[Figure]
-    #: Pictures of what its progress told, by metric, the loss first.
+    #: Pictures of its progress figures, by metric, the loss first.
     curves: Sequence[tuple[str, Curve]]
     #: Experts of its checkpoint, and whether it can be promoted.
     experts: Sequence[Expert]
@@ -132,7 +132,7 @@ class JobListing:
 
 
 def find_drain_words(session: Session, attempt: Attempt | None) -> str:
-    """Say when a drain ends an attempt, as its node told last; empty: none does."""
+    """Describe when a drain ends an attempt, as last reported by its node; empty: no drain does."""
     if attempt is None or attempt.ended_at is not None or attempt.node is None:
         return ""
     report = session.scalar(select(NodeRow.report).where(NodeRow.name == attempt.node)) or {}
@@ -140,7 +140,7 @@ def find_drain_words(session: Session, attempt: Attempt | None) -> str:
 
 
 def drain_words(cordons: object, tiles: Sequence[str]) -> str:
-    """Say when a drain among a node's cordons ends what runs on some tiles; empty: none does (pure)."""
+    """Describe when a drain among a node's cordons ends jobs on these tiles; empty: no drain does (pure)."""
     row = find_drain(cordons, tiles)
     if row is None:
         return ""
@@ -212,7 +212,7 @@ def read_artifact_page(session: Session, tenant_id: str, artifact_id: str) -> Ar
 
 
 def draw_artifact_lineage(session: Session, tenant_id: str, artifact_id: str) -> Markup:
-    """Draw where an artifact comes from and what came from it, with links to their pages; empty: it stands alone."""
+    """Draw an artifact's origins and descendants, with links to their pages; empty: there are none."""
     rows, links = walk_lineage(session, tenant_id, artifact_id)
     jobs = read_lineage_jobs(session, tenant_id, rows, links, with_words=True)
     shown = [{"child": x.child, "parent": x.parent, "slot": x.slot, "job_id": x.job_id} for x in links]
@@ -265,7 +265,7 @@ def submit_commands(box: BoxDescription) -> dict[str, str]:
 
 
 def use_commands(box: BoxDescription, expert: Expert) -> list[str]:
-    """Write for each verb of the base box that takes a checkpoint the shell command that gives it the expert's."""
+    """Return, for each verb of the base box that takes a checkpoint, the shell command with the expert's."""
     commands = []
     known = {CHECKPOINT: expert.checkpoint, PEF: expert.pef}
     for verb in box.verbs:

@@ -1,4 +1,4 @@
-"""The console's pages. Each reads in one transaction, and changes nothing but by a form."""
+"""The console's pages. Each page reads in one transaction; only forms change anything."""
 
 from pathlib import Path
 from typing import Annotated, Final
@@ -69,7 +69,7 @@ from rdukit_platform.jobs.trace import read_trace
 from rdukit_platform.tenants.scopes import ADMIN, BOXES_WRITE, JOBS_WRITE, allows
 from rdukit_platform.tenants.service import Caller, list_tenants
 
-#: Nodes whose use of the last day is drawn.
+#: Number of nodes whose last day is drawn.
 MAX_NODES: Final = 16
 STATIC: Final = Path(__file__).parent / "static"
 STATIC_TYPES: Final = {
@@ -175,7 +175,7 @@ def job(request: Request, job_id: str, caller: Visitor) -> Response:
 
 @router.get("/jobs/{job_id}/part")
 def job_part(request: Request, job_id: str, caller: Visitor) -> Response:
-    """Return a job's page again, but for its log."""
+    """Return the refreshed parts of a job's page, without its log."""
     return fragment(request, _job_part(request, caller, job_id)[0])
 
 
@@ -245,7 +245,7 @@ def artifact(request: Request, artifact_id: str, caller: Visitor) -> Response:
 
 @router.get("/artifacts/{artifact_id}/picture")
 def artifact_picture(request: Request, artifact_id: str, caller: Visitor) -> Response:
-    """Show an artifact as a picture. Its maker is not trusted, so it must be a PNG, and nothing in it runs."""
+    """Show an artifact as a picture. The picture's author is not trusted, so it must be a PNG, which runs no code."""
     platform = platform_of(request)
     with platform.database.read() as session:
         row = get_artifact(session, caller.tenant_id, artifact_id)
@@ -278,7 +278,7 @@ def nodes_part(request: Request, caller: Visitor) -> Response:
 
 
 def job_query(**asked: str) -> str:
-    """Write the query of a list of jobs, which keeps what is asked; empty: nothing is (pure)."""
+    """Write the query of a list of jobs with its filters; empty: no filter (pure)."""
     kept = {name: value for name, value in asked.items() if value}
     return f"?{urlencode(kept)}" if kept else ""
 

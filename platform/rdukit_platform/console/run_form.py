@@ -1,7 +1,7 @@
-"""The form that runs a verb of a box: its fields from the box's description, and what a visitor sent of it (pure).
+"""The form that runs a verb of a box: fields from the box's description, and the visitor's values (pure).
 
-Names of the fields are ``set.NAME`` for parameters and ``input.SLOT`` for artifacts; in the form of a pipeline the verb
-and a dot stand before them.
+Names of the fields are ``set.NAME`` for parameters and ``input.SLOT`` for artifacts; a pipeline's form prefixes the
+verb and a dot.
 """
 
 import json
@@ -18,13 +18,19 @@ from rdukit.units import format_seconds
 from rdukit_platform.catalog.check import is_legal
 from rdukit_platform.catalog.figures import figure_words
 from rdukit_platform.catalog.model import BoxVerb, VerbParameter
+from rdukit_platform.jobs.choices import Choice
+from rdukit_platform.jobs.fields import CHOICES
 from rdukit_platform.jobs.schemas import LABEL_KEY
 
 #: Numbers of such lengths are read; longer ones are refused before they cost time.
 _INTEGER: Final = re.compile(r"[+-]?\d{1,19}")
 _TIME: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([smhd]?)")
 _SECONDS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-#: Texts that the form takes, by their length.
+#: A key of a label whose own pattern the request's model checks.
+_ANY_KEY: Final = re.compile(r"\S+")
+#: Kind of a job's plain field to the widget that shows it.
+_WIDGETS: Final = {"int": "number", "float": "number", "bool": "checkbox", "text": "text", "labels": "lines"}
+#: Longest text that the form accepts.
 MAX_TEXT: Final = 4000
 
 
@@ -78,7 +84,7 @@ class VerbForm:
 
     @property
     def errors(self) -> int:
-        """Return how many fields have an error."""
+        """Return the number of fields with an error."""
         return sum(bool(field.error) for field in (*self.inputs, *self.parameters))
 
 
@@ -108,7 +114,7 @@ def given_parameters(verb: BoxVerb, parameters: Mapping[str, object], prefix: st
 def read_parameters(
     verb: BoxVerb, given: Mapping[str, str], prefix: str = ""
 ) -> tuple[dict[str, object], dict[str, str]]:
-    """Read a verb's parameters from a form: those that differ from their defaults, and by field what is wrong."""
+    """Read a verb's parameters from a form: those that differ from their defaults, and errors by field."""
     values: dict[str, object] = {}
     errors: dict[str, str] = {}
     for parameter in verb.parameters:
@@ -139,7 +145,7 @@ def read_parameters(
 
 
 def read_inputs(verb: BoxVerb, given: Mapping[str, str], prefix: str = "") -> tuple[dict[str, str], dict[str, str]]:
-    """Read a verb's inputs from a form: slot to artifact, and by field what is missing."""
+    """Read a verb's inputs from a form: slot to artifact, and missing ones by field."""
     found = {slot.name: given.get(f"{prefix}input.{slot.name}", "").strip() for slot in verb.inputs}
     errors = {
         f"{prefix}input.{slot.name}": f"{verb.name} needs one: choose an artifact"
@@ -155,22 +161,60 @@ def read_labels(text: str) -> dict[str, str]:
     Raises:
         ValueError: a line is not that.
     """
-    labels = {}
+    return read_pairs(text, LABEL_KEY)
+
+
+def read_pairs(text: str, keys: re.Pattern[str]) -> dict[str, str]:
+    """Read ``KEY=VALUE`` on a line each.
+
+    Raises:
+        ValueError: a line is not that, or its key does not match ``keys``.
+    """
+    pairs = {}
     for line in filter(None, map(str.strip, text.splitlines())):
         key, sign, value = (part.strip() for part in line.partition("="))
-        if not sign or not LABEL_KEY.fullmatch(key):
+        if not sign or not keys.fullmatch(key):
             raise ValueError(
                 f"{show_given(line)} is no label; expected KEY=VALUE on a line each, such as project=genes"
             )
-        labels[key] = value
-    return labels
+        pairs[key] = value
+    return pairs
+
+
+def read_choice(choice: Choice, text: str) -> object:
+    """Read a plain field of a job's request; ``None``: nothing was given.
+
+    Raises:
+        ValueError: the text is not of the field's kind, or a number is outside its limits.
+    """
+    text = text.strip()
+    if choice.kind == "bool":
+        return text == "true" or None
+    if choice.kind == "labels":
+        return read_pairs(text, _ANY_KEY) or None
+    if not text or choice.kind == "text":
+        return text or None
+    if choice.kind == "float":
+        return _read_float(text)
+    return read_whole(text, int(choice.lowest or 0), int(choice.highest or 0))
+
+
+def view_choice(choice: Choice, value: str, error: str) -> Field:
+    """Return the form's field for a plain field of a job's request."""
+    number = {"min": choice.lowest, "max": choice.highest, "step": 1 if choice.kind == "int" else "any"}
+    limits = number if choice.kind in {"int", "float"} else {"maxlength": choice.highest}
+    return Field(
+        choice.name, choice.label, _WIDGETS[choice.kind], value, choice.help, choice.legal,
+        "" if choice.kind in {"bool", "labels"} else text_of(choice.default), error,
+        attributes={name: str(limit) for name, limit in limits.items() if limit is not None}, is_changed=bool(value),
+    )  # fmt: skip
 
 
 def read_whole(text: str, lowest: int, highest: int) -> int | None:
     """Read a whole number within limits, or nothing.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: the text is neither empty nor such a number.
     """
     text = text.strip()
     if text and not (_INTEGER.fullmatch(text) and lowest <= int(text) <= highest):
@@ -182,7 +226,7 @@ def read_time(text: str) -> float | None:
     """Read a length of time in seconds, or nothing.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: the text is neither empty nor a time.
     """
     found = _TIME.fullmatch(text.strip())
     if text.strip() and found is None:
@@ -197,7 +241,7 @@ def view_verb(
     options: Mapping[str, Sequence[Option]],
     prefix: str = "",
 ) -> VerbForm:
-    """Return a verb's fields with the texts that were given, and what is wrong with them.
+    """Return a verb's fields with the given texts and their errors.
 
     Args:
         options: the artifacts of each slot.
@@ -232,13 +276,14 @@ def submit_command(
     """Write the shell command that submits the same job.
 
     Args:
-        queue: name, tiles, priority, run_limit_s, max_attempts, labels and profile as far as they are given.
+        queue: further keys of the job's request.
     """
     words = ["rdukit job submit", quote(box), quote(verb)]
     words += [f"--input {quote(f'{slot}={artifact}')}" for slot, artifact in inputs.items()]
     words += [f"--set {quote(f'{name}={text_of(value)}')}" for name, value in parameters.items()]
-    for key, option in (("name", "--name"), ("tiles", "--tiles"), ("max_attempts", "--max-attempts"),
-                        ("priority", "--priority"), ("run_limit_s", "--run-limit")):  # fmt: skip
+    for choice in CHOICES:
+        words += choice.arguments(queue.get(choice.name))
+    for key, option in (("name", "--name"), ("run_limit_s", "--run-limit")):
         if queue.get(key) is not None:
             value = queue[key]
             words.append(f"{option} {quote(f'{value:.15g}' if isinstance(value, float) else str(value))}")
@@ -284,7 +329,7 @@ def _view_parameter(
 
 
 def _takes_lines(parameter: VerbParameter) -> bool:
-    """Return whether a text of several lines is legal, which a field of one line would lose."""
+    """Return whether a text of several lines is valid; a field of one line would lose it."""
     if parameter.type != "string" or "pattern" not in parameter.schema:
         return False
     try:
@@ -294,10 +339,10 @@ def _takes_lines(parameter: VerbParameter) -> bool:
 
 
 def read_value(parameter: VerbParameter, text: str | None) -> object:
-    """Read one value of a parameter; without a text its default.
+    """Read one value of a parameter; an absent text means its default.
 
     Raises:
-        ValueError: the text is none of its type.
+        ValueError: the text has another type.
     """
     if parameter.type == "bool":
         return text == "true"
@@ -336,14 +381,14 @@ def _read_float(text: str) -> float:
 
 
 def show_given(value: object) -> str:
-    """Return what was given as a message shows it, at most 80 characters of it."""
+    """Return a value for a message, at most 80 characters of it."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:80]}…"
 
 
 @dataclass(frozen=True, slots=True)
 class RecipeRow:
-    """A recipe of a box's description in words; with a ``reason`` there is none of its kind."""
+    """A recipe of a box's description in words; a ``reason`` means that there is none of its kind."""
 
     kind: str
     start: str
@@ -354,7 +399,7 @@ class RecipeRow:
 
 
 def view_recipes(raw: Mapping[str, object]) -> tuple[RecipeRow, ...]:
-    """Return the recipes that a box's description ``raw`` has, whatever a tenant's says there (pure)."""
+    """Return the recipes of a box's description ``raw``; other content of a tenant's box is ignored (pure)."""
     recipes = raw.get("recipes")
     if not isinstance(recipes, Mapping):
         return ()

@@ -4,6 +4,8 @@ import hashlib
 import json
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Request
@@ -28,20 +30,22 @@ from rdukit_platform.console.run_form import (
     Option,
     VerbForm,
     given_parameters,
+    read_choice,
     read_inputs,
     read_labels,
     read_parameters,
     read_time,
-    read_whole,
     submit_command,
+    view_choice,
     view_verb,
 )
 from rdukit_platform.console.views import age_words
 from rdukit_platform.db.models import ArtifactRow, JobRow
 from rdukit_platform.jobs import service
+from rdukit_platform.jobs.choices import Choice
+from rdukit_platform.jobs.fields import CHOICES
 from rdukit_platform.jobs.fit import with_tiles
 from rdukit_platform.jobs.schemas import JobRequest, PipelineRequest
-from rdukit_platform.jobs.states import LOWEST_PRIORITY
 from rdukit_platform.settings import JOB_MAX_ATTEMPTS, JOB_MAX_PRIORITY
 from rdukit_platform.tenants.scopes import JOBS_WRITE, allows
 from rdukit_platform.tenants.service import Caller
@@ -56,7 +60,9 @@ MAX_FIELDS: Final = 500
 #: Verbs that the form of a pipeline starts with; the others wait to be ticked.
 PIPELINE: Final = ("preprocess", "compile", "train")
 #: Fields that say how a job is queued.
-QUEUE: Final = frozenset({"name", "tiles", "priority", "run_limit", "max_attempts", "labels", "profile"})
+QUEUE: Final = frozenset({"name", "run_limit", "labels", *(choice.name for choice in CHOICES)})
+#: Fields of a job that the steps of a pipeline do not share.
+OWN: Final = frozenset({"tiles", "members", "profile"})
 #: The button that only looks.
 CHECK: Final = "check"
 
@@ -80,7 +86,7 @@ def again(request: Request, job_id: str, caller: Visitor) -> Response:
 
 @router.get("/catalog/{name}/run/{verb}")
 def form(request: Request, name: str, verb: str, caller: Visitor, job: str | None = None) -> Response:
-    """Show the form of a verb, filled with its defaults or with what a job had."""
+    """Show the form of a verb, filled with its defaults or with a job's values."""
     platform = platform_of(request)
     box = find_box(platform, caller, name)
     one = find_verb(box, verb)
@@ -90,7 +96,7 @@ def form(request: Request, name: str, verb: str, caller: Visitor, job: str | Non
 
 @router.post("/catalog/{name}/run/{verb}")
 def run(request: Request, name: str, verb: str, caller: Editor, given: Given) -> Response:
-    """Submit the job of a form; with something wrong the form comes back and says at each field what would be legal."""
+    """Submit the job of a form; if a value is wrong, the form returns with errors and expected values at its fields."""
     platform = platform_of(request)
     box = find_box(platform, caller, name)
     one = find_verb(box, verb)
@@ -130,14 +136,14 @@ def pipeline_form(request: Request, name: str, caller: Visitor) -> Response:
 
 @router.post("/catalog/{name}/pipeline")
 def run_pipeline(request: Request, name: str, caller: Editor, given: Given) -> Response:
-    """Submit the pipeline of a form, or show what is wrong with it."""
+    """Submit the pipeline of a form, or show the errors."""
     platform = platform_of(request)
     box = find_box(platform, caller, name)
     steps, errors = _read_steps(box, given)
     queue, wrong = read_queue(given)
     errors |= wrong
     title = str(queue.pop("name", None) or f"{box.name} end to end")
-    queue.pop("tiles", None)
+    queue = {key: value for key, value in queue.items() if key not in OWN}
     if not steps:
         errors[""] = "no step is ticked; expected one or more"
     if not errors:
@@ -215,14 +221,14 @@ def _pipeline_page(
             forms.append((form, given.get(f"{verb.name}.on") == "true"))
     return page(
         request, "run_pipeline.html", status, section="Catalog", box=box, forms=forms,
-        selector=str(Selector(box.name, box.version)), queue=view_queue(given, errors, ("tiles", "profile")),
+        selector=str(Selector(box.name, box.version)), queue=view_queue(given, errors, OWN),
         general=errors.get("", ""), count=len(errors), key=given.get("key") or secrets.token_hex(8),
         has_recipe=bool(recipe_of(box)), can_write=allows(caller.scopes, JOBS_WRITE),
     )  # fmt: skip
 
 
 def find_box(platform: Platform, caller: Caller, name: str) -> BoxDescription:
-    """Return the box of that name and version, one that comes with rdukit or the tenant's own."""
+    """Return the box of that name and version: rdukit's or the tenant's own."""
     shipped = platform.catalog.boxes()
     if name in shipped.boxes:
         return shipped.boxes[name]
@@ -231,7 +237,7 @@ def find_box(platform: Platform, caller: Caller, name: str) -> BoxDescription:
 
 
 def find_verb(box: BoxDescription, name: str) -> BoxVerb:
-    """Return a box's verb. Raises ``NotFound``: it has none of this name."""
+    """Return a box's verb. Raises ``NotFound``: it lacks the verb."""
     for verb in box.verbs:
         if verb.name == name:
             return verb
@@ -239,7 +245,7 @@ def find_verb(box: BoxDescription, name: str) -> BoxVerb:
 
 
 def _check_job(session: Session, platform: Platform, caller: Caller, box: BoxDescription, asked: JobRequest) -> None:
-    """Refuse what submitting would refuse, but for quotas; nothing is recorded."""
+    """Refuse a job as submitting would, except for quotas; nothing is recorded."""
     asked = with_tiles(platform.store, session, caller.tenant_id, asked)
     kinds = {}
     for slot, artifact in asked.inputs.items():
@@ -256,30 +262,33 @@ def given_by_job(row: JobRow, verb: BoxVerb) -> dict[str, str]:
     given |= {f"input.{slot}": value for slot, value in row.inputs.items() if not value.startswith("@")}
     if row.name != f"{Selector(row.box, row.box_version)} {row.verb}":
         given["name"] = row.name
-    if row.priority:
-        given["priority"] = str(row.priority)
+    for choice in job_choices():
+        texts = choice.write(getattr(row, choice.name))
+        if texts:
+            given[choice.name] = "true" if choice.kind == "bool" else "\n".join(texts)
     if row.run_limit_s is not None:
         given["run_limit"] = f"{row.run_limit_s:.15g}"
-    if row.max_attempts != resolve(JOB_MAX_ATTEMPTS):
-        given["max_attempts"] = str(row.max_attempts)
-    if row.profile:
-        given["profile"] = "true"
     return given | {"labels": "\n".join(f"{key}={value}" for key, value in row.labels.items())}
 
 
+def job_choices() -> list[Choice]:
+    """Return the plain fields of a job with the operator's limit and default."""
+    own: dict[str, dict[str, Any]] = {
+        "priority": {"highest": resolve(JOB_MAX_PRIORITY)},
+        "max_attempts": {"default": resolve(JOB_MAX_ATTEMPTS)},
+    }
+    return [replace(choice, **own.get(choice.name, {})) for choice in CHOICES]
+
+
 def read_queue(given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Read how a job is queued: name, tiles, priority, attempts, run limit and labels, as far as they are given."""
+    """Read how a job is queued: the given keys of a request, and errors by field."""
     queue: dict[str, Any] = {}
     errors = {}
-    highest = resolve(JOB_MAX_PRIORITY)
     readers: dict[str, Callable[[str], object]] = {
         "name": lambda text: text.strip() or None,
-        "tiles": lambda text: read_whole(text, 0, 1024),
-        "priority": lambda text: read_whole(text, LOWEST_PRIORITY, highest),
-        "max_attempts": lambda text: read_whole(text, 1, 20),
+        **{choice.name: partial(read_choice, choice) for choice in job_choices()},
         "run_limit": read_time,
         "labels": lambda text: read_labels(text) or None,
-        "profile": lambda text: text == "true" or None,
     }
     for field, read in readers.items():
         try:
@@ -296,30 +305,23 @@ def view_queue(
     given: Mapping[str, str], errors: Mapping[str, str], hidden: Collection[str] = ("profile",)
 ) -> tuple[Field, ...]:
     """Return the fields about a job's queueing, with the given values and their errors, without the hidden ones."""
-    highest, attempts = resolve(JOB_MAX_PRIORITY), resolve(JOB_MAX_ATTEMPTS)
-    fields = [
-        Field("name", "name", "text", "", "What the list of jobs calls it.", "up to 128 characters",
+    by_hand = [
+        Field("name", "name", "text", "", "Name in the list of jobs.", "up to 128 characters",
               attributes={"maxlength": "128"}),
-        Field("tiles", "tiles", "number", "", "RDU tiles to lease. Nothing: as many as its PEF was compiled for.",
-              "0 to 1024", attributes={"min": "0", "max": "1024", "step": "1"}),
-        Field("priority", "priority", "number", "", "The highest goes first. Nothing: 0.",
-              f"{LOWEST_PRIORITY} to {highest}",
-              attributes={"min": str(LOWEST_PRIORITY), "max": str(highest), "step": "1"}),
         Field("run_limit", "run limit", "text", "",
               "Time after which an attempt is ended; short jobs may start earlier.", "such as 90s, 15m, 2h"),
-        Field("max_attempts", "attempts", "number", "", f"Failed attempts before it fails. Nothing: {attempts}.",
-              "1 to 20", attributes={"min": "1", "max": "20", "step": "1"}),
-        Field("labels", "labels", "lines", "", "What to find it by.", "KEY=VALUE on a line each"),
-        Field("profile", "profile", "checkbox", "", "Record where its time goes: a page with advice, and a trace."),
+        Field("labels", "labels", "lines", "", "Labels to find the job by.", "KEY=VALUE on a line each"),
     ]  # fmt: skip
-    return tuple(
-        Field(
-            one.key, one.label, one.widget, given.get(one.key, ""), one.help, one.legal, "", errors.get(one.key, ""),
-            (), one.attributes, is_changed=bool(given.get(one.key)),
-        )
-        for one in fields
-        if one.key not in hidden
-    )  # fmt: skip
+    name, *others = (
+        replace(one, value=given.get(one.key, ""), error=errors.get(one.key, ""), is_changed=bool(given.get(one.key)))
+        for one in by_hand
+    )
+    plain = (
+        view_choice(choice, given.get(choice.name, ""), errors.get(choice.name, ""))
+        for choice in job_choices()
+        if choice.name not in hidden
+    )
+    return name, *plain, *others
 
 
 def _read_steps(box: BoxDescription, given: Mapping[str, str]) -> tuple[list[dict[str, Any]], dict[str, str]]:
@@ -354,7 +356,7 @@ def _chain(box: BoxDescription) -> dict[str, str]:
 
 
 def form_key(given: Mapping[str, str], body: Mapping[str, object]) -> str | None:
-    """Return the idempotency key of a form's content: sent twice it is one job, with changes it is another."""
+    """Return the idempotency key of a form's content: a repeated form is one job, a changed form another."""
     if not given.get("key"):
         return None
     said = json.dumps([given["key"][:64], body], sort_keys=True).encode()
@@ -362,7 +364,7 @@ def form_key(given: Mapping[str, str], body: Mapping[str, object]) -> str | None
 
 
 def place_error(error: RdukitError | ValidationError, prefixes: Sequence[str]) -> dict[str, str]:
-    """Return by field what an error says; under the empty text what belongs to no field (pure)."""
+    """Return an error by field; the empty text is the key of errors without a field (pure)."""
     if isinstance(error, ValidationError):
         return dict(place_one(one["loc"], one["msg"], prefixes) for one in error.errors())
     parameter = error.detail.get("parameter")
@@ -384,7 +386,7 @@ def place_one(place: Sequence[int | str], message: str, prefixes: Sequence[str])
 
 
 def find_makers(box: BoxDescription, verb: BoxVerb, options: Mapping[str, Sequence[Option]]) -> dict[str, str]:
-    """Return, for each required input for which no job has made one, the verb of the box that does (pure)."""
+    """Return, for each required input without an artifact, the verb of the box that makes it (pure)."""
     makers = {output.name: one.name for one in reversed(box.verbs) for output in one.outputs}
     return {
         slot.name: makers[slot.name]
@@ -398,7 +400,7 @@ def find_makers(box: BoxDescription, verb: BoxVerb, options: Mapping[str, Sequen
 def offer_artifacts(
     session: Session, tenant_id: str, box: BoxDescription, verb: BoxVerb, now: float
 ) -> dict[str, list[Option]]:
-    """Return the artifacts that fit each slot: what jobs of this box made, what others made, what was uploaded."""
+    """Return the artifacts that fit each slot: of jobs of this box, of other jobs, and uploaded ones."""
     offered = {}
     for slot in verb.inputs:
         options = []
@@ -415,7 +417,7 @@ def offer_artifacts(
 def given_at_first(
     platform: Platform, caller: Caller, box: BoxDescription, verb: BoxVerb, job: str | None
 ) -> dict[str, str]:  # fmt: skip
-    """Return what a form begins with: what a job had, or the verb's defaults and the newest inputs that fit."""
+    """Return the first content of a form: a job's values, or the verb's defaults and the newest inputs that fit."""
     with platform.database.read() as session:
         if job is not None:
             return given_by_job(service.get_job(session, caller.tenant_id, job), verb)

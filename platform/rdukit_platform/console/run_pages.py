@@ -26,7 +26,7 @@ router = APIRouter(prefix="/console", include_in_schema=False, route_class=PageR
 
 #: Jobs that the page to choose from shows at once.
 CHOICES = 50
-#: Heading of what is given to the verb, by its own names.
+#: Heading of the verb's arguments, in its own names.
 DIFFERENT = "Parameters that differ"
 
 

@@ -66,6 +66,6 @@ def pause(request: Request, schedule: str, caller: Editor) -> Response:
 
 @router.post("/{schedule}/resume")
 def resume(request: Request, schedule: str, caller: Editor) -> Response:
-    """Let a paused schedule go on."""
+    """Resume a paused schedule."""
     change_schedule(request, caller, schedule, is_paused=False)
     return RedirectResponse("/console/pipelines", 303)

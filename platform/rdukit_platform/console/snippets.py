@@ -13,10 +13,10 @@ platform = Platform("{address}")
 
 
 class Readable(Enum):
-    """Kinds of things that snippets read: client collection and route, command, and what Python does with one.
+    """Kinds of things in snippets: client collection and route, command, and a line of Python for one.
 
-    A value is the name of the collection in the Python client, which is also that of the REST route; the command; and a
-    line of Python about the variable, which is named as the member is.
+    A value has the collection's name in the Python client and in REST, the command, and a line of Python about the
+    variable, which has the member's name.
     """
 
     JOB = ("jobs", "rdukit job show {key}", "print(job.state, job.result)")
@@ -32,14 +32,14 @@ class Readable(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """Text to copy, and the language or program that it is for."""
+    """Text to copy, and its language or program."""
 
     title: str
     text: str
 
 
 def snippets_of(kind: Readable, key: str, address: str) -> tuple[Snippet, ...]:
-    """Return how a thing is read from a shell, from Python and with curl.
+    """Return examples that read a thing: in a shell, in Python and with curl.
 
     Args:
         key: its id, or an endpoint's name.

@@ -1,7 +1,7 @@
-"""The form that begins a sweep: its fields from the box's description, and what a visitor sent of it (pure).
+"""The form that begins a sweep: fields from the box's description, and the visitor's values (pure).
 
-A parameter's values to try are in the field ``try.NAME``; what all trials have is in the fields of the form that runs
-one job (``run_form``). The rest are ``algorithm``, ``objective``, ``goal`` and others, ``stop.…`` for early stopping.
+The field ``try.NAME`` has a parameter's values to try; the fields of a single job (``run_form``) have the common values
+of all trials. The rest are ``algorithm``, ``objective``, ``goal`` and others, ``stop.…`` for early stopping.
 """
 
 import json
@@ -86,7 +86,7 @@ def read_tried(parameter: VerbParameter, text: str) -> dict[str, object]:
 
 
 def read_search(given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Read how is searched: algorithm, objective, numbers and early stopping, as in a sweep's request."""
+    """Read the search: algorithm, objective, numbers and early stopping, as in a sweep's request."""
     numbers: dict[str, int] = {}
     errors: dict[str, str] = {}
     for key, (lowest, highest) in _WHOLE.items():
@@ -111,7 +111,7 @@ def read_search(given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str
 
 
 def view_space(verb: BoxVerb, given: Mapping[str, str], errors: Mapping[str, str]) -> tuple[Field, ...]:
-    """Return a field for what is tried of each parameter."""
+    """Return a field for the values to try of each parameter."""
     fields = []
     for parameter in verb.parameters:
         key = f"try.{parameter.name}"
@@ -154,7 +154,7 @@ def view_search(
 
 
 def place_sweep_error(error: RdukitError | ValidationError, tried: Sequence[str]) -> dict[str, str]:
-    """Return by field what an error says of a sweep; under the empty text what belongs to no field.
+    """Return an error of a sweep by field; the empty text is the key of errors without a field.
 
     Args:
         tried: the parameters of the space.
@@ -211,7 +211,7 @@ def _named(
     help_: str,
     before: Sequence[Option] = (),
 ) -> Field:
-    """Return the field of a metric: a list of those that the box declares, or a text where it declares none."""
+    """Return the field of a metric: a list of the box's metrics, or a text if it declares none."""
     if not metrics and not before:
         return Field(key, label, "text", given.get(key, ""), help_, error=errors.get(key, ""))
     return _chosen(key, label, given, errors, [*before, *(Option(name, name) for name in metrics)], help_)

@@ -44,7 +44,7 @@ router = APIRouter(prefix="/console", include_in_schema=False, route_class=PageR
 
 @router.get("/sweeps/new")
 def choose(request: Request, caller: Visitor, box: str = "") -> Response:
-    """Lead to the form of a box's training, or of its last verb if it has none."""
+    """Redirect to the form of a box's training, or of its last verb if it has none."""
     if not box:
         return RedirectResponse("/console/catalog?kind=box", 303)
     found = find_box(platform_of(request), caller, box)
@@ -64,7 +64,7 @@ def sweep_of_job(request: Request, job_id: str, caller: Visitor) -> Response:
 
 @router.get("/catalog/{name}/sweep/{verb}")
 def form(request: Request, name: str, verb: str, caller: Visitor, job: str | None = None) -> Response:
-    """Show the form of a sweep, filled with the verb's defaults or with what a job had."""
+    """Show the form of a sweep, filled with the verb's defaults or with a job's values."""
     platform = platform_of(request)
     box = find_box(platform, caller, name)
     one = find_verb(box, verb)
@@ -97,7 +97,7 @@ def begin(request: Request, name: str, verb: str, caller: Editor, given: Given) 
 
 
 def _read_body(box: BoxDescription, verb: BoxVerb, given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the body of the sweep's request, and by field what is wrong (pure)."""
+    """Return the body of the sweep's request, and errors by field (pure)."""
     space, errors = read_space(verb, given)
     fixed = {key: text for key, text in given.items() if not given.get(f"try.{key.removeprefix('set.')}", "").strip()}
     parameters, wrong = read_parameters(verb, fixed)

@@ -1,4 +1,4 @@
-"""The console's pages of sweeps: all of them, and one with its trials as a table and a picture."""
+"""The console's pages of sweeps: the list, and one sweep with its trials as a table and a picture."""
 
 from urllib.parse import urlencode
 
@@ -29,7 +29,7 @@ SWEEP_TONES = {
     SweepState.FAILED: "bad",
     SweepState.CANCELLED: "off",
 }
-#: Runs that the page of a comparison is asked for.
+#: Largest number of runs on the page of a comparison.
 COMPARED = 4
 
 

@@ -1,4 +1,4 @@
-"""The console's pages of tenants: what each may have and uses, and how administrators change it."""
+"""The console's pages of tenants: limits and use of each, and the forms of administrators."""
 
 from dataclasses import dataclass
 from typing import Annotated, Final
@@ -24,7 +24,7 @@ router = APIRouter(prefix="/console/tenants", include_in_schema=False, route_cla
 GIB: Final = 1 << 30
 MOST: Final = 1_000_000
 COUNTS: Final = ("quota", "max_tiles", "max_jobs")
-#: Words of the forms' fields for what they are called in requests.
+#: Labels of the forms' fields, by their names in requests.
 LABELS: Final = {
     "name": "Name", "weight": "Weight", "quota": "Quota of tiles", "max_tiles": "Most tiles", "max_jobs": "Most jobs",
     "artifact_bytes": "GiB of artifacts",
@@ -35,7 +35,7 @@ Text = Annotated[str, Form(max_length=64)]
 
 @dataclass(frozen=True, slots=True)
 class TenantLine:
-    """A tenant and what it uses."""
+    """A tenant and its use."""
 
     tenant: TenantRow
     use: TenantUse
@@ -83,7 +83,7 @@ def change_(
     max_jobs: Text = "",
     artifact_gib: Text = "",
 ) -> Response:
-    """Change what a tenant may have: all that the form shows."""
+    """Change a tenant's limits: all that the form shows."""
     given = {"weight": weight, "quota": quota, "max_tiles": max_tiles, "max_jobs": max_jobs,
              "artifact_gib": artifact_gib}  # fmt: skip
     try:
@@ -94,7 +94,7 @@ def change_(
 
 
 def error_text(error: RdukitError | ValidationError) -> str:
-    """Say what is wrong with a form, by its fields' labels (pure)."""
+    """Describe the errors of a form, by its fields' labels (pure)."""
     if isinstance(error, RdukitError):
         return error.message
     first = error.errors()[0]
@@ -105,7 +105,7 @@ def error_text(error: RdukitError | ValidationError) -> str:
 
 
 def _read(given: dict[str, str]) -> dict[str, object]:
-    """Read a form's limits; what is left empty is null.
+    """Read a form's limits; an empty field is null.
 
     Raises:
         InvalidArgument: a field is no number, or not legal.

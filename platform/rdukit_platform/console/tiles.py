@@ -10,7 +10,7 @@ from rdukit_platform.nodes.view import is_free, is_usable
 #: Colours that the style sheet has; holders beyond them share.
 COLOURS: Final = 8
 
-#: Healths that a tile may have besides ``Online``, in lower case: class of the style sheet, and what it means.
+#: Healths of a tile other than ``Online``, in lower case: class of the style sheet, and meaning.
 MARKS: Final[Mapping[str, tuple[str, str]]] = {
     "degraded": ("worn", "works, with a fault"),
     "excluded": ("bad", "taken out of service after a fault"),
@@ -29,7 +29,7 @@ STATE_TONES: Final = {"FUNCTIONAL": "good", "PENDING": "wait", "DEGRADED": "warn
 
 @dataclass(frozen=True, slots=True)
 class TileView:
-    """Square of a tile. ``style`` is free or c0 … c7, or a class of ``MARKS``; worn goes with one of the former."""
+    """Square of a tile. ``style`` is free or c0 … c7, or a class of ``MARKS``; worn is added to one of the former."""
 
     number: str
     style: str
@@ -49,7 +49,7 @@ class RduDrawing:
 
 @dataclass(frozen=True, slots=True)
 class HealthMark:
-    """Line of the legend: how many tiles have a health other than ``Online``."""
+    """Line of the legend: the number of tiles with a health other than ``Online``."""
 
     style: str
     health: str
@@ -91,7 +91,7 @@ def draw_node(
     memory: Mapping[str, Any],
     rdus: Sequence[Mapping[str, Any]] = (),
 ) -> NodeDrawing:
-    """Lay out the tiles by their paths, give each holder a colour and each tile that is not well a mark.
+    """Lay out the tiles by their paths; give each holder a colour, and each unhealthy tile a mark.
 
     Args:
         tiles, leases, memory, rdus: as in the node daemon's ``status`` (``docs/design/wire.md`` section 1,
@@ -226,7 +226,7 @@ class FaultLine:
     advice: str
     #: Seconds since the epoch.
     at: float
-    #: Whom it hit: application and job, where there are any.
+    #: Application and job that it hit, if there are any.
     application: str
     job: str
 
@@ -251,7 +251,7 @@ class UpkeepLine:
     reason: str
     at: float
     until: float | None
-    #: Id of a window; empty: it is none.
+    #: Id of a window; empty: the entry is not a window.
     window: str = ""
 
 

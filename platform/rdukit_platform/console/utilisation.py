@@ -1,6 +1,4 @@
-"""Tiles that a tenant, or all on a node, had in use over the last day, from the times of attempts and replicas in the
-database.
-"""
+"""Tiles in use over the last day, by a tenant or on a node, from the times of attempts and replicas in the database."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -119,7 +117,7 @@ def _read_spans(session: Session, query: Select[float | None, float | None, int]
 
 
 def view_utilisation(spans: Iterable[TileSpan], since: float, now: float) -> Utilisation:
-    """Draw tiles in use by hours before now (pure); there is no picture if none was in use."""
+    """Draw tiles in use by hours before now (pure); no picture if all were free."""
     if now <= since:
         return Utilisation(0.0, 0.0, 0.0, None)
     means = mean_tiles(spans, since, now, POINTS)

@@ -1,4 +1,4 @@
-"""Views of the console's templates, from what the API shows (pure): words, percentages, tones of colour."""
+"""Views of the console's templates, from the API's values (pure): words, percentages, tones of colour."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ TONES: Final = {
     JobState.CANCELLED: "off",
 }
 
-#: Final reasons in words; the error's own message follows where there is one.
+#: Final reasons in words; the error's own message follows, if there is one.
 REASONS: Final = {
     JobReason.COMPLETED: "Completed",
     JobReason.CACHED: "Taken over from an equal job",
@@ -56,7 +56,7 @@ class JobView:
     job: Job
     tone: str
     is_final: bool
-    #: 0 to 100; None when it cannot be told.
+    #: 0 to 100; None: unknown.
     percent: int | None
     progress: str
     why: str
@@ -68,7 +68,7 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class StepGroup:
-    """A step of a pipeline: its one job, or those that it fanned out into."""
+    """A step of a pipeline: its only job, or the jobs of its fan-out."""
 
     name: str
     views: tuple[JobView, ...]
@@ -88,7 +88,7 @@ class EventView:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A number of the result; ``is_projected`` marks those of the emulated chip."""
+    """A number of the result; ``is_projected`` marks figures of the emulated chip."""
 
     name: str
     value: str
@@ -138,7 +138,7 @@ def _fan_words(name: str, members: Sequence[JobView]) -> str:
 
 
 def why_words(job: Job) -> str:
-    """Describe why the job is where it is: what it waits for, or how it ended."""
+    """Describe the reason of the job's state: its wait, or its end."""
     state = JobState(job.state)
     if job.reason is not None:
         words = REASONS.get(JobReason(job.reason), job.reason)
@@ -179,7 +179,7 @@ def result_figures(result: Mapping[str, Any] | None) -> list[Figure]:
 
 
 def attempt_words(attempt: Attempt) -> str:
-    """Describe how an attempt ended, or that it goes on."""
+    """Describe the end of an attempt, or that it continues."""
     if attempt.ended_at is None:
         return "goes on" if attempt.claimed_at else "waits for a worker"
     message, code = (str((attempt.error or {}).get(name) or "") for name in ("message", "code"))
@@ -187,7 +187,7 @@ def attempt_words(attempt: Attempt) -> str:
 
 
 def fault_of(attempt: Attempt) -> str:
-    """Return the id of the hardware fault that ended an attempt; empty if none did."""
+    """Return the id of the hardware fault that ended an attempt; empty: no fault did."""
     detail = (attempt.error or {}).get("detail")
     return str(detail.get("fault_uuid") or "") if isinstance(detail, Mapping) else ""
 

@@ -30,7 +30,7 @@ class SpanLine:
 
 
 def span_lines(spans: Sequence[TraceSpan], now: float) -> list[SpanLine]:
-    """Return a trace's first spans as lines; what has not ended lasts until ``now``."""
+    """Return a trace's first spans as lines; open spans last until ``now``."""
     first = min(span.start for span in spans)
     whole = max(max(now if span.end is None else span.end for span in spans) - first, 1e-9)
     lines = []

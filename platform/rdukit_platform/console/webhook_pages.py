@@ -1,4 +1,4 @@
-"""The console's pages of webhooks: those of the tenant, and one with its messages and what can be done with it."""
+"""The console's pages of webhooks: the tenant's list, and one webhook with its messages and actions."""
 
 from typing import Annotated, Final
 
@@ -68,20 +68,20 @@ def test(request: Request, webhook_id: str, caller: Editor) -> Response:
 
 @router.post("/{webhook_id}/rotate")
 def rotate(request: Request, webhook_id: str, caller: Editor) -> Response:
-    """Give a webhook a new secret; the answer is the one page that shows it."""
+    """Give a webhook a new secret; only this page shows it."""
     return _one(request, caller, webhook_id, made=api.rotate(request, webhook_id, caller))
 
 
 @router.post("/{webhook_id}/disable")
 def disable(request: Request, webhook_id: str, caller: Editor) -> Response:
-    """Tell a webhook nothing more until it is enabled."""
+    """Disable a webhook until it is enabled again."""
     api.disable(request, webhook_id, caller)
     return RedirectResponse(f"/console/webhooks/{webhook_id}", 303)
 
 
 @router.post("/{webhook_id}/enable")
 def enable(request: Request, webhook_id: str, caller: Editor) -> Response:
-    """Tell a disabled webhook of jobs again."""
+    """Enable a disabled webhook."""
     api.enable(request, webhook_id, caller)
     return RedirectResponse(f"/console/webhooks/{webhook_id}", 303)
 
@@ -101,7 +101,7 @@ def redeliver(request: Request, webhook_id: str, delivery_id: str, caller: Edito
 
 
 def next_try(delivery: DeliveryView, now: float) -> str:
-    """Say when a message is tried next; empty: it has ended (pure)."""
+    """Describe when a message is tried next; empty: never (pure)."""
     if delivery.state != DeliveryState.PENDING:
         return ""
     left = delivery.due_at - now
@@ -109,7 +109,7 @@ def next_try(delivery: DeliveryView, now: float) -> str:
 
 
 def last_try(delivery: DeliveryView) -> str:
-    """Say how a message's last try ended (pure)."""
+    """Describe the result of a message's last try (pure)."""
     if not delivery.attempts:
         return "not tried yet"
     if delivery.status:

@@ -46,7 +46,8 @@ class AttemptRow(Base):
 
 
 class AttemptPartRow(Base):
-    """Members of an attempt on a further node, beside those of its own row. It is open as long as the attempt is.
+    """Members of an attempt on a further node, in addition to those of its own row. A part is open while its attempt
+    is.
 
     Its token is the fencing token for its worker's changes.
     """

@@ -22,13 +22,13 @@ class AuditRow(Base):
     created_at: Mapped[float]
     #: Tenant that may see it; null: administrators only.
     tenant_id: Mapped[str | None] = mapped_column(String(32))
-    #: A token's id, or nobody, worker, scheduler, system.
+    #: A token's id, or ``nobody``, ``worker``, ``scheduler``, ``system``.
     actor: Mapped[str] = mapped_column(String(160))
     action: Mapped[str] = mapped_column(String(64))
     target: Mapped[str] = mapped_column(String(256))
     #: done or refused
     outcome: Mapped[str] = mapped_column(String(16))
-    #: Of a refusal: the error's code.
+    #: For a refusal: the error's code.
     reason: Mapped[str] = mapped_column(String(64))
     detail: Mapped[str] = mapped_column(Text)
     address: Mapped[str] = mapped_column(String(64))

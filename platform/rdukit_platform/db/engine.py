@@ -44,7 +44,7 @@ _DECODER: Final = json.JSONDecoder(parse_constant=str)
 
 
 def _read_json(text: str | bytes) -> Any:
-    """Return the value of a text; most of a page of jobs are empty objects."""
+    """Return the value of a text; empty objects, the most frequent ones, are not parsed."""
     if text in (b"{}", "{}"):
         return {}
     return _DECODER.decode(text.decode() if isinstance(text, bytes) else text)
@@ -75,7 +75,7 @@ class _CommitLog:
         """Wait until all commits so far are on the disk.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the disk cannot write it.
         """
         with self._counting:
             self._committed += 1
@@ -119,7 +119,7 @@ class Database:
             self._readers = self.engine
             self._log: _CommitLog | None = _CommitLog(Path(f"{self.url.database}-wal"))
         else:
-            # A server whose machine is gone does not even refuse: without a timeout a connection waits for minutes.
+            # A server whose machine is gone does not even refuse; a connection without a timeout waits for minutes.
             is_bound = "connect_timeout" in self.url.query or self.url.get_driver_name() != "psycopg"
             bound = {} if is_bound else {"connect_timeout": CONNECT_S}
             kept = {"pool_size": CONNECTIONS, "max_overflow": 0, "pool_use_lifo": True}
@@ -172,10 +172,10 @@ class Database:
         """Yield a session whose changes are committed together when the block ends, or not at all when it raises.
 
         Args:
-            is_durable: the commit waits for the disk. Without it the crash of any process loses nothing either, but a
-                power failure may take the last commits, always the last first: for what a machine that was off has
-                no use for, such as who had begun what. The next durable commit takes those before it along.
-            on_commit: called when others see the changes, of SQLite while the disk is still waited for.
+            is_durable: the commit waits for the disk. Without it, a crashed process loses nothing, but a power failure
+                may lose the last commits. That suits rows that are useless after a power failure, such as claims of
+                attempts. The next durable commit also makes earlier ones durable.
+            on_commit: called when others see the changes; for SQLite, before the sync has ended.
 
         Source: SQLite's ``synchronous=NORMAL`` in WAL mode, PostgreSQL's ``synchronous_commit=off``.
         """
@@ -198,7 +198,7 @@ class Database:
     def _in_turn(self) -> Iterator[None]:
         """Queue SQLite's writers of this process: SQLite has one at a time, and others would have to poll.
 
-        A writer that waits too long goes on, and the database refuses it.
+        A writer that waits too long continues, and the database refuses it.
         """
         has_turn = self._turn is not None and self._turn.acquire(timeout=BUSY_TIMEOUT_S)
         try:
@@ -263,7 +263,7 @@ def _check_connection(
     A server sends nothing unasked except its end, so only connections with data to read, or idle for long, are tested.
 
     Raises:
-        InvalidatePoolError: it is closed; the pool opens a new one.
+        InvalidatePoolError: the connection is closed; the pool opens a new one.
     """
     idle_s = time.monotonic() - record.info.get(_IDLE_SINCE, time.monotonic())
     driver: Any = connection

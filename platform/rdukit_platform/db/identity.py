@@ -1,4 +1,4 @@
-"""Tables of users, of what they are members of, and of organisations; ``db.models`` has all tables."""
+"""Tables of users, their memberships, and organisations; ``db.models`` has all tables."""
 
 from sqlalchemy import Boolean, Double, ForeignKey, Index, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
@@ -23,7 +23,7 @@ class UserRow(Base):
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     issuer: Mapped[str | None] = mapped_column(String(255))
     subject: Mapped[str | None] = mapped_column(String(255))
-    #: Address of the invitation or the issuer, in lower case; empty: none is verified.
+    #: Address of the invitation or the issuer, in lower case; empty: no address is verified.
     email: Mapped[str] = mapped_column(String(254))
     name: Mapped[str] = mapped_column(String(128))
     #: Whether it has the scope admin.
@@ -40,7 +40,7 @@ class MembershipRow(Base):
     user_id: Mapped[str] = mapped_column(ForeignKey("users.id"), primary_key=True)
     tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"), primary_key=True, index=True)
     role: Mapped[str] = mapped_column(String(32))
-    #: Whether it comes from the issuer's claims, and is updated with each login.
+    #: Whether the issuer's claims grant it; each login then updates it.
     is_claimed: Mapped[bool] = mapped_column(Boolean)
     created_at: Mapped[float]
 

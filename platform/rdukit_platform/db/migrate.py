@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
-#: Revision of the newest migration, by the names of their files; a test compares it with what they say.
+#: Revision of the newest migration, from the names of their files; a test compares it with their content.
 HEAD: Final = max(file.name[1:5] for file in MIGRATIONS.glob("versions/r*.py"))
 #: Composed services start together, and a database server may be the last.
 START_WAIT_S: Final = 60.0
@@ -64,7 +64,7 @@ def is_newest(database: Database) -> bool:
 
 
 def read_revision(connection: Connection) -> str | None:
-    """Return the revision of a database's schema; ``None``: it has none."""
+    """Return the revision of a database's schema; ``None``: there is no schema."""
     if not inspect(connection).has_table(VERSION_TABLE):
         return None
     found = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()

@@ -71,7 +71,7 @@ class TokenRow(Base):
     sha256: Mapped[str] = mapped_column(String(64), unique=True)
     name: Mapped[str] = mapped_column(String(64))
     scopes: Mapped[list[str]]
-    #: Role that its scopes came from; null: the scopes were named.
+    #: Role that gave it its scopes; null: the scopes were named.
     role: Mapped[str | None] = mapped_column(String(32))
     created_at: Mapped[float]
     revoked_at: Mapped[float | None]
@@ -330,7 +330,7 @@ class EndpointRow(Base):
     revision: Mapped[int]
     #: Wanted number of replicas.
     replicas: Mapped[int]
-    #: Number of a revision that gets ``canary_percent`` of the calls; none: all go to the wanted one.
+    #: Number of the revision that gets ``canary_percent`` of the calls; null: there is no canary.
     canary: Mapped[int | None]
     canary_percent: Mapped[int | None]
     #: Seconds without a call after which its replicas end; null: it keeps them.
@@ -343,7 +343,7 @@ class EndpointRow(Base):
 
 
 class EndpointRevisionRow(Base):
-    """Revision of an endpoint: what its replicas serve. It is immutable.
+    """Revision of an endpoint: the model that its replicas serve. It is immutable.
 
     The database deletes no artifact that a revision refers to.
     """
@@ -357,7 +357,7 @@ class EndpointRevisionRow(Base):
     #: Exact version of a box that the tenant installed.
     box_version: Mapped[int | None]
     pef_id: Mapped[str] = mapped_column(ForeignKey("artifacts.id"), index=True)
-    #: None: the PEF has no parameters.
+    #: Null: the PEF has no parameters.
     checkpoint_id: Mapped[str | None] = mapped_column(ForeignKey("artifacts.id"), index=True)
     #: The expert that it serves, if it was made from one.
     expert_id: Mapped[str | None] = mapped_column(ForeignKey("experts.id"))
@@ -412,7 +412,7 @@ class EndpointUsageRow(Base):
     day: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
     #: Number of the revision that answered; 0: none, or counted before there were revisions.
     revision: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False, server_default="0")
-    #: Expert or adapter of a bundle that answered; empty: none, or not a bundle.
+    #: Expert or adapter of a bundle that answered; empty: no expert, or no bundle.
     model: Mapped[str] = mapped_column(String(128), primary_key=True, server_default="")
     requests: Mapped[int] = mapped_column(BigInteger)
     #: Requests answered with an error.
@@ -429,7 +429,7 @@ class ServiceRow(Base):
     id: Mapped[str] = mapped_column(String(128), primary_key=True)
     kind: Mapped[str] = mapped_column(String(16))
     slots: Mapped[int]
-    #: Isolation of a worker's job boxes; if there is none, with the reason.
+    #: Isolation of a worker's job boxes; without isolation also the reason.
     walls: Mapped[str] = mapped_column(Text, default="")
     #: Node of a worker.
     node: Mapped[str] = mapped_column(String(64), default="", server_default="")
@@ -438,7 +438,9 @@ class ServiceRow(Base):
 
 
 class SchedulerLeaseRow(Base):
-    """The only row, which names the deciding scheduler. It is kept even when none decides, so that tokens only grow."""
+    """The only row, which names the deciding scheduler. The row is kept even without a deciding scheduler, so that
+    tokens only grow.
+    """
 
     __tablename__ = "scheduler_lease"
     name: Mapped[str] = mapped_column(String(32), primary_key=True)

@@ -19,7 +19,7 @@ class NodeRow(Base):
     #: Labels from its own settings, and from administrators, which override them.
     labels: Mapped[dict[str, str]]
     given_labels: Mapped[dict[str, str]] = mapped_column(JSON, default=dict, server_default="{}")
-    #: As ``NodeCapacity``; none: its daemon does not answer.
+    #: As ``NodeCapacity``; null: its daemon does not answer.
     capacity: Mapped[dict[str, object] | None] = mapped_column(JSON(none_as_null=True))
     #: The jobs and replicas that held tiles when it reported its capacity.
     leased: Mapped[list[str]]

@@ -37,7 +37,7 @@ class ScheduleRow(Base):
     paused_at: Mapped[float | None]
     #: Its creator, who also submits its jobs: id of a user, or of the tenant's token.
     submitted_by: Mapped[str | None] = mapped_column(String(32))
-    #: Next due time; null while it is paused, or if there is none.
+    #: Next due time; null: the schedule is paused, or never due again.
     next_at: Mapped[float | None] = mapped_column(Double, index=True)
 
 

@@ -1,4 +1,4 @@
-"""References of a pipeline's steps to each other, as their rows hold them until the steps have ended (pure).
+"""References of a pipeline's steps to each other, stored in their rows until the steps have ended (pure).
 
 ``@step.slot`` is an output of a step. For a step with several jobs, its members, ``@step[2].slot`` is an output of one
 member. ``@step[*].slot`` means each member: the referring step becomes a job per member. ``@step[max: METRIC].slot``

@@ -52,7 +52,7 @@ def check_limit(limit: int, name: str = "limit") -> int:
     """Return ``limit`` if it is legal; ``name`` is the caller's name of it.
 
     Raises:
-        InvalidArgument: it is not.
+        InvalidArgument: the limit is out of range.
     """
     if not 1 <= limit <= MAX_LIMIT:
         raise InvalidArgument(f"{name} is {limit}; expected 1 to {MAX_LIMIT}")
@@ -83,7 +83,7 @@ def cut_page(rows: Sequence[R], limit: int) -> tuple[list[R], str | None]:
 
 
 def cursor_at(created_at: float, row_id: str) -> str:
-    """Return the cursor that goes on after a row."""
+    """Return the cursor that continues after a row."""
     text = json.dumps([created_at, row_id]).encode()
     return base64.urlsafe_b64encode(text).decode().rstrip("=")
 

@@ -1,8 +1,8 @@
 """Bundles of experts whose files are artifacts: find the artifacts, check the bundle, and lay out its files.
 
-A bundle is an artifact of the kind ``bundle``: a bundle file as ``rdukit serve`` takes it, whose files are named
-``artifact://ID`` or ``artifact://ID/PATH``. Its language belongs to the server, whose process checks it; this module
-only finds the names of artifacts. The artifacts become its lineage, and are kept with it.
+A bundle is an artifact of the kind ``bundle``: a file for ``rdukit serve`` that names its files ``artifact://ID`` or
+``artifact://ID/PATH``. Its language belongs to the server, whose process checks it; this module only finds the names of
+artifacts. The artifacts become the bundle's lineage, and are kept with it.
 """
 
 import os
@@ -49,7 +49,7 @@ class CheckedBundle:
 
 
 def find_references(text: str) -> dict[str, set[str]]:
-    """Return the artifacts that a text names, each with the named paths inside; "" is the whole artifact (pure)."""
+    """Return the artifacts that a text names, each with the named paths inside; "" is the complete artifact (pure)."""
     found: dict[str, set[str]] = {}
     for match in _REFERENCE.finditer(text):
         found.setdefault(match["id"], set()).add(match["path"].strip("/"))
@@ -105,7 +105,7 @@ def read_bundle(session: Session, store: BlobStore, tenant_id: str, bundle_id: s
     """Return the text of a bundle.
 
     Raises:
-        NotFound: the tenant has no such artifact. InvalidArgument: it is no bundle.
+        NotFound: the tenant has no such artifact. InvalidArgument: the artifact is not a bundle.
     """
     row = get_artifact(session, tenant_id, bundle_id)
     if row.is_folder or row.kind != BUNDLE or row.bytes > MAX_BUNDLE_BYTES:
@@ -121,7 +121,7 @@ def read_bundle(session: Session, store: BlobStore, tenant_id: str, bundle_id: s
 
 
 def keep_parts(session: Session, tenant_id: str, bundle: CheckedBundle) -> None:
-    """Record a bundle's parts as its lineage. None of them can be deleted until the transaction ends.
+    """Record a bundle's parts as its lineage. The parts cannot be deleted until the transaction ends.
 
     Raises:
         NotFound: a part was deleted meanwhile.

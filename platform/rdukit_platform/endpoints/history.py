@@ -1,7 +1,7 @@
 """Latency and load of endpoints over the last two hours, in the memory of one gateway.
 
-Each endpoint has a row for each minute, with a histogram of latencies, so the size is bounded whatever the load.
-Nothing is stored: another gateway has its own figures, and a restart begins anew. Source: ours.
+Each endpoint has a row per minute, with a histogram of latencies, so its size does not depend on the load. The
+figures are in memory only: each gateway has its own, and a restart clears them. Source: ours.
 """
 
 import math
@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-#: Seconds of a row, and number of rows that are kept.
+#: Seconds per row, and number of rows that are kept.
 MINUTE_S: Final = 60.0
 MINUTES: Final = 120
-#: Endpoints that are kept; the one that was called least recently makes room.
+#: Largest number of endpoints; the least recently called one is dropped.
 MAX_ENDPOINTS: Final = 500
 #: Ratio of the bounds of a bin: a percentile is within 5 % of the true one.
 _RATIO: Final = 1.1

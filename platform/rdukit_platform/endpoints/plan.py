@@ -17,7 +17,7 @@ from typing import Final
 
 from rdukit_platform.endpoints.states import FAILURES, ReplicaReason, ReplicaState
 
-#: Seconds of readiness after which an end counts as the first failure, not as a further one.
+#: Seconds of readiness after which an end counts as a first failure again.
 STABLE_S: Final = 60.0
 #: Pause in seconds after the second failure, and the longest pause.
 FIRST_PAUSE_S: Final = 2.0
@@ -95,7 +95,7 @@ def plan_replicas(
     """Plan one step for each endpoint (pure).
 
     Args:
-        silent: last known leases of replicas whose workers send no heartbeats; one that was extended since is not lost.
+        silent: last known leases of replicas whose workers send no heartbeats; a lease extended since then is not lost.
     """
     ends: list[tuple[str, ReplicaReason]] = []
     drains: list[str] = []

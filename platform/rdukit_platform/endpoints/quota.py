@@ -31,7 +31,7 @@ def tiles_for_endpoints(
         wanted: tiles that the endpoints of each tenant want.
         total: tiles of all nodes.
     Returns:
-        None: no limit, because no tenant has a quota, or no node has reported its tiles.
+        None: no limit, because there are no quotas, or no node has reported its tiles.
     """
     if not total or all(quota is None for quota in quotas.values()):
         return None
@@ -51,7 +51,7 @@ def check_tiles(
         tiles, canary_tiles: tiles of each replica of the wanted revision, and of the canary.
         percent: the canary's percentage of the calls.
     Raises:
-        QuotaExceeded: the message says how many replicas there may be.
+        QuotaExceeded: the message has the largest allowed number of replicas.
     """
     wanted: Counter[str] = Counter()
     before = 0

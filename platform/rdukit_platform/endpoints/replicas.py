@@ -64,7 +64,7 @@ class ClaimedReplica:
 def claim_next(
     session: Session, worker: str, lease_s: float, now: float, node: str | None = None
 ) -> ClaimedReplica | None:
-    """Claim the oldest unclaimed replica for a worker of ``node``; ``None``: there is none for it.
+    """Claim the oldest unclaimed replica for a worker of ``node``; ``None``: no replica waits for it.
 
     A replica whose tiles are free on another node only is left to that node.
     """
@@ -82,7 +82,7 @@ def claim_next(
 
 
 def is_best_here(session: Session, node: str, tiles: int) -> bool:
-    """Return whether a replica should go on waiting for its tiles on this node."""
+    """Return whether a replica should keep waiting for its tiles on this node."""
     return is_best(node, tiles, read_rooms(session))
 
 
@@ -142,7 +142,9 @@ def end(session: Session, fencing: ReplicaToken, reason: ReplicaReason, message:
 
 
 def drain_ends_at(session: Session, fencing: ReplicaToken, settle_s: float, longest_s: float) -> float | None:
-    """Return when a draining replica may end; gateways with open requests postpone it. ``None``: it is not draining."""
+    """Return when a draining replica may end; gateways with open requests postpone it. ``None``: the replica is not
+    draining.
+    """
     row = session.get(EndpointReplicaRow, fencing.replica_id)
     if row is None or row.draining_at is None:
         return None

@@ -15,7 +15,7 @@ from rdukit_platform.jobs.attempts import NODE_CODES
 
 #: Request headers that a replica gets: no token, cookie or address of the caller.
 PASSED: Final = ("content-type", "accept", "inference-header-content-length", "x-request-id")
-#: Answer headers that the caller gets: none that could affect the gateway's own pages.
+#: Answer headers that the caller gets; headers that could affect the gateway's own pages are left out.
 RETURNED: Final = ("inference-header-content-length", "server-timing", "retry-after", "x-rdukit-expert")
 #: States of an expert, the readiest first; an endpoint reports the first that any replica has.
 _STATES: Final = ("Live", "Starting", "Queued", "Offline")
@@ -31,7 +31,7 @@ _GENERIC: Final = re.compile("(?P<route>(?:v2/)?predict/generic(?:/stream)?/[^/]
 #: Routes of the Open Inference Protocol below ``v2/models``: metadata, and inference.
 _READ: Final = re.compile(r"(?P<model>.+?)(?P<rest>(?:/versions/[^/]+)?(?:/(?:config|ready|stats))?)")
 _INFER: Final = re.compile(r"(?P<model>.+?)(?P<rest>(?:/versions/[^/]+)?/(?:infer|rows|images))")
-#: No parts of a model's name behind its first ``/``: they are, or could become, what a server does with a model.
+#: Path segments that never belong to a model's name after its first ``/``: they name, or could name, actions.
 _NO_NAMES: Final = frozenset(
     ("config", "ready", "stats", "infer", "rows", "images", "load", "unload", "versions", "trace", "generate")
 )
@@ -116,7 +116,7 @@ def choose_replica(
 ) -> ReadyReplica | None:  # fmt: skip
     """Choose the replica with the fewest open requests of this gateway; equal ones take turns.
 
-    Replicas of ``revision`` come first, until all were tried. ``holder`` has the request's expert in memory: it is
+    Replicas of ``revision`` come first, until all were tried. ``holder`` has the request's expert in memory. It is
     preferred unless it has over ``MAX_AHEAD`` requests more than the least busy replica.
     """
     left = sorted((each for each in ready if each.id not in tried), key=lambda each: each.id)

@@ -48,7 +48,7 @@ def resolve_serving(
     session: Session, boxes: Boxes, store: BlobStore, tenant_id: str, request: RevisionRequest,
     bundle: CheckedBundle | None = None,
 ) -> ServedParts:  # fmt: skip
-    """Find and check what a request wants to serve.
+    """Find and check the model of a request.
 
     Args:
         bundle: the bundle that the request names, checked.
@@ -163,7 +163,7 @@ def change_endpoint(session: Session, row: EndpointRow, change: EndpointChange, 
     """Change the wanted state. A new revision replaces the old one gradually, or becomes the canary.
 
     Raises:
-        InvalidArgument: there is nothing to change.
+        InvalidArgument: the request changes nothing.
         Conflict: a percentage is given without a new revision or a canary.
         IllegalValue: ``idle_s`` is too short.
         QuotaExceeded: it wants more tiles than before, and exceeds the tenant's.
@@ -288,7 +288,7 @@ def revisions_of(session: Session, row: EndpointRow) -> Sequence[EndpointRevisio
 
 
 def replicas_of(session: Session, row: EndpointRow) -> Sequence[EndpointReplicaRow]:
-    """Return an endpoint's replicas: live ones first, then the latest ended ones, ``MAX_REPLICAS`` at most."""
+    """Return up to ``MAX_REPLICAS`` replicas of an endpoint: live ones first, then the latest ended ones."""
     query = select(EndpointReplicaRow).where(EndpointReplicaRow.endpoint_id == row.id)
     is_over = EndpointReplicaRow.ended_at.is_not(None)
     query = query.order_by(is_over, EndpointReplicaRow.created_at.desc(), EndpointReplicaRow.id)
@@ -325,7 +325,7 @@ def _add_revision(session: Session, row: EndpointRow, serving: ServedParts, now:
 
 
 def _tiles_of(session: Session, row: EndpointRow, number: int) -> int:
-    """Return how many tiles a replica of a revision has."""
+    """Return the number of tiles of a revision's replica."""
     query = select(EndpointRevisionRow.tiles).where(
         EndpointRevisionRow.endpoint_id == row.id, EndpointRevisionRow.number == number
     )

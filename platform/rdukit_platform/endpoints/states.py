@@ -29,7 +29,7 @@ class ReplicaReason(StrEnum):
 
     #: It was surplus or of another revision, and has finished its requests.
     DRAINED = "drained"
-    #: It was no longer wanted before it was ready.
+    #: The replica was no longer wanted before it was ready.
     NOT_WANTED = "not-wanted"
     #: Its worker sent no heartbeat within its lease.
     LOST = "lost"

@@ -21,7 +21,7 @@ from rdukit_platform.jobs.changes import count_changed
 logger = logging.getLogger(__name__)
 
 DAY_S: Final = 86400.0
-#: Largest answer in bytes that is read for its usage. Longer ones count as requests only; of streams the end is read.
+#: Largest answer in bytes that is read for its usage. Longer ones count as requests only; for streams the end is read.
 MAX_READ: Final = 1 << 20
 TAIL: Final = 16 << 10
 #: Largest number of occurrences of ``usage`` examined at a stream's end.
@@ -61,7 +61,7 @@ def read_use(status: int, head: bytes, tail: bytes, *, header_bytes: int | None 
     A refused request (4xx) is its caller's fault, not the revision's failure.
 
     Args:
-        head: the whole answer, or its begin.
+        head: the complete answer, or its begin.
         tail: the end of a stream of events.
         header_bytes: number of leading bytes that are JSON, if binary tensors follow.
     """
@@ -117,7 +117,7 @@ def _tokens(usage: object) -> Use:
 
 
 def read_object(text: bytes) -> dict[str, Any]:
-    """Parse an answer as a JSON object (pure); anything else gives an empty one."""
+    """Parse an answer as a JSON object (pure); other answers give an empty one."""
     try:
         value = orjson.loads(text)
     except ValueError:
@@ -140,7 +140,7 @@ class UsageCounter:
         self._unwritten: dict[tuple[str, int, int, str], Use] = {}
 
     def count(self, endpoint_id: str, revision: int, use: Use, model: str = "") -> None:
-        """Count a use in memory. ``revision``: 0 if none answered; ``model``: the model of a bundle, else empty."""
+        """Count a use in memory. ``revision``: 0: no replica answered; ``model``: the model of a bundle, else empty."""
         key = endpoint_id, int(self._clock.now() // DAY_S), revision, model
         with self._lock:
             self._unwritten[key] = self._unwritten.get(key, Use()).plus(use)

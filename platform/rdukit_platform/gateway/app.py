@@ -32,12 +32,12 @@ THREADS = 64
 
 
 def forwarding() -> dict[str, Any]:
-    """Return the server's options for trusted proxies, which may name a request's origin; by default none."""
+    """Return the server's options for trusted proxies, which may name a request's origin; there are none by default."""
     proxies = resolve(GATEWAY_PROXIES)
     return {"proxy_headers": bool(proxies), "forwarded_allow_ips": proxies or ""}
 
 
-#: Seconds that gRPC's calls have to end when the gateway stops.
+#: Seconds for open gRPC calls when the gateway stops.
 STOP_S: Final = 1.0
 
 

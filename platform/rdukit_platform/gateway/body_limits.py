@@ -13,7 +13,7 @@ from rdukit_platform.settings import MAX_BODY_BYTES, MAX_UPLOAD_BYTES
 
 #: Bodies with a few names, texts and numbers; forms of the console.
 PLAIN_BYTES: Final = 64 << 10
-#: A job with its parameters; pages show 200 of them.
+#: A job with its parameters; pages show 200 jobs.
 JOB_BYTES: Final = 256 << 10
 #: A stranger's name, code or token: of routes without a token.
 STRANGERS_BYTES: Final = 4 << 10

@@ -1,4 +1,4 @@
-"""What a request may ask of its route, before the route's code runs: a route without a permission is refused."""
+"""Checks of a request against its route before the route's code runs: a route without a permission is refused."""
 
 import logging
 from typing import Final
@@ -26,9 +26,9 @@ async def enforce_permission(request: Request) -> None:
     """Let a request through to its route if the route's permission says so.
 
     Raises:
-        Unauthenticated: the route asks for a caller, and there is none.
-        PermissionDenied: the caller lacks what the route asks for, the route has no permission, or another site sent
-            the form.
+        Unauthenticated: the route needs a caller, but the request has none.
+        PermissionDenied: the caller lacks the route's permission, the route declares none, or another site sent the
+            form.
     """
     route = f"{request.method} {request.scope['route'].path}"
     await _check(request, route)
@@ -55,10 +55,10 @@ async def _check(request: Request, route: str) -> None:
 
 
 def check_query(request: Request) -> None:
-    """Refuse query parameters that the route does not have: a list would be answered as if they filtered it.
+    """Refuse query parameters that the route lacks; otherwise a list would look filtered by them.
 
     Raises:
-        MalformedRequest: the message says what is legal.
+        MalformedRequest: the message has the expected values.
     """
     if not request.query_params:
         return

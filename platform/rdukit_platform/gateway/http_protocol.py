@@ -46,7 +46,7 @@ class GatewayHttpProtocol(GuardedHttp, HttpToolsProtocol):
         self._platform = platform
 
     def on_response_complete(self) -> None:
-        """Note that the request is answered."""
+        """Record that the request is answered."""
         super().on_response_complete()
         if not self.pipeline:
             self._watch.end_answer(self.loop.time())

@@ -48,10 +48,10 @@ def find_malformed(
     """Return a sentence for each of the first ``MAX_SAID`` keys that pydantic refuses.
 
     Args:
-        errors: as pydantic gives them; each place begins with ``body``, ``query``, ``path`` or the like.
-        places: the schema of each of these; one that is missing makes the words poorer.
-        definitions: schemas by the name that a reference ends with.
-        total: number of all errors, where ``errors`` are only the first of them.
+        errors: pydantic's; each place begins with ``body``, ``query``, ``path`` or the like.
+        places: the schema of each of these; without one, messages are less precise.
+        definitions: schemas by the last part of references.
+        total: number of all errors, if ``errors`` are only the first.
     """
     found: dict[tuple[str, Path], list[Mapping[str, Any]]] = {}
     for error in errors:
@@ -136,7 +136,9 @@ def _describe(
 
 
 def _describe_key(error: Mapping[str, Any], path: Path) -> str | None:
-    """Describe a mapping's invalid key, which pydantic marks by the last part of the place; ``None``: there is none."""
+    """Describe a mapping's invalid key, which pydantic marks by the last part of the place; ``None``: the error is
+    another one.
+    """
     if not path or tuple(error["loc"][-2:]) != (path[-1], "[key]"):
         return None
     pattern = error.get("ctx", {}).get("pattern")

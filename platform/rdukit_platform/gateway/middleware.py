@@ -232,7 +232,7 @@ def _malformed(request: Request, error: Exception) -> Response:
 
 
 def _schemas_of(request: Request) -> tuple[dict[str, Schema], dict[str, Schema]]:
-    """Return the schemas of the route's parameters and body, and those that they refer to; hidden routes have none."""
+    """Return the schemas of the route's parameters and body, and those that they refer to; empty for hidden routes."""
     document = request.app.openapi()
     operations = document["paths"].get(getattr(request.scope.get("route"), "path", ""), {})
     route = operations.get(request.method.lower(), {})
@@ -275,8 +275,8 @@ def _routing(request: Request, error: Exception) -> Response:
 def _methods_at(request: Request) -> list[str]:
     """Return the methods served at the request's path by all its routes, of which the framework names only one.
 
-    A path that the schema names is that route's, though it could be a value of another one's parameter, too; and so is
-    one that fits a template, of several the first, as it is for the framework.
+    A path that the schema names belongs to that route, even if it matches another route's template. Otherwise the first
+    matching template wins, as in the framework.
     """
     methods, path = ("GET", "POST", "PUT", "PATCH", "DELETE"), request.url.path
     documented = request.app.openapi()["paths"]
@@ -340,7 +340,7 @@ class BodyLimitMiddleware:
         caller: Caller | None = scope.setdefault("state", {}).get("caller")
         owner = caller.tenant_id if caller else address_of(request)
         try:
-            # Files are written to disk as they arrive, so little of them is in memory.
+            # Files are written to disk while they arrive, so memory holds little of them.
             async with self._platform.bodies.room_for(owner, 0 if bound is MAX_UPLOAD_BYTES else size) as room:
                 await self._pass_on(scope, receive, send, limit, room)
         except Overloaded as error:

@@ -1,8 +1,8 @@
 """Permissions of the gateway's routes and calls (pure), read from what each route declares.
 
 A route declares its permission by one of its dependencies: ``Needs`` of ``api/dependencies.py``, ``Visit`` of
-``console/access.py`` or ``PUBLIC_ROUTE``. ``gateway.guard`` enforces it at each request, and refuses a route that has
-none. ``docs/permissions.md`` is the table that a review reads.
+``console/access.py`` or ``PUBLIC_ROUTE``. ``gateway.guard`` enforces it at each request, and refuses a route without
+one. ``docs/permissions.md`` is the table that a review reads.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +21,7 @@ def declared_permissions(routes: Iterable[BaseRoute]) -> dict[str, Permission]:
     """Return the permission of each route, by method and path.
 
     Raises:
-        PermissionDenied: a route declares none, or several.
+        PermissionDenied: a route declares no permission, or several.
     """
     found: dict[str, Permission] = {}
     for route in _each(routes):
@@ -66,7 +66,7 @@ GRPC_PERMISSIONS: Final[Mapping[str, Permission]] = {
 }
 
 
-#: Routes that wait for a model or for content, and keep no other request from being served meanwhile.
+#: Routes that wait for a model or for content, and block no other request meanwhile.
 _PATIENT: Final = frozenset(
     {
         "GET /v1/endpoints/{name}/{path:path}",
@@ -89,5 +89,5 @@ _PATIENT: Final = frozenset(
 
 
 def has_own_threads(route: str) -> bool:
-    """Return whether requests of a route (as in ``PERMISSIONS``) take no turn of their tenant's."""
+    """Return whether requests of a route (as in ``PERMISSIONS``) need no turn of their tenant."""
     return route in _PATIENT

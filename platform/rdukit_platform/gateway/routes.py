@@ -68,7 +68,7 @@ def send_to_console() -> Response:
 
 @router.get("/openapi.json")
 def give_document(request: Request) -> Response:
-    """Return the OpenAPI document of the routes, whose text is made once."""
+    """Return the OpenAPI document of the routes, whose text is rendered once."""
     state = request.app.state
     state.document = getattr(state, "document", None) or orjson.dumps(request.app.openapi())
     return Response(state.document, media_type="application/json")
@@ -95,7 +95,7 @@ def give_file(name: str) -> FileResponse:
 
 
 def bare_app(**more: Any) -> FastAPI:
-    """Return an application without routes, which asks for the permission of each one that it gets."""
+    """Return an application without routes, which requires a permission from each added one."""
     return FastAPI(
         openapi_url=None, docs_url=None, redoc_url=None, responses=ERRORS,
         dependencies=[Depends(enforce_permission)], **more,

@@ -1,6 +1,6 @@
 """gRPC of the gateway: ``rdukit.platform.v1.Jobs``, health and reflection, with the calls and permissions of REST.
 
-Each method is served as a stream, so that its caller is known before a byte of its message is read.
+Each method is served as a stream, so the caller is identified before a byte of its message is read.
 """
 
 import asyncio

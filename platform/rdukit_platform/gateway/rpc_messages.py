@@ -34,7 +34,7 @@ def request_from(message: pb.SubmitRequest) -> JobRequest:
 
 
 def job_message(job: Job) -> pb.Job:
-    """Return a job as a message; what is null is not set."""
+    """Return a job as a message; null fields stay unset."""
     message = pb.Job()
     for field in pb.Job.DESCRIPTOR.fields:
         value = getattr(job, field.name)

@@ -1,6 +1,6 @@
 """Claims of an issuer about a user (pure): verify tokens, and derive an identity and roles in tenants.
 
-Source: OpenID Connect Core 1.0, section 3.1.3.7 (what is verified), RFC 7636 (PKCE), RFC 8725 (no algorithm but those).
+Source: OpenID Connect Core 1.0, section 3.1.3.7 (verification), RFC 7636 (PKCE), RFC 8725 (permitted algorithms).
 """
 
 import base64
@@ -16,7 +16,7 @@ from joserfc.jwk import KeySet
 
 from rdukit.errors import InvalidArgument, PermissionDenied, Unauthenticated
 
-#: Permitted signatures, by a key that only the issuer has; neither ``none`` nor a shared secret.
+#: Permitted signatures: by a key that only the issuer has. ``none`` and shared secrets are excluded.
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512")
 #: Largest difference between the clocks of issuer and platform, in seconds.
 LEEWAY_S: Final = 60.0
@@ -26,7 +26,7 @@ _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class KeyUnknown(Unauthenticated):
-    """A token is signed by a key that is not known; the issuer may have new ones."""
+    """A token is signed by an unknown key; the issuer may have new ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class ClaimedIdentity:
 
     issuer: str
     subject: str
-    #: Verified address in lower case; empty: there is none.
+    #: Verified address in lower case; empty: there is no such address.
     email: str
     name: str
     groups: frozenset[str]
@@ -45,7 +45,7 @@ def check_issuer_url(url: str, what: str) -> str:
     """Return an address of the issuer if it is permitted: https, or on this machine.
 
     Raises:
-        InvalidArgument: it is not permitted.
+        InvalidArgument: the URL is not permitted.
     """
     parts = urlsplit(url)
     is_here = parts.scheme == "http" and parts.hostname in _LOOPBACK
@@ -65,7 +65,7 @@ def verify_id_token(
     """Verify an ID token, and return its claims.
 
     Raises:
-        KeyUnknown: none of the keys has signed it.
+        KeyUnknown: no known key has signed it.
         Unauthenticated: a check fails; the message says which.
     """
     claims = _decode(text, keys, "the issuer's ID token")
@@ -78,7 +78,7 @@ def verify_bearer(text: str, keys: KeySet, *, issuer: str, audiences: Collection
     """Verify an access or ID token of the issuer in an API call, and return its claims.
 
     Raises:
-        KeyUnknown: none of the keys has signed it.
+        KeyUnknown: no known key has signed it.
         Unauthenticated: a check fails; the message says which.
     """
     claims = _decode(text, keys, "the token")
@@ -88,7 +88,7 @@ def verify_bearer(text: str, keys: KeySet, *, issuer: str, audiences: Collection
 
 
 def find_bearer_problem(claims: Mapping[str, Any], *, issuer: str, audiences: Collection[str], now: float) -> str:
-    """Find the problem in a bearer token's claims; empty: none.
+    """Find the problem in a bearer token's claims; empty: no problem.
 
     Source: RFC 9068, section 4 (issuer, audience, expiry); RFC 8725, section 3.12 (tokens of another kind).
     """
@@ -109,7 +109,7 @@ def find_bearer_problem(claims: Mapping[str, Any], *, issuer: str, audiences: Co
 
 
 def find_problem(claims: Mapping[str, Any], *, issuer: str, client_id: str, nonce: str, now: float) -> str:
-    """Find the problem in an ID token's claims; empty: none."""
+    """Find the problem in an ID token's claims; empty: no problem."""
     audience = claims.get("aud")
     audiences = [audience] if isinstance(audience, str) else audience if isinstance(audience, list) else []
     party, subject = claims.get("azp"), claims.get("sub")

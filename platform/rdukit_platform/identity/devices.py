@@ -18,7 +18,7 @@ from rdukit_platform.tenants.scopes import DAY_S
 from rdukit_platform.tenants.service import Caller, authenticate_digest, hash_token
 from rdukit_platform.tenants.tokens import check_still_valid, give_token
 
-#: Seconds that the user has to type the code.
+#: Seconds in which the user must type the code.
 DEVICE_S: Final = 600.0
 #: Seconds between polls of a command.
 INTERVAL_S: Final = 2.0
@@ -51,7 +51,7 @@ def find_device(session: Session, user_code: str, now: float) -> DeviceLoginRow:
     """Return the device that shows a code and is not answered yet.
 
     Raises:
-        NotFound: there is none.
+        NotFound: no login of a device waits under this code.
     """
     letters = "".join(c for c in user_code.upper() if c.isalpha())[:16]
     query = select(DeviceLoginRow).where(DeviceLoginRow.user_code == f"{letters[:4]}-{letters[4:]}")
@@ -73,7 +73,7 @@ def answer_device(session: Session, caller: Caller, user_code: str, now: float, 
 
 
 def poll_device(session: Session, device_code: str, now: float) -> tuple[Caller, TokenRow, str] | None:
-    """Return the approving caller, the new token and its text; ``None``: not answered yet.
+    """Return the approving caller, the new token and its text; ``None``: the user has not answered.
 
     The token has its user's present rights, and lives at most ``login.days``.
 

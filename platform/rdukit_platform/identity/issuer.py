@@ -87,7 +87,7 @@ class Issuer:
         """Return the URL to which a browser is sent for the login.
 
         Raises:
-            Unavailable: the issuer does not answer, or not as one.
+            Unavailable: the issuer does not answer, or not as an issuer.
             InvalidArgument: the settings are not valid.
         """
         asked = {
@@ -139,7 +139,7 @@ class Issuer:
         """Return the identity of an API call's bearer token, and the token's end.
 
         Raises:
-            Unauthenticated: it is not valid, or the settings allow none.
+            Unauthenticated: the token is not valid, or the settings allow no such tokens.
             Unavailable: the issuer's keys are not known, and it does not answer.
         """
         audiences = frozenset(filter(None, map(str.strip, resolve(OIDC_BEARER_AUDIENCES).split(","))))

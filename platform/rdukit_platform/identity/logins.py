@@ -20,7 +20,7 @@ from rdukit_platform.tenants.service import find_tenant, hash_token
 from rdukit_platform.tenants.standing import find_standing, tenants_of_user
 from rdukit_platform.tenants.users import end_tokens
 
-#: Seconds that a user has to log in at the issuer.
+#: Seconds in which a user must log in at the issuer.
 LOGIN_S: Final = 600.0
 #: Largest number of logins under way.
 MAX_LOGINS: Final = 10_000
@@ -85,12 +85,12 @@ def take_login(session: Session, state: str, browser: str, now: float) -> TakenL
 
 
 def enter(session: Session, identity: ClaimedIdentity, roles: Mapping[str, str], now: float) -> UserRow:
-    """Return the user who has logged in: known by issuer and subject, or invited by a verified e-mail address.
+    """Return the user who has logged in, found by issuer and subject, or by an invitation to a verified e-mail address.
 
-    ``roles``: by tenant, those from the issuer's groups; they replace those of the previous login.
+    ``roles``: roles by tenant from the issuer's groups; they replace those of the previous login.
 
     Raises:
-        PermissionDenied: it is disabled, or a member of no tenant.
+        PermissionDenied: the user is disabled, or belongs to no tenant.
     """
     known = (UserRow.issuer == identity.issuer) & (UserRow.subject == identity.subject)
     user = session.scalars(select(UserRow).where(known)).one_or_none()

@@ -1,4 +1,4 @@
-"""Judge the end of an attempt for its job (pure): success, failure, another attempt, or none counted."""
+"""Judge the end of an attempt for its job (pure): success, failure, or another attempt, counted or not."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -103,8 +103,8 @@ RETRY_CAUSES: Final = frozenset(map(str, RETRIED)) | frozenset(all_error_classes
 class RetryRule:
     """Rule that decides whether a job is retried.
 
-    Without ``on``, every temporary failure is retried. With it, only those outcomes and error codes are; ``box-failed``
-    there means the errors of ``RETRYABLE_CODES``.
+    Without ``on``, every temporary failure is retried. With it, only those outcomes and error codes are retried;
+    ``box-failed`` there means the errors of ``RETRYABLE_CODES``.
     """
 
     #: Pause after the first failure; doubles with each further one, up to ``max_backoff_s``.
@@ -150,14 +150,14 @@ def judge(
     outcome: AttemptOutcome, error_code: str | None, *, is_running: bool, failures: int, max_attempts: int, losses: int,
     max_losses: int, rule: RetryRule, is_pausing: bool = False, is_preempted: bool = False,
 ) -> AttemptVerdict:  # fmt: skip
-    """Judge what the end of an attempt means for its job.
+    """Judge the consequence of an attempt's end for its job.
 
     Args:
-        is_running: whether the box had taken the verb.
+        is_running: whether the box had accepted the verb.
         failures: counted failures before this attempt.
         losses: attempts that were lost before this one; the job fails at ``max_losses``.
-        is_pausing: a user has asked for a pause; the job is paused instead of retried.
-        is_preempted: the scheduler has asked for its tiles; if interrupted, the job is queued at once.
+        is_pausing: a user has requested a pause; the job is paused instead of retried.
+        is_preempted: the scheduler has requested its tiles; if interrupted, the job is queued at once.
     """
     found = _judge(outcome, error_code, is_running, failures, max_attempts, losses, max_losses, rule)
     if is_pausing and found.event in {JobEvent.RETRY, JobEvent.REQUEUE}:

@@ -1,7 +1,7 @@
 """Reuse of results: a job of the same tenant did the same with the same content, and its outputs still exist.
 
-The key is a digest of everything that determines a job's outputs: the box's description (with its compiler version),
-the verb, the parameters with their defaults, and the content of each input.
+The key is a digest of all that determines a job's outputs: the box's description with its compiler version, the verb,
+all parameters, and the content of each input.
 """
 
 import hashlib
@@ -22,9 +22,9 @@ from rdukit_platform.jobs.states import JobState
 def cache_base(
     box: BoxDescription, verb: str, parameters: Mapping[str, object], members: int = 1, *, profile: bool = False
 ) -> str | None:
-    """Return a digest of what a job does, without its inputs (pure).
+    """Return a digest of a job's work, without its inputs (pure).
 
-    ``None``: it is run each time, because the box asks for it, or because it is to be profiled.
+    ``None``: each such job runs, because the box disables reuse or because the job is profiled.
     """
     if profile or not box.verb(verb).is_cached:
         return None
@@ -43,7 +43,7 @@ def cache_key(session: Session, base: str | None, inputs: Mapping[str, str]) -> 
 
 
 def find_cached(session: Session, tenant_id: str, key: str) -> JobRow | None:
-    """Return the tenant's newest job that made the same and whose outputs are all there; they stay meanwhile."""
+    """Return the tenant's newest job with the same work whose outputs all exist; they are kept meanwhile."""
     done = select(JobRow).where(
         JobRow.tenant_id == tenant_id, JobRow.cache_key == key, JobRow.state == str(JobState.SUCCEEDED)
     )

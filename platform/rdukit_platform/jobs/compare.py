@@ -102,7 +102,7 @@ def compare_runs(runs: Sequence[Run]) -> Comparison:
 
 
 def durations_of(job: Job) -> dict[str, float | None]:
-    """Return a job's seconds of waiting, of running since its first start, and in total; ``None``: not over (pure)."""
+    """Return a job's seconds of waiting, of running since its first start, and in total; ``None``: open (pure)."""
 
     def between(begin: float | None, end: float | None) -> float | None:
         return None if begin is None or end is None else round(elapsed_s(begin, end), 3)

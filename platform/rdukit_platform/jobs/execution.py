@@ -85,7 +85,7 @@ def claim(
 ) -> JobRow | None:
     """Claim an attempt, or a part of one, for a worker of ``node``.
 
-    ``None``: it is claimed already, has ended, or belongs to another node; the caller drops the message.
+    ``None``: the attempt is already claimed, has ended, or belongs to another node; the caller drops the message.
     """
     if fencing.part:
         is_ours = node is not None and claim_part(session, fencing, worker, lease_s, now, node)
@@ -106,9 +106,9 @@ def claim(
 
 
 def beat(session: Session, fencing_tokens: Iterable[FencingToken], lease_s: float, now: float) -> list[FencingToken]:
-    """Extend the leases of attempts. Returns those that their worker must end: lost ones, and paused or preempted ones.
+    """Extend the leases of attempts. Returns those that the worker must end: lost, paused or preempted ones.
 
-    An attempt that was asked to end keeps its lease until then, so the next one cannot begin while its box writes.
+    An attempt that must end keeps its lease until it has ended, so the next one cannot begin while its box writes.
     """
     tokens = list(fencing_tokens)
     whole, held = [each for each in tokens if not each.part], set[str]()
@@ -119,7 +119,7 @@ def beat(session: Session, fencing_tokens: Iterable[FencingToken], lease_s: floa
             AttemptRow.token.in_(each.token for each in whole),
         )
         own = select(AttemptRow.id).where(*is_own, AttemptRow.ended_at.is_(None))
-        # Locked in the same order as by ends, so that they cannot deadlock.
+        # Locked in the same order as by ends of jobs, so that deadlocks cannot occur.
         locked = own.order_by(AttemptRow.job_id).with_for_update()
         beaten = update(AttemptRow).where(AttemptRow.id.in_(locked)).values(lease_expires_at=now + lease_s)
         beaten = beaten.execution_options(synchronize_session=False)

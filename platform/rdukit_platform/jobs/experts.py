@@ -33,7 +33,7 @@ def promote_job(
     """Make the checkpoint that a job made, or evaluated, the next version of the expert ``name``.
 
     Args:
-        licence: ``None`` takes the box's.
+        licence: ``None``: the box's licence.
     Raises:
         NotFound: the tenant has no such job, or has deleted its checkpoint.
         InvalidArgument: the job neither made nor evaluated a checkpoint.
@@ -60,7 +60,7 @@ def check_promotable(job_id: str, verb: str, state: JobState, artifacts: Mapping
         artifacts: slot to artifact of the job's outputs; for an evaluation, of its checkpoint too.
     Raises:
         InvalidArgument: it neither made nor evaluated a checkpoint.
-        Conflict: it has not succeeded.
+        Conflict: the job has not succeeded.
     """
     if is_promotable(verb, state, artifacts):
         return

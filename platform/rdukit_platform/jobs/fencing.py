@@ -28,7 +28,7 @@ class FencingToken:
     job_id: str
     attempt_id: str
     token: str
-    #: Node of the attempt or part; not compared, as it proves nothing.
+    #: Node of the attempt or part; it proves nothing, so it is not compared.
     node: str | None = field(default=None, compare=False)
     #: Number of the part; 0: the attempt itself.
     part: int = 0
@@ -85,7 +85,7 @@ def beat_part(session: Session, fencing: FencingToken, lease_s: float, now: floa
 
 
 def find_part(session: Session, fencing: FencingToken) -> AttemptPartRow | None:
-    """Find the row of a part, even of an ended attempt; ``None`` if the token does not match."""
+    """Find the row of a part, even of an ended attempt; ``None``: the token does not match."""
     of_part = (AttemptPartRow.attempt_id == fencing.attempt_id, AttemptPartRow.number == fencing.part)
     return session.scalars(select(AttemptPartRow).where(*of_part, AttemptPartRow.token == fencing.token)).one_or_none()
 

@@ -57,7 +57,7 @@ def check_pef(tiles: int, needed: int) -> None:
     """Refuse fewer tiles than a PEF was compiled for.
 
     Raises:
-        IllegalValue: the message says how many it needs.
+        IllegalValue: the message has the number that the PEF needs.
     """
     if tiles < needed:
         raise IllegalValue(
@@ -72,7 +72,7 @@ def check_averages(members: int, pef: PefSummary) -> None:
     """Refuse several members if the PEF was compiled for one process.
 
     Raises:
-        IllegalValue: the message says how to compile it.
+        IllegalValue: the PEF cannot average; the message says how to compile it.
     """
     if members > 1 and not pef.averages_gradients:
         raise IllegalValue(
@@ -86,7 +86,7 @@ Request = TypeVar("Request", JobRequest, StepRequest)
 
 
 def with_tiles(store: BlobStore, session: Session, tenant_id: str, request: Request) -> Request:
-    """Return the request with its tiles: those that it names, else those that its PEF needs, else the default.
+    """Return the request with its tiles: its own, else the PEF's, else the default.
 
     Raises:
         IllegalValue: no node has that many tiles, the PEF needs more, or it was compiled for one process. NotFound: the
@@ -112,7 +112,7 @@ def with_tiles(store: BlobStore, session: Session, tenant_id: str, request: Requ
 
 
 def _find_pef(session: Session, tenant_id: str, inputs: Mapping[str, str]) -> str | None:
-    """Find the digest of a job's PEF; ``None``: it has none yet, or the input is a folder."""
+    """Find the digest of a job's PEF; ``None``: the job has none yet, or the input is a folder."""
     artifact_id = inputs.get(PEF)
     if artifact_id is None or artifact_id.startswith("@"):
         return None

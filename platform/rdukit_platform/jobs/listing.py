@@ -119,7 +119,7 @@ def find_jobs(
     matches = has_words(session, tenant_id, words)
     if search.id_prefix:
         ids = session.scalars(select(JobRow.id).where(begins_with(search.id_prefix)).limit(MAX_PREFIXED)).all()
-        # Expressions keep the planner from beginning with the tenant's or the state's jobs instead of these few.
+        # Expressions keep the planner from starting with the tenant's or the state's jobs instead of these few.
         few = [JobRow.id.in_(ids), func.coalesce(JobRow.tenant_id, "") == tenant_id, *_in_state(state)]
         query = select(JobRow).where(*few, *(_has(JobRow.id, label) for label in labels.items()), *matches)
         return FoundJobs(*read_page(session, query, JobRow.created_at, JobRow.id, limit, cursor))

@@ -45,7 +45,7 @@ class MetricPage(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A metric of one run. ``last`` may be a text such as NaN; ``lowest`` and ``highest`` are finite, or None."""
+    """A metric of one run. ``last`` may be a text such as NaN; ``lowest`` and ``highest`` are finite or None."""
 
     last: float | str
     lowest: float | None

@@ -123,8 +123,8 @@ def _lock_attempts(session: Session, ids: Collection[str]) -> Iterator[AttemptRo
 def end_late_jobs(session: Session, now: float) -> int:
     """Fail the jobs that have missed, or can no longer meet, their deadline. Returns how many.
 
-    Source: Slurm's ``sbatch --deadline``, which removes a job that can no longer end in time. A job of ours takes at
-        most its run limit.
+    Source: Slurm's ``sbatch --deadline``, which removes a job that can no longer end in time. Here a job is expected to
+        take its run limit.
     """
     waiting = select(JobRow.id).where(JobRow.state.in_([*WAITING, JobState.PAUSED]), JobRow.start_by < now)
     active = select(JobRow.id).where(JobRow.state.in_(ACTIVE), JobRow.deadline_at < now)

@@ -1,4 +1,4 @@
-"""A pipeline's next steps: queue them when their inputs exist, end them when an earlier step made none.
+"""A pipeline's next steps: they are queued when their inputs exist, and ended when an earlier step made none.
 
 This happens in the transaction that ends a step, so no loop has to search the waiting jobs.
 """

@@ -41,7 +41,7 @@ MAX_ATTEMPTS: Final = 20
 
 
 class RequestBody(BaseModel):
-    """Base of request bodies: unknown keys are errors, and so are numbers given as text or booleans."""
+    """Base of request bodies: unknown keys are errors, as are numbers given as text or booleans."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -101,15 +101,17 @@ class QueueChoices(DeadlineChoice):
         default=None, description="Seconds after which an attempt ends and the job fails."
     )
     retry: RetryPolicy | None = None
-    preemptible: bool = Field(default=False, description="Whether jobs of much higher priority may take its tiles.")
+    preemptible: bool = Field(
+        default=False,
+        description="Jobs of much higher priority may take its tiles; it is then queued again, and a training resumes.",
+    )
     members: Annotated[int, Field(ge=1, le=MAX_MEMBERS)] = Field(
         default=1,
-        description="Processes of a training that compute together, all or none of them started. Each gets the job's "
-        "tiles.",
+        description="Processes of a training that compute together, each with the job's tiles; all start, or none.",
     )
     labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=MAX_LABELS)] = {}
     constraint: Annotated[dict[NodeLabelKey, NodeLabelValue], Field(max_length=MAX_LABELS)] = Field(
-        default={}, description="Labels that its node must have."
+        default={}, description="Labels that its node must have, such as zone=a."
     )
     profile: bool = Field(
         default=False,
@@ -125,8 +127,12 @@ class JobRequest(QueueChoices):
     parameters: dict[str, JsonValue] = {}
     inputs: dict[str, str] = Field(default={}, description="Slot to artifact id.")
     name: Name | None = None
-    tiles: Annotated[int, Field(ge=0, le=MAX_TILES)] | None = None
-    max_attempts: Annotated[int, Field(ge=1, le=MAX_ATTEMPTS)] | None = None
+    tiles: Annotated[int, Field(ge=0, le=MAX_TILES)] | None = Field(
+        default=None, description="RDU tiles to lease; by default as many as its PEF was compiled for."
+    )
+    max_attempts: Annotated[int, Field(ge=1, le=MAX_ATTEMPTS)] | None = Field(
+        default=None, description="Failed attempts after which the job fails."
+    )
     idempotency_key: Key | None = Field(default=None, description="The same key gives the same job.")
 
 
@@ -392,7 +398,9 @@ def show_pipeline(row: PipelineRow, jobs: Iterable[JobRow]) -> Pipeline:
 
 
 def pipeline_state(states: Iterable[JobState]) -> JobState:
-    """Derive the state of a group of jobs: failed or cancelled if one is and none is open, else that of the slowest."""
+    """Derive the state of a group of jobs: failed or cancelled once all have ended and one has this state, else that of
+    the slowest.
+    """
     found = list(states)
     if all(state is JobState.SUCCEEDED for state in found):
         return JobState.SUCCEEDED

@@ -44,10 +44,10 @@ class Search:
 
 
 def read_search(text: str) -> Search:
-    """Return the words of a search, in lower case (pure).
+    """Return the distinct words of a search, in lower case, and the labels among them, ``KEY=VALUE`` (pure).
 
     Raises:
-        InvalidArgument: it is too long, or has too many words.
+        InvalidArgument: the text is too long, has too many words, or a character of code 0.
     """
     if len(text) > MAX_SEARCH:
         raise InvalidArgument(f"the search has {len(text)} characters; expected up to {MAX_SEARCH}")

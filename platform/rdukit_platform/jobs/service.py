@@ -69,7 +69,7 @@ def _submit(
     keys = {request.idempotency_key for request in requests} - {None}
     known = select(JobRow).where(JobRow.tenant_id == tenant_id, JobRow.idempotency_key.in_(keys))
     keyed = {job.idempotency_key: job for job in session.scalars(known)} if keys else {}
-    # A job that was recorded earlier may have a box that no longer exists.
+    # The box of an earlier job may no longer exist.
     boxes = with_own(session, boxes, tenant_id, [each.box for each in requests if each.idempotency_key not in keyed])
     kinds = {text: "" for request in requests for text in request.inputs.values()}
     jobs, made = list[JobRow](), list[tuple[JobRow, BoxDescription]]()
@@ -210,7 +210,7 @@ def check_members(verb: str, members: int, tiles: int | None) -> None:
     """Refuse several members for verbs that one process does, or without tiles (pure).
 
     Raises:
-        IllegalValue: the message says what would be valid.
+        IllegalValue: the members are not valid; the message has the expected value.
     """
     if members > 1 and verb not in GANG_VERBS:
         raise IllegalValue(f"members is {members}, but {verb} is done by one process; expected 1", legal="1")
@@ -268,7 +268,7 @@ def deadline_of(request: DeadlineChoice, submitted_at: float) -> float | None:
 
 
 def default_tiles(verb: str) -> int:
-    """Return the tiles of a job that names none."""
+    """Return the default number of a job's tiles."""
     return 0 if verb in HOST_VERBS else resolve(JOB_TILES)
 
 
@@ -331,9 +331,9 @@ def cancel_job(session: Session, job: JobRow, now: float, stopped_early: str = "
     """Cancel a job at once, in any open state; its worker notices and stops the box. Cancelling twice is no error.
 
     Args:
-        stopped_early: the reason if its sweep ends it; empty: a user cancels it.
+        stopped_early: reason of its sweep; empty: a user cancels it.
     Raises:
-        InvalidTransition: it has ended otherwise.
+        InvalidTransition: the job has ended in another state.
     """
     state = JobState(job.state)
     if state is JobState.CANCELLED:
@@ -358,7 +358,7 @@ def pause_job(session: Session, job: JobRow, now: float) -> JobRow:
     paused when its tiles are free.
 
     Raises:
-        InvalidTransition: it has ended.
+        InvalidTransition: the job has ended.
     """
     state = JobState(job.state)
     if state in FINAL:
@@ -380,10 +380,10 @@ def pause_job(session: Session, job: JobRow, now: float) -> JobRow:
 def resume_job(session: Session, job: JobRow, now: float) -> JobRow:
     """Resume a paused job, which the caller has locked; any other open job is left alone.
 
-    A requested pause that has not happened yet is revoked; if its attempt ends all the same, another one follows.
+    A requested pause that has not happened yet is revoked; if its attempt still ends, another one follows.
 
     Raises:
-        InvalidTransition: it has ended.
+        InvalidTransition: the job has ended.
     """
     state = JobState(job.state)
     if state in FINAL:
@@ -420,7 +420,7 @@ def _same_request(job: JobRow, request: JobRequest) -> JobRow:
 
 
 def was_asked_for(job: JobRow, request: JobRequest | StepRequest) -> bool:
-    """Return whether a job is what the request asks for, but for its inputs: references may have become artifacts."""
+    """Return whether a job matches the request, except for its inputs: references may have become artifacts."""
     asked = {"verb": request.verb, "parameters": request.parameters, **chosen(request, job.created_at)}
     # "The newest" is the version that was the newest when the job was submitted.
     is_of_box = read_selector(request.box).takes(job.box, job.box_version)
@@ -432,7 +432,7 @@ _PLAIN: Final = frozenset(QueueChoices.model_fields) - {"deadline", "deadline_s"
 
 
 def chosen(request: JobRequest | StepRequest, submitted_at: float) -> dict[str, Any]:
-    """Return the columns of a job that was submitted at that time; defaults replace what its request lacks."""
+    """Return the columns of a job that was submitted at that time; defaults fill missing values."""
     return {
         **request.model_dump(include=set(_PLAIN)),
         "name": request.name or f"{request.box} {request.verb}",

@@ -1,7 +1,7 @@
 """The life of a job: states, events, reasons, and the table of transitions.
 
-``submitted`` waits for its inputs, ``queued`` for tiles and a worker, ``starting`` for its box, ``retrying`` for the
-time of its next attempt, ``paused`` for a user who resumes it.
+``submitted`` waits for inputs, ``queued`` for tiles and a worker, ``starting`` for its box, ``retrying`` for the time
+of its next attempt, ``paused`` for a user who resumes it.
 """
 
 from enum import StrEnum
@@ -49,17 +49,17 @@ class JobEvent(StrEnum):
     #: The scheduler took its tiles for a job that precedes it.
     PREEMPT = "preempt"
     CANCEL = "cancel"
-    #: A user holds it; its attempt, if it had one, has given its tiles back.
+    #: A user holds it; an attempt that it had has released its tiles.
     PAUSE = "pause"
     #: A user resumes it; its inputs are there.
     RESUME = "resume"
     #: A user resumes it, and earlier steps of its pipeline have not ended.
     AWAIT = "await"
-    #: Its deadline has passed, or comes before its run limit would end it.
+    #: Its deadline has passed, or precedes the end of its run limit.
     EXPIRE = "expire"
 
 
-#: Legal priorities of a job; one that names none has 0.
+#: Valid priorities of a job; the default is 0.
 LOWEST_PRIORITY: Final = -100
 HIGHEST_PRIORITY: Final = 100
 #: Largest number of members of a job.
@@ -72,7 +72,7 @@ class JobReason(StrEnum):
     """Reasons for a job's final state."""
 
     COMPLETED = "completed"
-    #: A job of the tenant had made the same already; it has that job's outputs and did not run.
+    #: An earlier job of the tenant has made the same; this one has its outputs and did not run.
     CACHED = "cached"
     BOX_FAILED = "box-failed"
     ATTEMPTS_EXHAUSTED = "attempts-exhausted"
@@ -95,7 +95,7 @@ class WaitCode(StrEnum):
     Source: Slurm 25.05, "Job Reason Codes". The mapping of our reasons to its codes is ours.
     """
 
-    #: Other jobs precede it, and it would take resources that they wait for.
+    #: Other jobs precede it, and it would use resources that they wait for.
     PRIORITY = "Priority"
     #: Tiles, places on the node or worker slots are taken.
     RESOURCES = "Resources"
@@ -135,7 +135,7 @@ FINAL_STATES: Final = {
     JobReason.STOPPED_EARLY: JobState.CANCELLED,
 }
 
-#: What to do about each reason; ``{job}`` is the job's id.
+#: Advice for each reason; ``{job}`` is the job's id.
 ADVICE: Final = {
     JobReason.COMPLETED: "Fetch its outputs: rdukit job show {job}, then rdukit artifact get ARTIFACT.",
     JobReason.CACHED: (
@@ -248,7 +248,7 @@ def next_state(job_id: str, state: JobState, event: JobEvent, reason: JobReason 
 
 
 def advise(reason: str, job_id: str, outcome: str | None = None) -> str:
-    """Return what to do about a job that ended for ``reason``; empty for a reason that this version does not know.
+    """Return advice about a job that ended for ``reason``; empty for a reason that this version does not know.
 
     Args:
         outcome: how its last attempt ended, if that is known.

@@ -13,7 +13,7 @@ from rdukit_platform.jobs.states import JobState
 
 @dataclass(frozen=True, slots=True)
 class StepSeen:
-    """A step as the picture shows it: ``sub`` is its second line, ``path`` its page below the console; empty: none."""
+    """A step in the picture: ``sub`` is its second line, ``path`` its page below the console; empty: no page."""
 
     name: str
     sub: str

@@ -22,7 +22,7 @@ from rdukit_platform.settings import ARTIFACT_TENANT_BYTES, SCHEDULER_TENANT_JOB
 
 @dataclass(frozen=True, slots=True)
 class TenantUse:
-    """Tiles, jobs and bytes that a tenant uses now, and the default limits where it has none of its own.
+    """Tiles, jobs and bytes that a tenant uses now, and its limits, with defaults for missing ones.
 
     ``tiles`` counts active jobs and endpoints' replicas, also those about to start. A limit of 0 means unlimited.
     """

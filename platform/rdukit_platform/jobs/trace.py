@@ -1,4 +1,4 @@
-"""Trace of a job for its users. Its events give the queue's spans, its attempts those of worker and box.
+"""Trace of a job for its users. Its events give the queue's spans; its attempts give those of worker and box.
 
 A collector gets the same ids, so both can be compared.
 """
@@ -63,7 +63,7 @@ def context_of(job: JobRow) -> SpanContext:
 
 
 def span_id_of(*words: object) -> str:
-    """Return the id of a span from words, so that several processes derive the same one (pure)."""
+    """Derive a span's id from words, so that several processes get the same one (pure)."""
     return hashlib.sha256("/".join(map(str, words)).encode()).hexdigest()[:16]
 
 
@@ -115,7 +115,7 @@ def read_trace(session: Session, job: JobRow) -> JobTrace:
 
 
 def find_stays(events: Iterable[tuple[float, int, Mapping[str, Any]]]) -> list[Stay]:
-    """Return a job's waits from its state events, which are given oldest first (pure)."""
+    """Return a job's waits from its state events, oldest first (pure)."""
     stays, waits_since = list[Stay](), None
     for at, attempt, data in events:
         if waits_since is not None:

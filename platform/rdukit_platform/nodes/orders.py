@@ -29,7 +29,7 @@ def order(
     """Let a worker of a node call an operation of its daemon. Returns the daemon's answer.
 
     Raises:
-        Unavailable: no worker of the node took the order or answered; an order that was not taken is withdrawn.
+        Unavailable: no worker of the node took the order or answered; an untaken order is withdrawn.
         RdukitError: the daemon refused.
     """
     order_id = new_id("ord")
@@ -65,7 +65,7 @@ def has_orders(session: Session, node: str) -> bool:
 
 
 def take_orders(session: Session, node: str, now: float) -> Sequence[NodeOrderRow]:
-    """Take a node's orders that are not taken yet, and whose callers still wait."""
+    """Take a node's open orders whose callers still wait."""
     waiting = (NodeOrderRow.node == node, NodeOrderRow.taken_at.is_(None))
     return session.scalars(update(NodeOrderRow).where(*waiting).values(taken_at=now).returning(NodeOrderRow)).all()
 

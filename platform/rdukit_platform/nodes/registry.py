@@ -60,7 +60,7 @@ class NodeIdentity:
     home_id: str
     host: str
     labels: Mapping[str, str]
-    #: Address of its workers for other nodes; ``None``: it takes no part in jobs on several nodes.
+    #: Address of its workers for other nodes; ``None``: no jobs on several nodes.
     link_host: str | None = None
 
 
@@ -229,7 +229,7 @@ def leave(session: Session, name: str, now: float) -> NodeRow:
 
     Raises:
         NotFound: there is no such node.
-        Conflict: it is already away.
+        Conflict: the node is already away.
     """
     row = find_node(session, name)
     if row.state in ABSENT:
@@ -256,7 +256,7 @@ def rejoin(session: Session, name: str, now: float) -> NodeRow:
 
 
 def let_go(session: Session, name: str, home_id: str) -> bool:
-    """Release a node that has left, as its process ends: it cannot rejoin then. Returns whether it had left."""
+    """Release a node that has left when its process ends; it cannot rejoin after that. Returns whether it had left."""
     row = session.get(NodeRow, name, with_for_update=True)
     if row is None or row.home_id != home_id or row.state != NodeLife.LEFT:
         return False

@@ -49,17 +49,17 @@ class NodeCapacity:
     windows: tuple[tuple[float, float | None, int], ...] = ()
 
     def repaired(self) -> "NodeCapacity":
-        """Return the node as it would be with all its tiles in service."""
+        """Return the node as if all its tiles were in service."""
         total = self.tiles + self.broken_tiles
         rows = (self.rdu_tiles,) * (total // self.rdu_tiles) if self.rdu_tiles else ()
         return replace(self, tiles=total, broken_tiles=0, rows=rows)
 
 
 def why_never(tiles: int, node: NodeCapacity, members: int = 1) -> str | None:
-    """Explain why so many tiles never fit, even on an empty node; ``None``: they fit. Tiles must be neighbours in an
+    """Explain why this many tiles never fit, even on an empty node; ``None``: they fit. Tiles must be neighbours in an
     RDU, or whole RDUs.
 
-    Each of several ``members`` has an equal part of the tiles, placed separately.
+    Several ``members`` have equal parts of the tiles; each part is placed separately.
     """
     total = node.tiles + node.broken_tiles
     broken = f"; {node.broken_tiles} of {total} are out of service" if node.broken_tiles else ""
@@ -101,14 +101,14 @@ def has_free(tiles: int, node: NodeCapacity) -> bool:
 
 
 def is_best_here(own: str, tiles: int, nodes: Mapping[str, NodeCapacity]) -> bool:
-    """Return whether to wait for tiles on this node: it has them free, or no other node has."""
+    """Return whether to wait for tiles on this node: its free tiles suffice, or no other node's do."""
     if own in nodes and has_free(tiles, nodes[own]):
         return True
     return not any(has_free(tiles, node) for name, node in nodes.items() if name != own)
 
 
 def find_drain(cordons: object, tiles: Sequence[str]) -> Mapping[str, Any] | None:
-    """Return the reported cordon that drains any of ``tiles`` until a deadline; ``None``: there is none."""
+    """Return the reported cordon that drains any of ``tiles`` until a deadline; ``None``: no cordon does."""
     for row in cordons if isinstance(cordons, list) else ():
         part = str(row.get("component"))
         is_ending = row.get("state") == "draining" and row.get("deadline")
@@ -244,7 +244,7 @@ class NodeLook:
     """Look at a node's daemon: its report for people, its capacity, and the jobs and replicas that held tiles."""
 
     report: dict[str, Any]
-    #: ``None``: it does not answer.
+    #: ``None``: the daemon does not answer.
     capacity: NodeCapacity | None = None
     leased: frozenset[str] = frozenset()
 

@@ -2,12 +2,11 @@
 
 Overdue jobs go first (``overdue``), then the others by the shares of their tenants (``shares``), then by age. A job
 starts on the node that fits it best (``rooms``). The first job that does not fit gets a reservation: the node and time
-at which the run limits of active jobs free enough tiles. Later jobs may start there if they end before, or need none of
-its tiles. If that time is unknown, smaller jobs may pass it until it is overdue; from then on nothing that would
-take its tiles starts before it. An overdue job is the first until it starts, so that its reservation holds. Where there
-are several tenants, no one of them gets the last free slot beside jobs of its own: the next one's first job finds it. A
-job that goes before active ones may have their tiles (``preempt``); it gets them when they have been given back, and
-nobody else meanwhile.
+at which the run limits of active jobs free enough tiles. Later jobs may start there if they end before that time, or
+use other tiles. If that time is unknown, smaller jobs may pass it until it is overdue; then jobs that would take its
+tiles wait. An overdue job is the first until it starts, so that its reservation holds. With several tenants, a tenant
+with active jobs does not get the last free slot; it is kept for another tenant's first job. A job may preempt active
+ones (``preempt``). Their tiles are reserved for it until they are released.
 
 Three questions, a module each: may this job start (``permits``), where (``rooms``, ``maintenance``), and what instead
 (``reserve``, ``preempt``).
@@ -60,7 +59,7 @@ def decide_by(ledger: Ledger, lines: Lines, rules: QueueRules, now: float, *, te
     """Decide, and record the admissions in the ledger.
 
     Args:
-        tells: whether to return a wait reason for each job. The admissions are the same without it, but found faster.
+        tells: return a wait reason for each job. The admissions are the same without it, but found faster.
     """
     ledger.rooms.forget_whys()
     round_ = _Round(ledger, rules, now, tells)
@@ -111,7 +110,7 @@ class _Round:
     #: Sizes for which only the reserved node has room.
     behind: set[Need] = field(default_factory=set)
     firsts: dict[tuple[bool, bool], Wait] = field(default_factory=dict)
-    #: Whether any tenant is limited in what it may have.
+    #: Whether a tenant has a limit.
     has_limits: bool = False
     #: Per size, the end from which on no start time can be computed, for jobs of that size or more tiles.
     hopeless: dict[Need, float] = field(default_factory=dict)
@@ -232,7 +231,7 @@ class _Round:
         return any(of[0] <= need[0] and of[1:] == need[1:] and end <= until for of, end in known.items())
 
     def pass_over(self, job: QueuedJob, wait: Wait) -> None:
-        """Skip jobs of the same need as one that waits for resources, once no job may pass it."""
+        """Skip jobs with the same need as a waiting one, once no job may pass it."""
         if not self.preemptor.is_idle:
             return  # a later one may have others preempted, and a slot, for it
         if self.ledger.rooms.slots <= 0:

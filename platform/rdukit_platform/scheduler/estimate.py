@@ -76,7 +76,7 @@ class _Outlook:
         return found
 
     def find(self, need: Need, until: float = 0.0) -> int | None:
-        """Return a node with the labels and the room for these tiles until a time; ``None``: there is none."""
+        """Return a node with the labels and enough free tiles until a time; ``None``: there is none."""
         tiles, _, constraint = need
         if not constraint and not (self._closes and tiles):
             return self._find(tiles)
@@ -124,8 +124,8 @@ class _Outlook:
 
         Args:
             tiles: tiles of the job of ``begin``.
-            ends: ends in falling order, earliest last; ended jobs are removed from it.
-            more: a heap of further ends; ended jobs are removed from it, too.
+            ends: ends in falling order, earliest last; ended jobs are removed.
+            more: a heap of further ends; ended jobs are removed.
         """
         slots, places, free = self._slots, self._places, self._tiles
         while ends or more:

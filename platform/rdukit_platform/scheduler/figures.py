@@ -44,7 +44,7 @@ class QueueFigures:
     wide_in_rack: int = 0
     #: Attempts that ended because an RDU broke.
     broken: int = 0
-    #: Jobs with tiles of several RDUs; of these, the ones on the fewest possible XRDUs.
+    #: Jobs with tiles of several RDUs; and those of them on the fewest possible XRDUs.
     several_rdus: int = 0
     on_fewest_xrdus: int = 0
 
@@ -114,7 +114,7 @@ def rdus_in(mask: int, rdu_tiles: int) -> Iterator[int]:
 
 
 def parts_while_waiting(jobs: Iterable[SimulatedJob]) -> dict[str, float]:
-    """Return each tenant's tile-seconds while it had a waiting job, divided by its equal share of them.
+    """Return each tenant's tile-seconds while it had a waiting job, divided by an equal share.
 
     The equal share divides the tiles that waiting tenants use among these tenants. Tenants that never wait are left
     out: they lack nothing.
@@ -124,7 +124,7 @@ def parts_while_waiting(jobs: Iterable[SimulatedJob]) -> dict[str, float]:
     #: Tile-seconds of each tenant while it waited, and its equal share.
     had: defaultdict[str, float] = defaultdict(float)
     due: defaultdict[str, float] = defaultdict(float)
-    #: Tiles of all waiting tenants, the number of these, and the integral of an equal share over time.
+    #: Tiles of all waiting tenants, their number, and the integral of an equal share over time.
     shared, tenants, equal = 0, 0, 0.0
     #: Time, and value of that integral, up to which each waiting tenant is accounted.
     since: dict[str, tuple[float, float]] = {}
@@ -159,7 +159,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 def percentile(values: Sequence[float], part: float) -> float:
-    """Return the smallest value that at least ``part`` of them do not exceed; 0 without values."""
+    """Return the smallest value that at least ``part`` of the values do not exceed; 0 without values."""
     return sorted(values)[max(-int(-len(values) * part // 1) - 1, 0)] if values else 0.0
 
 

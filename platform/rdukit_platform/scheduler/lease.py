@@ -51,7 +51,7 @@ class LeaseHolder:
 
 
 def may_take(holder: LeaseHolder, place: str, pid: int, is_silent: bool, is_running: Callable[[int], bool]) -> bool:
-    """Return whether a process may take the lease from its holder (pure but for ``is_running``).
+    """Return whether a process may take the lease from its holder (pure, except for ``is_running``).
 
     ``place`` and ``pid`` are the caller's. A process in another place can only be judged by its silence.
     """
@@ -76,7 +76,7 @@ def is_running(pid: int) -> bool:
     """Return whether a process of this place runs; a zombie does not.
 
     Raises:
-        OSError: it cannot be read, so it may run.
+        OSError: the process cannot be read, so it may run.
     """
     facts = read_facts(pid)
     return facts is not None and facts.is_running
@@ -135,7 +135,7 @@ class SchedulerLease:
         self._beaten_at = self._clock.monotonic()
 
     def check(self, session: Session) -> None:
-        """Begin a transaction of the holder: no other process can take the lease until it ends.
+        """Begin a transaction of the holder, during which no other process can take the lease.
 
         Raises:
             LeaseLost: another process has the lease; nothing may be written.

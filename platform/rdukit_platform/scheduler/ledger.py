@@ -184,7 +184,7 @@ class Ledger:
         return self._able[need]
 
     def could_spread(self, need: Need) -> Sequence[tuple[int, NodeRoom]]:
-        """Return how many members each linked node could hold if empty; an empty sequence: too few together."""
+        """Return the number of members that each empty linked node could hold; an empty sequence: too few together."""
         if need not in self._spreads:
             tiles, members, constraint = need
             found = self._spreads[need] = []
@@ -199,7 +199,7 @@ class Ledger:
         return self._spreads[need]
 
     def why_unlabelled(self, constraint: Labels) -> str | None:
-        """Explain that no node has the required labels, with the labels that exist; ``None``: one has."""
+        """Explain that no node has the required labels, with the existing labels; ``None``: a node has them."""
         if constraint not in self._unlabelled:
             is_there = any(constraint <= node.labels for node in self._nodes)
             self._unlabelled[constraint] = None if is_there else self._find_labels(constraint)

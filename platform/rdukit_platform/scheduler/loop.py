@@ -92,7 +92,7 @@ class Scheduler:
         self._database, self._unfenced = database.fenced(lease.check), database
         self._heartbeat_file = HeartbeatFile(home.run, "scheduler")
         self._is_asked_to_stop = stop
-        #: Tells the helper threads to end: at shutdown, or when the lease is lost.
+        #: Ends the helper threads: at shutdown, or when the lease is lost.
         self._stop = threading.Event()
         self._pruned_at = self._usage_at = self._swept_at = float("-inf")
         self._usage_reader = UsageReader(resolve(SCHEDULER_HALF_LIFE_S))
@@ -103,7 +103,7 @@ class Scheduler:
         self._store = open_store(home)
 
     def run(self) -> None:
-        """Work until the process is asked to stop, or the lease is lost."""
+        """Run until the process is stopped, or the lease is lost."""
         # A thread of its own: a scan of much content must not delay jobs.
         keeper = threading.Thread(target=self._keep_house, name="keeper", daemon=True)
         keeper.start()
@@ -161,7 +161,7 @@ class Scheduler:
             raise _Stopped
 
     def run_once(self, *, is_thorough: bool = True) -> int:
-        """Run one pass: recover, admit. Returns how many messages were sent.
+        """Run one pass: recover, admit. Returns the number of sent messages.
 
         Args:
             is_thorough: also check nodes and endpoints, and recover lost attempts and messages.

@@ -1,4 +1,4 @@
-"""Jobs that cannot start because of planned maintenance (pure). Each decision has one rule."""
+"""Jobs that cannot start because of planned maintenance (pure). There is one rule per decision."""
 
 from dataclasses import dataclass, field, replace
 
@@ -18,7 +18,9 @@ class MaintenanceRule:
     _known: dict[Need, tuple[float, Wait]] = field(default_factory=dict)
 
     def find_wait(self, job: QueuedJob, until: float) -> Wait | None:
-        """Return the wait of a job that maintenance keeps from free tiles, or from all tiles; ``None``: it does not."""
+        """Return the wait of a job that maintenance keeps from free tiles, or from all tiles; ``None``: maintenance
+        does not affect it.
+        """
         known = self._known.get(job.need)
         if known is not None and until >= known[0]:
             return known[1]

@@ -36,7 +36,7 @@ class QueuedJob:
     wait_code: str | None = None
     #: Estimated start that its row has.
     estimated_start: float | None = None
-    #: Processes that compute together on equal parts of the tiles; all are placed at once, or none.
+    #: Processes that compute together on equal parts of the tiles; they are placed all at once.
     members: int = 1
     #: Labels that its node must have.
     constraint: Labels = NO_LABELS
@@ -71,14 +71,14 @@ class ActiveJob:
     tenant_id: str
     tiles: int
     holds_tiles: bool
-    #: Latest end by its run limit, seconds since the epoch; ``None``: it has no limit.
+    #: Latest end by its run limit, seconds since the epoch; ``None``: no run limit.
     ends_at: float | None = None
     #: Name of its node; ``None``: the platform's only node.
     node: str | None = None
     priority: int = 0
     #: Time at which a worker claimed its attempt; ``None``: not claimed.
     began: float | None = None
-    #: It was submitted as preemptible.
+    #: Whether it was submitted as preemptible.
     is_preemptible: bool = False
     #: Number of times it was preempted.
     preemptions: int = 0
@@ -90,7 +90,7 @@ class ActiveJob:
     members: int = 1
     #: Its parts if its members are on several nodes, the first member's first; empty on one node.
     parts: tuple[JobPart, ...] = ()
-    #: Time at which it was queued, seconds since the epoch; ``None``: it did not wait.
+    #: Time at which it was queued, seconds since the epoch; ``None``: without a wait.
     since: float | None = None
 
     @property
@@ -101,7 +101,7 @@ class ActiveJob:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """A node that is up: its daemon's report (``None``: unreachable), and how many jobs its workers can run."""
+    """A node that is up: its daemon's report (``None``: unreachable), and its number of worker slots."""
 
     name: str
     capacity: NodeCapacity | None
@@ -117,7 +117,7 @@ class TenantShare:
 
     weight: float = 1.0
     past: float = 0.0
-    #: Tiles guaranteed to it; further tiles are borrowed. ``None``: no tiles are guaranteed.
+    #: Tiles guaranteed to it; further tiles are borrowed. ``None``: no guarantee.
     quota: int | None = None
     #: Limit of tiles for its jobs and endpoints; ``None``: no limit.
     max_tiles: int | None = None
@@ -160,10 +160,10 @@ class QueueSnapshot:
     queued: tuple[QueuedJob, ...]
     active: tuple[ActiveJob, ...]
     nodes: tuple[NodeState, ...]
-    #: Active jobs that one tenant may have; 0 means no limit.
+    #: Largest number of a tenant's active jobs; 0: no limit.
     tenant_jobs: int = 0
     starve_s: float = 60.0
-    #: Whether there are tenants without jobs in this snapshot.
+    #: Whether some tenants have no jobs in this snapshot.
     has_other_tenants: bool = False
     #: Number of nodes in each state that accepts no jobs, such as ``lost``.
     absent: Mapping[str, int] = field(default_factory=dict)
@@ -174,7 +174,7 @@ class QueueSnapshot:
 
     @property
     def slots(self) -> int:
-        """Return how many jobs the live workers of all nodes can run at once."""
+        """Return the number of jobs that the live workers of all nodes can run at once."""
         return sum(node.slots for node in self.nodes)
 
     @property

@@ -69,7 +69,7 @@ class NodeRoom:
         return max(self._rows, default=0)
 
     def rank(self, need: Need) -> int | None:
-        """Return a rank of the node for a job, lower is better; ``None``: the job does not fit now."""
+        """Return the node's rank for a job, lower is better; ``None``: the job does not fit now."""
         tiles, members, constraint = need
         if self.slots <= 0 or (constraint and not constraint <= self.node.labels):
             return None
@@ -113,7 +113,7 @@ class NodeRoom:
         return self._count_in(tiles, rows_of(self._mask & ~closed, self._rdu_tiles) if closed else self._rows)
 
     def count_with(self, tiles: int, leaving: "Leaving", closed: int = 0) -> int:
-        """Return how many members of ``tiles`` tiles would fit, outside of ``closed``, once others have left."""
+        """Return how many members of ``tiles`` tiles would fit outside of ``closed`` once others have left."""
         if self.places + leaving.jobs <= 0 or self.slots + leaving.jobs <= 0:
             return 0
         if self._is_mapped(leaving):
@@ -151,7 +151,7 @@ class NodeRoom:
         return not closed or (self._mask > 0 and self.place(need, 0, closed) is not None)
 
     def take(self, need: Need, now: float = 0.0, until: float = 0.0) -> int:
-        """Take a job's resources, as far as they are free. Returns the number of tiles.
+        """Take those of a job's resources that are free. Returns the number of tiles.
 
         Args:
             until: the job's end; tiles whose maintenance begins before it are not used.
@@ -259,7 +259,7 @@ class NodeRoom:
         return Leaving(leaving.jobs - 1, max(leaving.tiles - tiles, 0), 0)
 
     def place(self, need: Need, besides: int, closed: int = 0) -> int | None:
-        """Return the mask of tiles that a job would get if ``besides`` were free, too; ``None``: it does not fit.
+        """Return the mask of tiles that a job would get if ``besides`` were also free; ``None``: the job does not fit.
 
         ``closed``: tiles that it may not have.
         """

@@ -55,7 +55,7 @@ class Openings:
         self._known.clear()
 
     def find(self, need: Need, able: Sequence[NodeRoom]) -> Opening | None:
-        """Find the earliest opening, on the first node among equals; ``None``: there is none.
+        """Find the earliest opening, on the first node among equals; ``None``: there is no opening.
 
         Args:
             able: nodes that could hold the job, always the same for one need; those with maintenance are skipped.

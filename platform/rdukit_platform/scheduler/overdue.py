@@ -1,13 +1,13 @@
-"""Overdue jobs (pure): a job that has waited too long precedes those of smaller shares.
+"""Overdue jobs (pure): a job that has waited too long precedes jobs of tenants with smaller use.
 
-A job is overdue once it has waited ``FACTOR`` times as long as the tiles in service waited for their jobs on average,
-or as the places on nodes or the worker slots did if those are scarcer. Only jobs that were queued before it count in
-this average: tiles that are free, or that later jobs have, count as never waited for. So as long as jobs that came
-before it have more than half of the tiles, it is not overdue, and later jobs of smaller shares pass it. When they have
-the other half, it is. Half of the tiles therefore go by age and half by share: nobody waits much longer than twice as
-long as in a queue by age, and a tenant that uses little waits for nobody.
+A job is overdue once it has waited ``FACTOR`` times the average wait of the active jobs, weighted by tiles in service,
+or by places on nodes or worker slots if those are scarcer. Only jobs that were queued before it count in this average;
+tiles that are free or used by later jobs count with a wait of 0. While older jobs have more than half of the tiles, a
+job is not overdue, and later jobs of tenants with smaller use pass it. When younger jobs have the other half, it is
+overdue. So half of the tiles are given by age and half by share. A wait is at most about twice that of a queue by age,
+and a tenant that uses little hardly waits.
 
-An overdue job stays overdue until it starts: it grows older, and the jobs that came before it only end. Preempted jobs
+An overdue job stays overdue until it starts: its wait grows, and the number of older jobs only falls. Preempted jobs
 are the exception, since they return with the age that they had.
 
 Source: ours. A fixed age would be too long for a quiet queue, and in a long one would make every job overdue.
@@ -23,7 +23,7 @@ from rdukit_platform.scheduler.model import ActiveJob, QueuedJob
 FACTOR: Final = 2.0
 #: An active job: time at which it was queued, id, seconds that it waited, and tiles.
 _Wait = tuple[float, str, float, int]
-#: Seconds that jobs waited, summed over worker slots, places on nodes and tiles; or the numbers of these on all nodes.
+#: Waits in seconds, summed over worker slots, places on nodes and tiles; also the totals of these on all nodes.
 Scarce = tuple[float, float, float]
 _NOTHING: Final[Scarce] = (0.0, 0.0, 0.0)
 
@@ -42,7 +42,7 @@ class ActiveWaits:
         self._summed, self._sums = 0, _NOTHING
 
     def add_all(self, active: Iterable[ActiveJob], now: float) -> None:
-        """Add the jobs of a snapshot; one that no worker has claimed counts as begun now."""
+        """Add the jobs of a snapshot; unclaimed jobs count as begun now."""
         self._waits += [
             (job.since, job.job_id, (now if job.began is None else job.began) - job.since, job.tiles)
             for job in active

@@ -22,10 +22,10 @@ class QueueRules:
 
 
 def find_limit(job: QueuedJob, shares: Shares, most: int) -> Wait | None:
-    """Return the wait of a job whose tenant is at its limit; ``None``: it is not.
+    """Return the wait of a job whose tenant is at its limit; ``None``: the tenant is not.
 
     Args:
-        most: limit of active jobs for tenants without their own; 0: no limit.
+        most: limit of active jobs for tenants without a limit of their own; 0: no limit.
     """
     claim, active = shares.claim(job.tenant_id), shares.jobs[job.tenant_id]
     if claim.max_jobs is not None and active >= claim.max_jobs:
@@ -45,7 +45,7 @@ def find_limit(job: QueuedJob, shares: Shares, most: int) -> Wait | None:
 
 
 def find_lack(job: QueuedJob, ledger: Ledger, rules: QueueRules) -> Wait | None:
-    """Return the wait of a job that no node accepts, whatever is free; ``None``: one may accept it."""
+    """Return the wait of a job that no node accepts even if empty; ``None``: a node may accept it."""
     if ledger.slots == 0:
         return Wait(WaitCode.WORKERS_AWAY, _why_no_worker(ledger, rules.absent))
     if job.constraint and (unlabelled := ledger.why_unlabelled(job.constraint)) is not None:
@@ -63,7 +63,7 @@ def find_lack(job: QueuedJob, ledger: Ledger, rules: QueueRules) -> Wait | None:
 
 
 def find_slots(job: QueuedJob, nodes: int, ledger: Ledger, rules: QueueRules) -> Wait | None:
-    """Return the wait of a job whose members on several nodes lack worker slots; ``None``: they do not."""
+    """Return the wait of a job whose members on several nodes lack worker slots; ``None``: there are enough."""
     free = ledger.rooms.slots
     if free - nodes >= _leaves_one(job, ledger, rules):
         return None

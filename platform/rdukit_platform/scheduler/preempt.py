@@ -7,15 +7,15 @@ A job that finds no tiles may take those of others in two cases:
   of a tenant that has borrowed. The victim is of its own tenant, unless priorities order the jobs of all. A job by
   which its own tenant would borrow takes nothing so from another that is within its quota.
 
-On each node that is one victim, or several of which none can be spared; of all nodes it takes those that lose the
-least work, of these the fewest jobs, and of these the least urgent ones with the fewest tiles. A training goes on
-from its checkpoint and loses none; another verb begins again.
+A node offers one victim, or several that are all needed. The node with the least lost work is chosen, then the one with
+the fewest jobs, then the least urgent ones with the fewest tiles. A training continues from its checkpoint and loses no
+work; another verb begins again.
 
-That ends. A victim goes behind whom it makes room for, it borrows and the other does not or its priority is lower, so
-that it does not take the tiles back while all else stays as it is. And whatever comes or ends later, a job is a victim
-only after ``min_run_s`` of its attempt, and at most ``most`` times: n jobs are preempted n * ``most`` times at most.
+That ends. A victim ranks behind the job that replaces it, because it borrows and the other does not, or because its
+priority is lower. So it does not take the tiles back while all else stays equal. A job becomes a victim only after
+``min_run_s`` of its attempt, and at most ``most`` times, so n jobs are preempted at most n * ``most`` times.
 
-Source: ours; the two cases are those of Kueue's cohorts (reclaimWithinCohort, withinClusterQueue).
+Source: ours; the two cases follow Kueue's cohorts (reclaimWithinCohort, withinClusterQueue).
 """
 
 from collections import Counter, defaultdict
@@ -88,7 +88,7 @@ class Preemptor:
     def clear(
         self, job: QueuedJob, may_have: Callable[[NodeRoom], bool], closed: Container[int] = ()
     ) -> Clearing | None:  # fmt: skip
-        """Find room for a job by preemption, and hold it; ``None``: there is none.
+        """Find room for a job by preemption, and hold it; ``None``: there is no room.
 
         Args:
             may_have: whether the job may use a node completely.
@@ -190,7 +190,7 @@ class Preemptor:
         return None if places is None else Clearing(places, tuple(victims))
 
     def _may_take(self, job: QueuedJob, is_borrower: bool, victim: ActiveJob, given: int = 0) -> bool:
-        """Return whether an active job may be a victim, besides ``given`` tiles of its tenant's other victims."""
+        """Return whether an active job may be a victim; ``given``: tiles of its tenant's other victims."""
         gap, is_other = self._rule.priority_gap, victim.tenant_id != job.tenant_id
         has_borrowed = self._shares.borrowed(victim.tenant_id) > given
         if has_borrowed and is_other and not is_borrower:

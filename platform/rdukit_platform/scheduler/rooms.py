@@ -40,10 +40,10 @@ def spread_near(need: Need, counts: Sequence[tuple[int, NodeRoom]]) -> Spread | 
 
 
 def spread_over(need: Need, counts: Iterable[tuple[int, NodeRoom]]) -> Spread | None:
-    """Spread members over as few nodes as suffice (pure); ``None``: all nodes together do not.
+    """Spread members over as few nodes as suffice (pure); ``None``: all nodes together do not suffice.
 
-    Nodes with the most room are filled first. The last node is the one on which the rest leaves the least room. Among
-    equals, degraded nodes come last.
+    Nodes with the most room are filled first. The last node is the one that is then filled best. Among equals, degraded
+    nodes come last.
 
     Args:
         counts: number of members that fit on each node.
@@ -114,7 +114,7 @@ class Rooms:
     def find(
         self, need: Need, apart: Container[int] = (), now: float = 0.0, until: float = 0.0
     ) -> NodeRoom | None:  # fmt: skip
-        """Find the best node for a job; ``None``: none has room.
+        """Find the best node for a job; ``None``: no node has room.
 
         Args:
             apart: indices of nodes that are left out.

@@ -164,7 +164,7 @@ def in_turn(
     The second value of each pair is whether the job is overdue.
 
     Args:
-        is_overdue: as jobs are yielded, it may turn false for a job, but not true.
+        is_overdue: while jobs are yielded, it may turn false for a job, but not true.
     """
     rest = {tenant: iter(line) for tenant, line in lines.items()}
     has_quotas, has_priorities = shares.has_quotas, scope is PriorityScope.PLATFORM

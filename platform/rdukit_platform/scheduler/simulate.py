@@ -1,9 +1,9 @@
 """Simulation of the queue (pure): compute each job's start and end from a trace and a number of nodes.
 
-Time is simulated. When a job arrives or ends, or a node is lost or back, the scheduler's own decision starts and
-preempts jobs, as in the platform. The ledger is kept from one decision to the next. With a layout, nodes have RDUs and
-XRDUs, the positions of each job's tiles are known, and RDUs may break. A job ends at its run limit. A preempted job
-resumes where it was; one that loses its node or RDU begins again.
+Time is simulated. At each arrival and end of a job, and each loss or return of a node, the platform's own decision
+starts and preempts jobs. Decisions share one ledger. With a layout, nodes have RDUs and XRDUs, the positions of each
+job's tiles are known, and RDUs may break. A job ends at its run limit. A preempted job resumes its work; a job that
+loses its node or RDU begins again.
 """
 
 import heapq
@@ -56,7 +56,7 @@ class QueuePolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SimulatedSystem:
-    """Rules of a simulation: nodes of ``tiles`` each, where a job has tiles of one node, and a gang possibly of
+    """Rules of a simulation: nodes with ``tiles`` tiles each. A job has tiles of one node; a gang may have tiles of
     several.
     """
 
@@ -97,7 +97,7 @@ class SimulatedSystem:
         )  # fmt: skip
 
     def as_granted(self, job: TraceJob) -> TraceJob:
-        """Return a job with the tiles that it gets: whole RDUs if it needs more than one."""
+        """Return a job with its granted tiles: complete RDUs if it needs more than one."""
         if job.tiles <= self.layout.rdu_tiles or not self.layout.rdu_tiles:
             return job
         return replace(job, tiles=whole_tiles(job.tiles // job.members, self.layout.rdu_tiles) * job.members)
@@ -150,7 +150,7 @@ class SimulatedJob:
     ended: float
     #: Node of its first member.
     node: str = "0"
-    #: Time at which it was queued for this attempt; ``None``: its arrival.
+    #: Time at which it was queued for this attempt; ``None``: at its arrival.
     queued: float | None = None
     end: SimulatedEnd = SimulatedEnd.DONE
     #: Seconds that the job waited before its earlier attempts.
@@ -195,10 +195,10 @@ def simulate(
     """Simulate a trace to its end.
 
     Args:
-        timer: the clock by which decisions are timed; without one they take no time.
+        timer: the clock that times decisions; without one they take no time.
         look: called with each decision and its snapshot.
         outages: losses of nodes or RDUs; those of one node, or of one RDU, do not overlap.
-        progress: called with the number of jobs done, at each decision.
+        progress: called at each decision with the number of finished jobs.
     """
     fits, nowhere = _sort_out(trace, system)
     state = _State(system, len({job.tenant_id for job in fits}))
@@ -252,7 +252,7 @@ def _sort_out(trace: Sequence[TraceJob], system: SimulatedSystem) -> tuple[list[
 
 @dataclass(slots=True)
 class _Running:
-    """Attempt under way: its end if it is not interrupted, and the work left then."""
+    """Running attempt: its end unless it is interrupted, and the work left at that time."""
 
     active: ActiveJob
     queued: float
@@ -265,7 +265,7 @@ class _State:
 
     def __init__(self, system: SimulatedSystem, tenants: int) -> None:
         self._system = system
-        # More slots than tiles, so that none is the last one, which is kept for other tenants.
+        # More slots than tiles, so that the last slot, which is kept for other tenants, is never reached.
         self._slots = system.slots or system.all_tiles + system.nodes
         share, rest = divmod(self._slots, system.nodes)
         maintained = {each.node for each in system.maintenance}

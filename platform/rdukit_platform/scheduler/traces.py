@@ -63,7 +63,7 @@ class TraceJob:
 
     @property
     def alone_s(self) -> float:
-        """Return its duration on an idle system, at most its run limit."""
+        """Return its duration on an idle system, limited by its run limit."""
         return self.runs_s if self.run_limit_s is None else min(self.runs_s, self.run_limit_s)
 
 
@@ -188,11 +188,11 @@ def zone_labels(number: int, zones: int) -> Labels:
 def draw_trace(
     jobs: int, tenants: int, tiles: int, seed: int, load: float = 0.9, nodes: int = 1, parts: TraceParts = TraceParts()
 ) -> list[TraceJob]:
-    """Draw a trace that asks for ``load`` times what ``nodes`` nodes of ``tiles`` tiles can do.
+    """Draw a trace whose load is ``load`` times the capacity of ``nodes`` nodes of ``tiles`` tiles.
 
-    Times are log-normal, and arrivals form a Poisson process. Tiles are powers of two, at most a quarter of all and a
-    node's. The n-th tenant's share of jobs is proportional to 1/n. A gang has at least 2 tiles and 2, 4 or 8 members,
-    at most one per tile. Source: ours, after common traces.
+    Times are log-normal, and arrivals form a Poisson process. Tiles are powers of two, at most a quarter of all tiles,
+    and at most a node's. The n-th tenant's share of jobs is proportional to 1/n. A gang has at least 2 tiles and 2, 4
+    or 8 members, at most one per tile. Source: ours, after common traces.
     """
     draw = random.Random(seed)
     widest = max(min(nodes * tiles // 4, tiles), 1)

@@ -7,21 +7,21 @@ job.
 from collections.abc import Mapping
 from typing import Final
 
-#: One pause between two looks counts at most the longest silence divided by this.
+#: A pause between two checks counts at most the longest silence divided by this.
 _PART: Final = 4
 
 
 class SilenceWatch:
-    """Records at each look how long each watched holder has been silent.
+    """Records at each check how long each watched holder has been silent.
 
     A watcher that was frozen itself, on an overloaded or suspended host, has missed heartbeats. So a pause between two
-    looks counts at most a quarter of ``lost_s``.
+    checks counts at most a quarter of ``lost_s``.
     """
 
     def __init__(self, lost_s: float) -> None:
         self._lost_s = lost_s
         self._looked_at: float | None = None
-        #: Each holder's sign at the last look, and the seconds for which it has not changed.
+        #: Each holder's sign at the last check, and the seconds for which it has not changed.
         self._silences: dict[str, tuple[float, float]] = {}
 
     def look(self, signs: Mapping[str, float], at: float) -> frozenset[str]:

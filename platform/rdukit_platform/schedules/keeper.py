@@ -69,7 +69,7 @@ class ScheduleKeeper:
 
 
 def advance_schedules(database: Database, store: BlobStore, boxes: Callable[[], Boxes], now: float) -> int:
-    """Submit due pipelines, and waiting ones whose time has come. Returns how many were submitted.
+    """Submit due pipelines, and waiting ones whose time has come. Returns the number of submitted pipelines.
 
     Raises:
         Unavailable: the boxes' descriptions cannot be read; due pipelines stay due.
@@ -173,7 +173,7 @@ def _add_run(
 
 
 def _find_open(session: Session, schedule_id: str) -> str | None:
-    """Return an open pipeline of the schedule; ``None``: there is none."""
+    """Return an open pipeline of the schedule; ``None``: there is no open one."""
     begun = select(ScheduledRunRow.pipeline_id).where(
         ScheduledRunRow.schedule_id == schedule_id, ScheduledRunRow.pipeline_id.is_not(None)
     )

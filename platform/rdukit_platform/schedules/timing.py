@@ -52,7 +52,7 @@ class Due:
 
     latest: float
     has_earlier: bool
-    #: Next due time; ``None``: there is none.
+    #: Next due time; ``None``: never.
     next_at: float | None
 
 
@@ -60,7 +60,7 @@ def check_cron(cron: str, zone: str) -> None:
     """Refuse an invalid expression or zone.
 
     Raises:
-        IllegalValue: the message says what would be valid.
+        IllegalValue: the expression is not valid; the message has the expected form.
     """
     legal = 'five fields, minute hour day month weekday, such as "0 3 * * MON-FRI"'
     if len(cron.split()) != _FIELDS:
@@ -90,12 +90,12 @@ def read_zone(zone: str) -> ZoneInfo:
 
 
 def find_next(cron: str, zone: str, after: float) -> float | None:
-    """Return the first due time after a time; ``None``: there is none."""
+    """Return the first due time after a time; ``None``: never."""
     return _step(CronSim(cron, datetime.fromtimestamp(after, read_zone(zone))))
 
 
 def find_due(cron: str, zone: str, next_at: float, now: float) -> Due | None:
-    """Return the due times from ``next_at`` until now; ``None``: there are none."""
+    """Return the due times from ``next_at`` until now; empty or ``None`` means there are none."""
     if next_at > now:
         return None
     # Searched backwards, because years of minutes may have passed; from a second later, because the search is

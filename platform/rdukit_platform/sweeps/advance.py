@@ -38,7 +38,7 @@ LABEL: Final = "sweep"
 
 
 def advance_sweeps(database: Database, now: float) -> int:
-    """Advance all sweeps that run. Returns how many trials were begun or ended."""
+    """Advance all sweeps that run. Returns the number of trials that were begun or ended."""
     with database.read() as session:
         running = session.scalars(select(SweepRow.id).where(SweepRow.state == str(SweepState.RUNNING))).all()
     return sum(_advance(database, sweep_id, now) for sweep_id in running)
@@ -46,7 +46,7 @@ def advance_sweeps(database: Database, now: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Next steps of a sweep, decided at a version of it."""
+    """Next steps of a sweep, decided for a version of it."""
 
     version: int
     #: Trials that have ended since the last step.

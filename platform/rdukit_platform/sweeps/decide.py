@@ -57,7 +57,7 @@ def count_trials(sweep: SweepRequest) -> int:
 
 
 def count_grid(space: Mapping[str, Values | Range]) -> int:
-    """Return how many points a grid has."""
+    """Return the number of a grid's points."""
     return math.prod(len(each.values) for each in space.values() if isinstance(each, Values))
 
 
@@ -128,7 +128,7 @@ def find_stops(rule: EarlyStopping, trials: Sequence[Trial]) -> list[Stop]:
 
 
 def find_end(sweep: SweepRequest, trials: Sequence[Trial]) -> tuple[SweepState, str] | None:
-    """Return the final state of a sweep and the reason; ``None``: it continues."""
+    """Return the final state of a sweep and the reason; ``None``: the sweep continues."""
     failed = sum(trial.state is JobState.FAILED for trial in trials)
     has_success = any(trial.state is JobState.SUCCEEDED for trial in trials)
     if failed >= sweep.max_failures and not has_success:

@@ -134,7 +134,7 @@ def trials_of(session: Session, sweep_id: str) -> Sequence[tuple[TrialRow, JobRo
 
 
 def read_request(row: SweepRow) -> SweepRequest:
-    """Return what a sweep was asked for."""
+    """Return the request of a sweep."""
     return SweepRequest.model_validate(row.request)
 
 
@@ -148,7 +148,7 @@ def cancel_sweep(session: Session, row: SweepRow, now: float) -> SweepRow:
     """Cancel a sweep, which the caller has locked, and its open trials. Cancelling twice is no error.
 
     Raises:
-        InvalidTransition: it has ended otherwise.
+        InvalidTransition: the sweep has ended in another state.
     """
     if row.state == SweepState.CANCELLED:
         return row

@@ -1,4 +1,4 @@
-"""Organisations: groups of tenants, and administrators who manage the members of each of them."""
+"""Organisations: groups of tenants, and administrators who manage the members of these tenants."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -96,7 +96,7 @@ def remove_admin(session: Session, organisation: OrganisationRow, user: str, now
     member.
 
     Raises:
-        NotFound: the user is no administrator of it.
+        NotFound: the user does not administer it.
     """
     found = get_user(session, user)
     row = session.get(OrganisationAdminRow, (organisation.id, found.id))

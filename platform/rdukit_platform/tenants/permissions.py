@@ -1,4 +1,4 @@
-"""Permissions (pure): the scopes that a route or a call asks for, and who has them."""
+"""Permissions (pure): the scopes that a route or call needs, and the roles that have them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

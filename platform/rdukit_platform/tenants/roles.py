@@ -3,7 +3,7 @@
 Source: the overview of the software stack (May 2024) shows four users of it. "ML Engineer: author own models to add to
 the ModelZoo. Data Scientist: finetunes existing models to create new experts; administers access and which experts are
 available. App Developer: composes experts together to build real world solution. Business User: often a budgetary
-decision maker; wants to see outcomes." It names no permissions: the scopes of each are ours.
+decision maker; wants to see outcomes." It names no permissions: the roles' scopes are ours.
 """
 
 from collections.abc import Iterable, Sequence

@@ -73,7 +73,7 @@ def restrict(scopes: Iterable[str], bound: Iterable[str]) -> frozenset[str]:
 
 
 def may_give(own: Iterable[str], wanted: Iterable[str]) -> bool:
-    """Return whether a token with ``own`` may grant ``wanted``, which needs all of them."""
+    """Return whether a token with ``own`` may grant ``wanted``: it must have all of them."""
     return all_of(wanted) <= all_of(own)
 
 

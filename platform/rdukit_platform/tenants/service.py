@@ -37,7 +37,7 @@ class Caller:
     scopes: frozenset[str]
     #: Id of the token, for the audit log.
     token_id: str
-    #: When the token ends; ``None``: never.
+    #: Time at which the token ends; ``None``: never.
     expires_at: float | None = None
     #: User that owns the token; ``None``: the tenant owns it.
     user_id: str | None = None
@@ -83,7 +83,7 @@ def authenticate_digest(session: Session, sha256: str, now: float) -> Caller:
 
 
 def read_validity(session: Session, row: TokenRow, now: float) -> tuple[frozenset[str], str]:
-    """Return a token's present scopes, and the reason why it is no longer valid (empty: it is).
+    """Return a token's present scopes, and the reason why it is no longer valid; empty: it is valid.
 
     A user's token is limited to the user's present scopes; a session has exactly these.
     """

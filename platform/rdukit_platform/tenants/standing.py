@@ -24,7 +24,7 @@ class Standing:
 
 
 def choose_standing(*, is_admin: bool, administers: bool, role: str | None) -> Standing | None:
-    """Choose a user's role in a tenant (pure); ``None``: it has none.
+    """Choose a user's role in a tenant (pure); ``None``: no role.
 
     ``administers``: whether it is an administrator of the tenant's organisation. ``role``: that of its membership.
     A role that no longer exists allows nothing.
@@ -37,7 +37,7 @@ def choose_standing(*, is_admin: bool, administers: bool, role: str | None) -> S
 
 
 def find_standing(session: Session, user_id: str, tenant_id: str) -> Standing | None:
-    """Return a user's role in a tenant; ``None``: no member, disabled, or unknown."""
+    """Return a user's role in a tenant; ``None``: not a member, disabled, or unknown."""
     user = session.get(UserRow, user_id)
     tenant = session.get(TenantRow, tenant_id)
     if user is None or tenant is None or user.disabled_at is not None:

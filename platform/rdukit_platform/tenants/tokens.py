@@ -1,7 +1,7 @@
 """Create, list, rotate and revoke tokens; the caller's own token limits its rights here.
 
-Every change checks again, in its own transaction, that the caller's token is valid: a token being revoked creates
-nothing that outlives it.
+Every change checks again, in its own transaction, that the caller's token is valid, so a revoked token leaves nothing
+behind.
 """
 
 import getpass
@@ -200,7 +200,7 @@ def revoke_tokens(
 
     Raises:
         NotFound: the caller's tenant has no such token.
-        PermissionDenied: one of them has scopes that the caller lacks; none is revoked then.
+        PermissionDenied: a token has scopes that the caller lacks; then no token is revoked.
     """
     check_still_valid(session, caller, now)
     pending, found = [_get_own(session, caller, token_id)], dict[str, TokenRow]()
@@ -222,7 +222,7 @@ def block_token(session: Session, caller: Caller, token_id: str, now: float, *, 
 
     Raises:
         NotFound: there is no such token.
-        Conflict: it is the caller's own, or it has ended.
+        Conflict: the token is the caller's own, or has ended.
     """
     check_still_valid(session, caller, now)
     row = _get_own(session, caller, token_id)

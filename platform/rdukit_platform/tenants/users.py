@@ -1,7 +1,7 @@
 """Users and their memberships: invite, change, remove, disable. Callers cannot grant more than they have.
 
-A user's tokens and sessions allow what the user may at each moment (``standing``). Those of a tenant that the user
-leaves are revoked, too, and stay so if the user returns.
+A user's tokens and sessions allow what the user may at each moment (``standing``). If the user leaves a tenant, its
+tokens there are revoked, permanently.
 """
 
 import re
@@ -39,7 +39,7 @@ def read_email(text: str) -> str:
     """Return an e-mail address in lower case.
 
     Raises:
-        InvalidArgument: the text is no e-mail address.
+        InvalidArgument: the text is not an e-mail address.
     """
     email = text.strip().lower()
     if len(email) > _MAX_EMAIL or not _EMAIL.fullmatch(email):
@@ -50,7 +50,7 @@ def read_email(text: str) -> str:
 def choose_managed_tenant(session: Session, caller: Caller, asked: str | None) -> TenantRow:
     """Return the tenant (by id or name; ``None``: the caller's own) whose members ``caller`` manages.
 
-    Administrators manage those of all tenants, administrators of an organisation those of its tenants.
+    Administrators manage the members of all tenants, an organisation's administrators those of its tenants.
 
     Raises:
         NotFound: there is no such tenant, or the caller does not manage it.
@@ -93,7 +93,7 @@ def list_users(session: Session, limit: int = 50, cursor: str | None = None) -> 
 
 
 def invite(session: Session, caller: Caller, tenant: TenantRow, email: str, role: str, now: float) -> Member:
-    """Make the user with this e-mail address a member, from its first login on if it has not logged in yet.
+    """Make the user with this e-mail address a member; a new user becomes one at the first login.
 
     Raises:
         InvalidArgument: the address or the role is invalid.
@@ -160,7 +160,7 @@ def end_tokens(session: Session, user_id: str, now: float, tenant_id: str | None
     own = (TokenRow.user_id == user_id) & TokenRow.revoked_at.is_(None)
     if tenant_id is not None:
         own &= TokenRow.tenant_id == tenant_id
-    # Locked first, so that the second statement sees tokens that these are just creating.
+    # Locked first, so that the second statement sees tokens that are being created.
     session.execute(select(TokenRow.id).where(own).with_for_update()).all()
     session.execute(update(TokenRow).where(own).values(revoked_at=now))
 

@@ -78,7 +78,7 @@ def run_node(
     home = open_home()
     lock = take_lock(home)
     try:
-        # Nothing has started yet: a signal ends this process as it would any.
+        # Before the start, a signal ends this process in the usual way.
         with closing(open_platform(home, SystemClock())) as database:
             check_artifacts(database, open_store(home))
             return _run(home, database, began, announce)
@@ -190,7 +190,7 @@ def _run(home: Home, database: Database, began: float, announce: Callable[[Joine
 
 
 class _Watcher:
-    """Reads periodically how the platform sees this node."""
+    """Reads periodically the platform's view of this node."""
 
     def __init__(self, database: Database, name: str, home_id: str, since: float) -> None:
         self._database, self._name, self._home_id, self._since = database, name, home_id, since

@@ -68,7 +68,7 @@ def run_service(request: ForkRequest) -> int:
 
 
 def main() -> None:
-    """Fork services for the process that has the other end of the socket whose number is the argument."""
+    """Fork services for the process at the other end of the socket whose number is the argument."""
     prepare_services()
     set_process_name("services")
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -25,7 +25,7 @@ from rdukit_platform.up.valkey import ValkeyLines, valkey_command
 
 @dataclass(frozen=True, slots=True)
 class ServiceProcess:
-    """Process of the platform. ``pass_fds``: descriptors that it inherits. ``stop_s``: how long it may take to end.
+    """Process of the platform. ``pass_fds``: descriptors that it inherits. ``stop_s``: seconds that it may take to end.
 
     ``lines``: factory of the converter from its output to log lines; ``None``: it writes the log itself. ``is_forked``:
     it is forked from ``services``, or started by its command if that fails.
@@ -113,7 +113,7 @@ class Supervisor:
     def __init__(self, children: Sequence[ServiceProcess], logs: Path, environment: Mapping[str, str]) -> None:
         self._logs, self._environment = logs, environment
         self._all = [_Running(child) for child in children]
-        #: None: nothing is forked, or no server would start.
+        #: None: forking is off, or the server failed to start.
         self._forks: ForkServer | None = None
         #: Whether a fork has succeeded before.
         self._has_forked = False
@@ -148,7 +148,7 @@ class Supervisor:
         return "\n".join(line for running in self._all for line in running.history)
 
     def last_words_of(self, status: int) -> str:
-        """Return the last output of a child that ended with a status; ``""``: none did."""
+        """Return the last output of a child that ended with a status; ``""``: no child did."""
         return "\n".join(line for running in self._all if running.status == status for line in running.history)
 
     def stop(self) -> None:

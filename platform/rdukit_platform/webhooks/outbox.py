@@ -143,7 +143,7 @@ def prune(session: Session, before: float) -> int:
 
 
 def valid_secrets(webhook: WebhookRow, now: float) -> tuple[str, ...]:
-    """Return the secrets that sign messages now: the newest, and for a while the one before."""
+    """Return the secrets that sign messages now: the newest, and for a while the previous one."""
     is_old_valid = webhook.old_secret is not None and webhook.old_until is not None and webhook.old_until > now
     return (webhook.secret, webhook.old_secret) if is_old_valid and webhook.old_secret else (webhook.secret,)
 

@@ -149,7 +149,7 @@ def check_enabled(webhook: WebhookRow) -> WebhookRow:
     """Return the webhook if it is enabled.
 
     Raises:
-        Conflict: it is disabled.
+        Conflict: the webhook is disabled.
     """
     if webhook.disabled_at is not None:
         raise Conflict(
@@ -166,10 +166,10 @@ def remove_webhook(session: Session, webhook: WebhookRow, now: float) -> None:
 
 
 def add_test(session: Session, webhook: WebhookRow, now: float) -> DeliveryRow:
-    """Write a test message to a webhook, whatever its events.
+    """Write a test message to a webhook, regardless of its events.
 
     Raises:
-        Conflict: it is disabled.
+        Conflict: the webhook is disabled.
     """
     check_enabled(webhook)
     row = new_delivery(webhook.id, webhook.tenant_id, TEST_EVENT, {"webhook": webhook.id}, now)

@@ -44,7 +44,7 @@ class FailureLimit:
 
     #: Number of successive failed attempts; 0: no limit.
     tries: int
-    #: Shortest time in seconds from the first of them to the last.
+    #: Shortest time in seconds from the first to the last try.
     lasting_s: float
 
     def is_passed(self, failures: int, failing_since: float, now: float) -> bool:

@@ -1,4 +1,4 @@
-"""Bridge of a worker: joins the box of a part of an attempt to those of the other parts; see ``rdukit.box.links``.
+"""Bridge of a worker: joins the box of a part of an attempt to the other parts' boxes; see ``rdukit.box.links``.
 
 The box connects to a UNIX socket only; the workers of the other parts connect to a TCP port.
 """
@@ -112,7 +112,7 @@ class Bridge:
                 stream[1].close()
 
     async def _from_box(self, stream: Stream) -> bool:
-        """Serve a connection of the box. Returns whether it is kept open."""
+        """Serve a connection of the box. Returns whether the connection is kept open."""
         word = await asyncio.wait_for(stream[0].readexactly(1), HELLO_S)
         if word == WAIT:
             if self._waiting.qsize() >= MAX_WAITING:
@@ -134,7 +134,7 @@ class Bridge:
         return False
 
     async def _from_worker(self, stream: Stream) -> bool:
-        """Serve a connection of another worker. Returns false: it is not kept open afterwards."""
+        """Serve a connection of another worker. Returns false: the connection is closed afterwards."""
         _, port = await asyncio.wait_for(be_greeted(*stream, self._key, self._part), HELLO_S)
         box = await asyncio.wait_for(self._waiting.get(), BOX_S)
         box[1].write(pack_port(port))
@@ -164,7 +164,7 @@ def bridging(
         refused: called for each peer without the key, or with a request for a closed port.
 
     Raises:
-        Unavailable: it cannot listen.
+        Unavailable: the bridge cannot listen.
     """
     bridge = Bridge(key, part, socket, host, refused)
     failure = f"the bridge to the other nodes' members cannot listen on {host}"

@@ -42,7 +42,7 @@ class WorkerContext:
     backoff_s: float
     #: Pool of boxes; ``None``: each job has a box of its own.
     pool: BoxPool | None = None
-    #: Address for workers of other nodes; ``None``: it takes no part in jobs on several nodes.
+    #: Address for workers of other nodes; ``None``: no jobs on several nodes.
     link_host: str | None = None
 
 
@@ -51,7 +51,7 @@ def bring_own_box(context: WorkerContext, tenant_id: str, box: Selector, target:
 
     Raises:
         PermissionDenied: the tenant may not run boxes of its own here.
-        InvalidArgument: it is an image, and boxes are processes here.
+        InvalidArgument: the box is an image, but boxes are processes here.
         NotFound: there is no such version, or its content is not in the store.
     """
     remove_tree(target)

@@ -1,4 +1,4 @@
-"""The worker's heartbeat: extends the leases of its attempts, and ends those that it has lost."""
+"""The worker's heartbeat: extends the leases of its attempts, and ends lost attempts."""
 
 import logging
 import threading

@@ -24,7 +24,7 @@ STOP_S: Final = 5.0
 
 
 class NodeAgent:
-    """Thread of a worker process that speaks for its node, beside those of other workers there."""
+    """Thread of a worker process that speaks for its node; each worker of the node has one."""
 
     def __init__(self, context: WorkerContext, identity: NodeIdentity) -> None:
         self._context, self._identity = context, identity

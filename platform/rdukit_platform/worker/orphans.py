@@ -1,7 +1,8 @@
-"""Orphans: boxes and folders that outlived their attempts are found by their owner, and ended or removed.
+"""Orphans: boxes and folders that outlived their attempts. Their recorded owners identify them; they are ended or
+removed.
 
-The database names the open attempts of a job; boxes of other attempts are terminated. So the next worker that looks
-ends the box that a killed worker left, and boxes of live attempts are kept.
+The database names the open attempts of a job; boxes of other attempts are terminated. So the next worker ends the box
+that a killed worker left, and keeps boxes of live attempts.
 """
 
 import fcntl
@@ -108,7 +109,7 @@ def reap_earlier(backend: BoxBackend, owner: BoxOwner, wait_s: float = GONE_S) -
         wait_s: seconds to wait for their end: the orphan reaper may be ending one at the same time.
 
     Raises:
-        Unavailable: the backend does not answer, or one of them does not end.
+        Unavailable: the backend does not answer, or a box does not end.
     """
     left = backend.orphans(owner)
     for box in left:
@@ -130,7 +131,7 @@ def end_earlier(backend: BoxBackend, owner: BoxOwner) -> None:
     """End the boxes of a job's earlier attempts, if there were any.
 
     Raises:
-        AttemptFailure: one of them does not end.
+        AttemptFailure: a box does not end.
         BackendUnavailable: the backend does not answer.
     """
     if owner.epoch == 1:

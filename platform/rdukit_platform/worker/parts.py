@@ -1,7 +1,7 @@
 """Parts of an attempt on several nodes: this worker's part, its links to the others, and the reason of an end.
 
 The first part's worker does everything that the worker of a single attempt does. Each further part has a box of its
-own, whose success only means the end of its members; its worker waits until the attempt ends.
+own. Its success only means that its members ended; its worker waits until the attempt ends.
 """
 
 import os
@@ -179,7 +179,7 @@ def hold_on(box: RunningBox | None, stop: threading.Event) -> NoReturn:
 
 
 def choose_link_host(host: str, backend: str, walls: Walls) -> str | None:
-    """Return the address for workers of other nodes; ``None``: this worker takes no part in jobs on several nodes.
+    """Return the address for workers of other nodes; ``None``: this worker runs no jobs on several nodes.
 
     Raises:
         InvalidArgument: ``host`` is set, but boxes here cannot be linked.

@@ -39,7 +39,7 @@ def check_free(folder: Path) -> None:
     """Refuse to begin a job if the disk is full.
 
     Raises:
-        DiskFull: the message says how much is free.
+        DiskFull: the message has the free bytes.
     """
     if not has_room(folder):
         _, free = _bytes_of(folder)
@@ -91,7 +91,7 @@ def patiently(
     Args:
         action: a repeatable action.
         stop: ends the waiting.
-        tell: called with the wait reason when the waiting begins, and with ``""`` when it is over.
+        tell: called with the wait reason when the wait begins, and with ``""`` when it ends.
     Raises:
         StoreUnavailable, DiskFull: it was lacking for ``patience_s``, or ``stop`` was set.
     """

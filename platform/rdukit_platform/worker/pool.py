@@ -1,13 +1,13 @@
 """Pool of boxes that stay for the next job of their tenant, so that most jobs need not wait for a new box.
 
-A box of the pool belongs to one tenant for its life, and to one job at a time. It sees two folders for jobs, ``in`` and
-``out``, in which each job has one that is removed with it. It takes jobs whose box comes with rdukit, which lease no
-tiles and have nothing that a next attempt goes on with: what their box is started with is the same for all of them. It
-ends with its worker, after a job that did not succeed, a number of jobs or some idle seconds, when it has grown, and
-where others need room.
+A box of the pool belongs to one tenant for its life, and to one job at a time. It sees two folders, ``in`` and ``out``;
+each job has a folder in both, which is removed with the job. It takes jobs of rdukit's boxes that lease no tiles and
+leave no work for a next attempt; such boxes are all started with the same arguments. A pooled box ends with its worker,
+after an unsuccessful job, after a number of jobs or some idle seconds, when it has grown, and when others need its
+memory.
 
-A pool is its worker's for as long as that holds a lock beside the pool's folder. Containers and Pods do not end with
-their worker by themselves: whoever finds the lock free ends what has the pool as its owner, and removes the folder.
+A worker owns its pool while it holds a lock next to the pool's folder. Containers and Pods outlive their worker: a
+worker that finds the lock free ends the boxes of that pool, and removes the folder.
 """
 
 import logging
@@ -44,7 +44,7 @@ LOCK: Final = ".lock"
 POOL: Final = "pool-"
 #: Largest number of jobs of one box: its journal and its log grow with each.
 MAX_JOBS: Final = 200
-#: A process is measured after its first job and then after every so many. It is ended when its growth exceeds the
+#: A process is measured after its first job and then periodically. It is ended when its growth exceeds the
 #: limit.
 WEIGH_JOBS: Final = 20
 MAX_GROWTH_BYTES: Final = 512 << 20
@@ -101,7 +101,7 @@ class PooledBox:
 
 
 def may_stay(jobs: int, first_bytes: int | None, now_bytes: int | None) -> bool:
-    """Return whether a box may do another job (pure); bytes of ``None`` were not measured."""
+    """Return whether a box may run another job (pure); ``None`` bytes: not measured."""
     if jobs >= MAX_JOBS:
         return False
     return first_bytes is None or now_bytes is None or now_bytes - first_bytes <= MAX_GROWTH_BYTES
@@ -114,7 +114,7 @@ class BoxShelf:
     boxes: dict[Key, list[PooledBox]] = field(default_factory=dict)
 
     def take(self, key: Key) -> PooledBox | None:
-        """Take the box that was used last; ``None``: there is none."""
+        """Take the box that was used last; ``None``: there is no box."""
         found = self.boxes.get(key)
         return found.pop() if found else None
 
@@ -129,7 +129,7 @@ class BoxShelf:
     def take_old(self, before: float, most: int, ended: Set[int] = frozenset()) -> list[PooledBox]:
         """Take the boxes idle since before a time, and the longest idle ones beyond ``most``.
 
-        ``ended``: ``id()`` of boxes that are taken, too.
+        ``ended``: ``id()`` of further boxes to take.
         """
         waiting = self.waiting()
         old = [
@@ -152,7 +152,7 @@ class BoxPool(Closable):
         """
         Args:
             pools: folder of all workers' pools in this home.
-            idle_s: seconds that a box stays idle; 0: the pool is off.
+            idle_s: seconds after which an idle box ends; 0: the pool is off.
             most: largest number of idle boxes.
         """
         self._backend, self._rules, self._clock, self._idle_s, self._most = backend, rules, clock, idle_s, most

@@ -203,7 +203,7 @@ class ReplicaRun:
         return bring_own_box(self._context, self._claimed.tenant_id, box, self._folder / "box")
 
     def _lease_tiles(self, stack: ExitStack, environment: dict[str, str]) -> Path:
-        """Lease the tiles as soon as they are free; adds the lease to ``environment``. Returns the node's socket."""
+        """Lease the tiles as soon as they are free; add the lease to ``environment``. Returns the node's socket."""
         asked = TileRequest(
             f"{self._revision.box}-serve", self._revision.tiles, self._claimed.tenant_id, self._fencing.replica_id,
             TILES_S,
@@ -289,7 +289,7 @@ def shared_address(box: RunningBox) -> tuple[str, int | None]:
     """Return the address of a box's REST wire for other processes of this host, and the uid that owns its socket.
 
     Raises:
-        Unavailable: there is no socket at its path.
+        Unavailable: the socket does not exist.
     """
     address = parse_rest_address(box.rest_url)
     if address.path is None:

@@ -160,7 +160,7 @@ def serve(home: Home) -> None:
 class AttemptRequest(Request):  # type: ignore[misc]
     """Request that makes the consumer reconnect if the acknowledgement of an attempt fails.
 
-    Celery only logs such an error, and the message stays unacknowledged. If that happens to all slots of a worker, it
+    Celery only logs such an error, and the message stays unacknowledged. If all slots of a worker are blocked so, it
     receives no further message, and notices no lost connection. The database records ended attempts, so a redelivered
     message is dropped.
     """

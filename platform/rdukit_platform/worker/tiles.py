@@ -37,7 +37,7 @@ class TileRequest:
     wait_s: float = 0.0
     #: Latest release in seconds from now; tiles whose maintenance begins earlier are not used.
     run_limit_s: float | None = None
-    #: Mask of preferred tiles, as in ``nodes.topology``; others are used if these are taken meanwhile.
+    #: Mask of preferred tiles, as in ``nodes.topology``; others are used if these are taken.
     near: int | None = None
 
 
@@ -138,7 +138,8 @@ def acquire_share(
 def lease_members(
     stack: ExitStack, snd_socket: Path, asked: TileRequest, members: int, leases: list[dict[str, Any]]
 ) -> list[LeasedTiles]:  # fmt: skip
-    """Lease tiles for each member of a job, near each other, until the stack ends: all or none.
+    """Lease tiles for each member of a job, near each other, until the stack ends. Either all members get theirs or
+    none.
 
     Args:
         leases: each lease is appended to it.

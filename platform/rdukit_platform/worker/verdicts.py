@@ -1,4 +1,4 @@
-"""Outcomes of attempts that fail: what an error means, by the phase that raised it."""
+"""Outcomes of failed attempts: the meaning of an error by the phase that raised it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ from rdukit_platform.worker.patience import find_lack
 class AttemptPhase(StrEnum):
     """Phases of a claimed attempt."""
 
-    #: Its folder, what earlier attempts left, its inputs, the tenant's own box.
+    #: Its folder, the remains of earlier attempts, its inputs, the tenant's own box.
     INPUTS = "inputs"
     #: The leases of its members.
     TILES = "tiles"
@@ -39,7 +39,7 @@ class AttemptPhase(StrEnum):
     ISOLATION = "isolation"
     #: The box's work, from the request to its result.
     VERB = "verb"
-    #: What the box made goes to the store, and the job succeeds.
+    #: The phase stores the box's outputs, and the job succeeds.
     OUTPUTS = "outputs"
 
 

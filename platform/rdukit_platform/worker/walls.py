@@ -47,7 +47,7 @@ class Walls:
 
     @property
     def description(self) -> str:
-        """Return the kind as text; without isolation also the reason, and what to do."""
+        """Return the kind as text; without isolation also the reason, and the remedy."""
         return f"{self.kind}: {self.why}; {self.remedy}" if self.why else str(self.kind)
 
 
@@ -57,7 +57,7 @@ def choose_walls(mode: str, is_process: bool, fence: Fence | None, why_open: str
     Args:
         mode: the setting ``worker.fence``.
         fence: the fence that works on this machine; ``None``: not probed.
-        why_open: why containers can reach the network; empty if they cannot.
+        why_open: reason why containers can reach the network; empty: they cannot.
     Raises:
         NotFenced: a fence is required and does not work.
     """
@@ -109,7 +109,7 @@ def open_walls(backend: BoxBackend) -> Walls:
 
 @dataclass(frozen=True, slots=True)
 class TenantFences:
-    """The fence of each tenant's boxes: its home folder, and its user where the worker is root."""
+    """The fence of each tenant's boxes: its home folder, and its user if the worker is root."""
 
     home: Home
     walls: Walls
@@ -119,7 +119,7 @@ class TenantFences:
     _known: dict[str, BoxFence] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def of(self, tenant_id: str) -> BoxFence | None:
-        """Return the fence of a tenant's boxes; ``None``: they have none.
+        """Return the fence of a tenant's boxes; ``None``: no fence.
 
         Raises:
             NotFenced: no user is left for the tenant.
@@ -161,7 +161,7 @@ def read_uids(text: str) -> range:
 
 
 def find_uid(users: Path, tenant_id: str, uids: range) -> int:
-    """Return the tenant's uid: the one that it already has here, or the first free one.
+    """Return the tenant's uid: its existing one here, or the first free one.
 
     Workers may call it concurrently: creating a link is atomic, and of two links the lower uid counts.
 

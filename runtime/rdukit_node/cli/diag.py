@@ -36,8 +36,8 @@ def diag(
     context: click.Context, /, level: int, component: str | None, fail_early: bool, verbose: bool, as_json: bool,
     as_csv: bool, socket_file: Path | None,
 ) -> None:  # fmt: skip
-    """Diagnose the node. Level 1 queries it; 2 also computes and writes memory on each free tile, and compares; 3 takes
-    longer, also in bf16 and on whole RDUs.
+    """Diagnose the node. Level 1 queries it. Level 2 also computes and writes memory on each free tile, and compares.
+    Level 3 takes longer, also in bf16 and on whole RDUs.
 
     Leased tiles are skipped. Exit status: 0 passed, perhaps with warnings or tiles skipped; 1 something
     failed.

@@ -159,7 +159,7 @@ def read_pair(text: str) -> tuple[str, object]:
     """Return ``KEY=VALUE``; the value is parsed as JSON if possible, otherwise it is text.
 
     Raises:
-        InvalidArgument: there is no key.
+        InvalidArgument: the text has no key.
     """
     key, sign, value = text.partition("=")
     if not key or not sign:

@@ -15,7 +15,7 @@ from rdukit_node.inventory import LISTED_KINDS
 
 Row = Mapping[str, Any]
 
-#: Count of policies that do not count errors, such as those of requested errors.
+#: Value of ``count`` for policies that do not count errors, such as those of requested errors.
 _NO_COUNT: Final = 1_000_000
 SEVERITIES: Final = tuple(map(str, FaultSeverity))
 _UNHEALTHY_STATES: Final = frozenset({"PENDING", "UNAVAILABLE"})
@@ -25,8 +25,8 @@ _UNHEALTHY_STATES: Final = frozenset({"PENDING", "UNAVAILABLE"})
 class View:
     """A listing: the operation that fills it and its columns.
 
-    ``accepted`` are the filters that the daemon applies. ``columns`` are those of ``--csv``, ``more`` the further ones
-    of ``--csv --verbose``, ``cells`` those of the short line.
+    ``accepted`` are the filters that the daemon applies. ``columns`` are for ``--csv``, ``more`` for ``--csv
+    --verbose``, ``cells`` for the short line.
     """
 
     op: str
@@ -35,13 +35,13 @@ class View:
     cells: Callable[[Row], list[str]]
     more: tuple[str, ...] = ()
     accepted: frozenset[str] = frozenset()
-    #: Column with the row's time (its beginning, if it has an end), for filters that the daemon does not apply.
+    #: Column with the row's time (its begin, if it has an end), for filters that the daemon does not apply.
     time: str | None = None
     #: Column with the row's end, if rows have one; its value is empty until then.
     end: str | None = None
     #: The column with the row's component, or components.
     component: str | None = "comp_name"
-    #: Rows to ask for, where the daemon has no pages.
+    #: Rows per request if the daemon has no pages.
     limit: int | None = None
     separator: str | None = None
     is_paged: bool = False
@@ -327,7 +327,7 @@ def find_severity(word: str) -> str:
     """Return a severity in any case.
 
     Raises:
-        InvalidArgument: there is none of this name.
+        InvalidArgument: the severity is unknown.
     """
     for severity in SEVERITIES:
         if severity.lower() == word.lower():
@@ -355,7 +355,7 @@ class HealthVerdict:
 def judge(faults: Iterable[Row], rdus: Iterable[Row], severity: str, is_current: bool) -> HealthVerdict:
     """Return the verdict over active faults at or above ``severity`` and RDUs that are recovering or out of service.
 
-    A node whose recovery is pending is never called healthy; nor is one whose daemon does not answer.
+    A node is never called healthy while a recovery is pending, or if its daemon does not answer.
 
     Source: runtime reference 4.3, 11.
     """

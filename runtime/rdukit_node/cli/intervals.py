@@ -1,9 +1,9 @@
 """The common part of sntilestat, snddrstat and snpciestat: options, sampling, columns, tables and output.
 
-The first sample is over a short window, so that a bare call answers at once; each later one is over the interval.
+The first sample covers a short window, so that a bare call answers at once; later ones cover the interval.
 
 Source: runtime reference 6.1 (``--skip-idle -i -T --count``, filters by user and process, CSV), 6.2; the spelling of
-the filters and of ``--csv``, ``--job``, ``--json``, the live mode and the columns of snddrstat and snpciestat are ours.
+filters, ``--csv``, ``--job``, ``--json``, the live mode and the columns of snddrstat and snpciestat are ours.
 """
 
 import signal
@@ -158,7 +158,7 @@ def document(
 
 
 def holder_fields(holder: TileHolder | None) -> dict[str, Any]:
-    """Return the columns of a lease's holder; all ``None`` without one."""
+    """Return the columns of a lease's holder; all ``None`` without a holder."""
     return {
         "pid": None if holder is None else holder.pid,
         "user": None if holder is None else holder.user,

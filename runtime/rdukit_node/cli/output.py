@@ -69,8 +69,8 @@ socket_option = click.option(
 
 
 def node_options(command: Command) -> Command:
-    """Add the options that select the node: ``--socket`` of one on this machine, with ``--state`` if its state is
-    elsewhere, ``--host`` for another machine.
+    """Add the options that select the node: ``--socket`` for this machine, with ``--state`` for another state folder;
+    ``--host`` for another machine.
     """
     return socket_option(_state_option(host_option(command)))
 
@@ -203,7 +203,7 @@ def parse_time(text: str, now: float) -> int:
     Args:
         now: seconds since the epoch.
     Raises:
-        InvalidArgument: it is neither.
+        InvalidArgument: the text is neither.
     """
     if ago := re.fullmatch(r"(\d{1,9})([smhdw])", text.strip()):
         return int((now - int(ago[1]) * _UNIT_S[ago[2]]) * 1e9)
@@ -221,7 +221,7 @@ def moment_ns(text: str, now: float) -> int:
     now.
 
     Raises:
-        InvalidArgument: it is neither.
+        InvalidArgument: the text is neither.
     """
     if ahead := re.fullmatch(r"(\d{1,9})([smhdw])", text.strip()):
         return int((now + int(ahead[1]) * _UNIT_S[ahead[2]]) * 1e9)
@@ -278,7 +278,9 @@ def connect_admin(socket: Path | None = None) -> SndClient:
 
 
 def unwritten_text(database: Mapping[str, Any]) -> str:
-    """Describe rows missing in a daemon's database: the reason, and how many wait or are lost; empty if none."""
+    """Describe rows missing in a daemon's database: the reason, and the numbers of waiting and lost rows; empty if none
+    are missing.
+    """
     dropped = int(database.get("dropped", 0))
     lost = f"{dropped} rows were lost, as too many waited for the disk" if dropped else ""
     if database.get("is_writable", True):
@@ -288,7 +290,9 @@ def unwritten_text(database: Mapping[str, Any]) -> str:
 
 
 class Reader:
-    """Reader of one node: from its daemon or, if none answers, from its database, with the age of the data."""
+    """Reader of one node: from its daemon or, if the daemon does not answer, from its database, with the age of the
+    data.
+    """
 
     def __init__(self, socket: Path | None = None, stored: ReadStored | None = None) -> None:
         """Connect.
@@ -361,8 +365,8 @@ def read_stored(paths: NodePaths, op: str, arguments: Mapping[str, object]) -> N
     """Return the answer to ``op``. Without a daemon no tile is held, so ``status`` has no leases.
 
     Raises:
-        Unavailable: only a running daemon knows this, or the file cannot be read. InvalidArgument: it is no database of
-            rdukit.
+        Unavailable: only a running daemon knows this, or the file cannot be read. InvalidArgument: the file is not a
+            database of rdukit.
     """
     from rdukit_node.faults.store import FaultStore  # imports sqlite3, which is not needed with a daemon
 
@@ -377,7 +381,7 @@ def stored_status(inventory: list[dict[str, object]]) -> dict[str, object]:
     """Derive a node's status from its inventory: the platform and the health of the tiles.
 
     Raises:
-        Unavailable: it is empty: the node was never started.
+        Unavailable: the database is empty: the node was never started.
     """
     if not inventory:
         raise Unavailable("the node's database has no inventory yet; start the node once with: rdukit node start")
@@ -390,6 +394,6 @@ def stored_status(inventory: list[dict[str, object]]) -> dict[str, object]:
 
 
 def platform_of(inventory: list[dict[str, object]]) -> str:
-    """Return the platform that has exactly these components; ``unknown`` if none has."""
+    """Return the platform that has exactly these components, else ``unknown``."""
     paths = [str(row["comp_name"]) for row in inventory]
     return next((name for name, node in NODES.items() if [each.path for each in components(node)] == paths), "unknown")

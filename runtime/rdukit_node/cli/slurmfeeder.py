@@ -65,8 +65,8 @@ def needs_of(loaded: LoadedPef, platform: str | None = None, nodes: int = 1) -> 
     fits.
 
     Raises:
-        InvalidArgument: no such platform; or the replicas that it was compiled for do not fit on ``nodes``.
-        PefMismatch: compiled for another chip than the platform's. PefCorrupt: its number of tiles is not one.
+        InvalidArgument: the platform is unknown, or the PEF's replicas do not fit on ``nodes``.
+        PefMismatch: compiled for another chip than the platform's. PefCorrupt: its number of tiles is invalid.
     """
     pef = loaded.pef
     if type(pef.num_tiles) is not int or pef.num_tiles < 1:
@@ -174,7 +174,7 @@ def _choose_node(pef: Pef, platform: str | None) -> NodeSpec:
 
 
 def _replicas_per_node(pef: Pef, node: NodeSpec) -> int:
-    """Count the replicas that fit a node: a replica's tiles are in one RDU, or it has whole RDUs."""
+    """Count the replicas that fit a node: a replica has tiles of one RDU, or complete RDUs."""
     tiles = node.chip.tiles
     if pef.num_tiles <= tiles:
         return (tiles // pef.num_tiles) * node.rdus

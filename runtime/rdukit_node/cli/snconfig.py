@@ -56,7 +56,7 @@ class NodeRows:
         self._rdus = None if job is None else rdus_of_job(self.ask("status"), job)
 
     def keep(self, rows: Sequence[Row]) -> list[Row]:
-        """Return the rows of these RDUs, of their parts and of the modules that they are on."""
+        """Return the rows of these RDUs, of their parts and of their modules."""
         return list(rows) if self._rdus is None else rows_around(rows, self._rdus)
 
 

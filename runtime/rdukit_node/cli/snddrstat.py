@@ -30,7 +30,7 @@ TOOL: Final = TABLE.tool("snddrstat", "channels")
 @click.version_option(__version__, prog_name="snddrstat")
 @statistics_options
 def snddrstat(socket_file: Any, **options: Any) -> None:
-    """Show what is read from and written to device memory, by DDR channel.
+    """Show reads and writes of device memory, by DDR channel.
 
     Bytes are those that the emulated device moved, per second of this machine's time; tot% refers to the channel's
     peak. A channel that several programs use has a line per program.

@@ -66,7 +66,7 @@ TOOL: Final = StatisticsTool(
 @click.version_option(__version__, prog_name="sntilestat")
 @statistics_options
 def sntilestat(socket_file: Any, **options: Any) -> None:
-    """Show how busy each tile is, and with whose program.
+    """Show each tile's load and its application.
 
     Percentages are shares of the time since the previous sample; the first sample takes half a second. On a leased
     tile, %idle is the program's time on the host.

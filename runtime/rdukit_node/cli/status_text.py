@@ -19,7 +19,7 @@ _OUT_OF_SERVICE: Final = "x"
 _CORDONED: Final = "-"
 #: A tile of a lease that is not shown.
 _OTHERS: Final = "o"
-#: Seconds that the daemon has to answer ``rdukit status``.
+#: Seconds that the daemon may take to answer ``rdukit status``.
 _REPORT_S: Final = 3.0
 
 Row = Mapping[str, Any]

@@ -1,6 +1,6 @@
 """``rdukit node top``: a node at a glance, live, as ``top_frame`` draws it.
 
-rich, which takes longer to import than other commands take, is imported when this one runs.
+rich is imported only when this command runs: the import takes longer than other commands.
 
 Source: ours.
 """
@@ -35,8 +35,8 @@ _DEFAULT_WIDTH: Final = 80
 def top(interval_s: float, once: bool, width: int | None, job: str | None, socket_file: Path | None) -> None:
     """Watch a node: tiles, holders, health, DDR, PCIe, faults, waiting requests.
 
-    A letter and a colour stand for an application; the bar beside the letter is how busy the tile is, ✗ a tile out of
-    service. Ctrl-C ends.
+    A letter and a colour stand for an application; the bar next to the letter shows how busy the tile is, ✗ a tile out
+    of service. Ctrl-C ends.
 
     Example: rdukit node top --interval 2
 
@@ -98,7 +98,7 @@ def _watch(socket_file: Path | None, interval_s: float, width: int | None, job: 
 
 
 def _pictures(socket_file: Path | None, interval_s: float, job: str | None) -> Iterator[Picture | str]:
-    """Yield pictures without end, or the reason why there is none at present."""
+    """Yield pictures without end, or the reason why there is no picture at present."""
     slots = SlotNumbers()
     while True:
         try:

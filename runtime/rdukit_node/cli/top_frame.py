@@ -196,7 +196,7 @@ def _fill(text: Text, width: int) -> Text:
     return text
 
 
-# -- who, what is broken, who waits ----------------------------------------------------------------------------------
+# -- applications, faults, waiting requests --------------------------------------------------------------------------
 
 
 def _occupant_lines(picture: Picture, width: int, room: int | None) -> list[RenderableType]:

@@ -54,15 +54,15 @@ class Admission:
 
     #: Connections to close for it.
     closes: tuple[int, ...] = ()
-    #: Why it is refused; empty if it is not.
+    #: Reason for the refusal; empty: admitted.
     refusal: str = ""
 
 
 def admit(newcomer: OpenConnection, others: Collection[OpenConnection], limits: ConnectionLimits) -> Admission:
     """Decide on a new connection: admit it, close idle ones for it, or refuse it.
 
-    An idle connection is closed within the reached limit: of a lease, of a user, or of all. Of all, the
-    user with the most connections loses the one that has idled longest, and administrators lose theirs last.
+    An idle connection is closed within the reached limit: of a lease, of a user, or of all. If all are in use, the user
+    with most connections loses the one idle longest; administrators lose theirs last.
     """
     remaining = {each.number: each for each in others}
     closes: list[int] = []

@@ -105,7 +105,7 @@ class DaemonConnection:
 
     peer: Peer
     is_admin: bool = False
-    #: Lease whose own socket it uses; it may use only that lease.
+    #: Lease of its socket; it may use only that lease.
     bound: LeaseId | None = None
     #: Active leases that this connection holds, with its report under each.
     held: dict[LeaseId, Counters] = field(default_factory=dict)

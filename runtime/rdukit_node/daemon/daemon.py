@@ -1,9 +1,9 @@
 """The node daemon's decisions: requests of connections in, responses out. ``server`` is its shell.
 
-No sockets, clock or randomness here: connections are numbers, times are arguments, ids and tokens come from a function
-that is passed in, and memory is only accounted; the shell creates it and says so if that fails. ``lease_operations``
-has what holders ask for, ``administration`` faults and changes of the node, ``maintenance_operations`` what is not to
-be allocated, ``views`` what everybody may see.
+The module has no sockets, clock or randomness: connections are numbers, times are arguments, and a given function makes
+ids and tokens. Memory is only accounted; the shell creates it and reports failures. ``lease_operations`` serves
+holders; ``administration`` has faults and changes of the node, ``maintenance_operations`` cordons and windows,
+``views`` the views for everybody.
 """
 
 import hmac
@@ -113,7 +113,8 @@ class NodeDaemon:
             **self.maintenance.operations,
         }
 
-    # -- what the shell says -----------------------------------------------------------------------------------------
+    # -- reports of the shell
+    # ---------------------------------------------------------------------------------------------
 
     def connected(self, number: int, peer: Peer = _NOBODY, lease: LeaseId | None = None) -> None:
         """Record a new connection, at the socket of ``lease`` if given."""
@@ -327,7 +328,7 @@ class NodeDaemon:
         return total if lease.restored is None or total.runs >= lease.restored.runs else lease.restored
 
     def pid_of(self, lease_id: LeaseId) -> int | None:
-        """Return the process that acquired an active lease, where it can be seen."""
+        """Return the process that acquired an active lease, if it is visible here."""
         return self.leases[lease_id].peer.pid
 
     @property

@@ -1,8 +1,8 @@
 """Writer of the daemon's decisions: the shell between ``NodeDaemon`` and the fault database.
 
-Rows are collected in the daemon's own thread and written in another. A write that fails (a full disk, a read-only one,
-a foreign lock) or does not end (a frozen file system) stops nothing: rows stay in memory and are tried again, and the
-daemon's ``status``, its log and the exporter say so.
+Rows are collected in the daemon's own thread and written in another. A failed write (a full or read-only disk, a
+foreign lock) or an endless one (a frozen file system) does not stop the daemon. Rows stay in memory and are tried
+again; the daemon's ``status``, its log and the exporter report it.
 """
 
 import logging

@@ -20,7 +20,7 @@ class DiskThread:
         self._asked = self._done = 0
         self._is_stopping = False
         self._finish: Callable[[], object] | None = None
-        #: Monotonic time at which the present run began; ``None``: idle.
+        #: Monotonic time of the present run's begin; ``None``: idle.
         self._began: float | None = None
         self._changed = threading.Condition()
         #: Called in the thread after each run.

@@ -34,7 +34,7 @@ class LeaseKeeper:
         """
         Args:
             file: stores the leases' holders; without it leases end with the process. sockets: the leases' own sockets;
-                without it they have none.
+                without it leases have no sockets.
         """
         self._file, self._sockets = file, sockets
         self._kept_changes = -1

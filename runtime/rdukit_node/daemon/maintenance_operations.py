@@ -138,7 +138,8 @@ class MaintenanceOperations:
         self._tell(NodeEventKind.MAINTENANCE, now, window.component, f"{window.window} ended by {by}")
         return self._changed(now, window=window.as_json())
 
-    # -- what is due -------------------------------------------------------------------------------------------------
+    # -- due actions
+    # ------------------------------------------------------------------------------------------------------
 
     def next_step_at(self) -> float | None:
         """Return when ``run_due_steps`` is due next."""

@@ -314,8 +314,8 @@ def read_request(line: bytes) -> SndRequest:
     """Read one request line, without its newline.
 
     Raises:
-        InvalidArgument: not JSON, not an object, another protocol, an unknown operation or argument, or a value that is
-            not legal; the message says what is.
+        InvalidArgument: the request is not a JSON object, or has another protocol, an unknown operation or argument, or
+            an invalid value; the message has the expected one.
     """
     try:
         value = json.loads(line)

@@ -281,7 +281,7 @@ def notify_stopping() -> bool:
 
 @contextlib.contextmanager
 def watchdog(daemon: Path, environ: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Send the manager keepalives within the block, as often as it wants, while the daemon answers.
+    """Send the manager keepalives within the block, at its interval, while the daemon answers.
 
     A thread probes the daemon's own socket: if the loop hangs, the keepalives stop and the manager restarts the daemon.
     """

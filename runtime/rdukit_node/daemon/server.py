@@ -1,8 +1,8 @@
 """The node daemon's shell: a UNIX socket, memory descriptors, signals and the clock around ``daemon.NodeDaemon``.
 
-One thread and a selector. A connection is read only while nothing is waiting to be sent to it, so a client that does
-not read its answers stops only itself. Users take turns, so one that asks without end stops nobody. What waits for a
-disk is done in other threads; an answer that promises something durable waits for them, but not for long.
+One thread and a selector. A connection is read only while its answers are sent, so a client that does not read them
+stops only itself. Users take turns, so endless requests of one user do not block others. Other threads wait for disks;
+an answer that promises durability waits for them, but only briefly.
 """
 
 import contextlib
@@ -95,7 +95,7 @@ class _HeldAnswer:
     written: int
     #: Lease whose socket it waits for.
     socket_of: LeaseId | None
-    #: Monotonic time from which it is sent in any case; ``None``: never.
+    #: Monotonic time from which it is sent in any case; ``None``: it waits.
     due_at: float | None
 
 
@@ -130,7 +130,7 @@ class SndServer:
         """
         Args:
             journal: stores the daemon's decisions; without it they end with the process.
-            keeper: writes the leases' files; without it leases end with the process and have no sockets of their own.
+            keeper: writes the leases' files; without it leases end with the process and lack sockets of their own.
         """
         self.daemon: Final = daemon
         self._journal = journal
@@ -236,7 +236,7 @@ class SndServer:
         return now
 
     def _patience(self, now: float) -> float | None:
-        """Return seconds until the next deadline; ``None``: there is none."""
+        """Return seconds until the next deadline; ``None``: there is no deadline."""
         waits = [] if self._journal is None else [self._journal.due_in(now)]
         due = self.daemon.next_deadline()
         waits += [None if due is None else min(max(0.0, due - now), _LONGEST_WAIT_S)]

@@ -68,7 +68,7 @@ def check_node(
     """Check a node by its own reports: the checks of level 1.
 
     Args:
-        status, inventory, faults: the daemon's answers of those names; ``faults`` are the active ones. own_version:
+        status, inventory, faults: the daemon's answers of these names; ``faults`` has the active ones. own_version:
             version of this tool. component: check only this one with its parts.
     """
     results = [_check_version(str(status.get("version")), own_version), _check_inventory(status, inventory)]

@@ -67,7 +67,7 @@ class OutcomeBuilder:
         self._notices.append(Notice(kind, component, error_uuid, None, reason))
 
     def hit(self, owner: TileOwner, component: str, code: str, record: ErrorRecord) -> None:
-        """Add a lease whose program has to end; its first error counts."""
+        """Add a lease whose program must end; its first error counts."""
         self._hits.setdefault(owner.lease, (owner, component, code, record))
 
     def outcome(self, faults: dict[str, FaultRow]) -> FaultOutcome:
@@ -118,7 +118,7 @@ def owners_on(node: NodeSpec, rdu: int, owner_of: FindOwner) -> list[TileOwner]:
 _RESETS: Final = frozenset({Action.RESET_TILE, Action.RESET_RDU})
 #: Actions of a policy after a reset that failed, or did not help often enough.
 _INSTEAD_OF_RESET: Final = {Action.RESET_TILE: Action.EXCLUDE_TILE, Action.RESET_RDU: Action.RETIRE_RDU}
-#: Classes whose condition makes a reset of their component fail: those of a broken tile or RDU.
+#: Classes whose condition makes a reset of the component fail: broken tiles and RDUs.
 _STOPS_RESETS: Final = frozenset({*_RESETS, Action.EXCLUDE_TILE, Action.RETIRE_RDU})
 _REPLAYS: Final = frozenset({"ETYPE_PCIE_CE", "ETYPE_PCIE_REPLAY"})
 
@@ -270,7 +270,7 @@ class FaultActions:
         builder.notice(NoticeKind.STATE, path, f"{state}: {reason}", reset.error_uuid)
 
     def _record_of_reset(self, reset: Reset, builder: OutcomeBuilder, now_ns: int) -> ErrorRecord:
-        """Return the error that asked for a reset which failed; another if a fault without consequence has that one."""
+        """Return the error that requested a failed reset, or another if a fault without consequence has that one."""
         registry = self._registry
         for component, name in ((reset.component, reset.class_name), (reset.rdu_path, "chip-reset")):
             entry = find_class(name)
@@ -314,8 +314,8 @@ class FaultActions:
     def diagnose_conditions(
         self, component: NodeComponent, fault_type: str | None, builder: OutcomeBuilder, now_ns: int
     ) -> str | None:
-        """Return the first active fault for what is broken at a component, made at once: those of one type, or those
-        that stop a reset.
+        """Diagnose the conditions of a component at once, of one type or those that stop a reset; return the first
+        active fault.
         """
         registry, returned = self._registry, None
         for condition in registry.conditions_at(component.path):
@@ -339,7 +339,7 @@ class FaultActions:
     def _diagnose(
         self, record: ErrorRecord, policy: Policy, action: Action, builder: OutcomeBuilder, now_ns: int
     ) -> str:
-        """Return the active fault of this kind: a new one, or the one that is there already."""
+        """Return the active fault of this kind: the existing one, or a new one."""
         registry, path = self._registry, record.component
         known = registry.active.get((path, policy.fault_type, action))
         if known is not None:

@@ -187,7 +187,7 @@ class RduStates:
         return self._move(rdu, event, reason, now_ns) is not state
 
     def restore(self, rows: Iterable[OpState], active: Iterable[FaultRow], now_ns: int) -> None:
-        """Derive the states from the active faults; ``rows`` say since when, where the state is the same."""
+        """Derive the states from the active faults; ``rows`` have the times of unchanged states."""
         former, faults = {row.rdu: row for row in rows}, list(active)
         for rdu in range(self._node.rdus):
             path = rdu_path(self._node, rdu)

@@ -36,7 +36,7 @@ def find_class(name: str) -> FaultClass:
     """Return the class called ``name``.
 
     Raises:
-        InvalidArgument: there is none; the message lists the legal names.
+        InvalidArgument: the class is unknown; the message lists the known ones.
     """
     found = fault_classes().get(name)
     if found is None:
@@ -164,7 +164,7 @@ class InjectionChecker:
 
 
 def check_policy(policy: Policy) -> Policy:
-    """Return ``policy`` with its texts filled in from the catalogue.
+    """Return ``policy`` with the catalogue's texts.
 
     Raises:
         InvalidArgument: a value is not valid; the message has the legal ones.
@@ -208,7 +208,7 @@ def known_component(node: NodeSpec, path: str) -> NodeComponent:
 
 
 def _pick(candidates: tuple[NodeComponent, ...], entry: FaultClass, seed: int) -> NodeComponent:
-    # A hash, not a generator: seeding one costs more than all the rest of an event.
+    # A hash, not a generator: seeding a generator costs more than the rest of an event.
     return candidates[crc32(f"{seed}:{entry.name}".encode()) % len(candidates)]
 
 

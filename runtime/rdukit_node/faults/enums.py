@@ -113,7 +113,7 @@ def next_rdu_state(path: str, state: RduState, event: RduEvent) -> RduState:
     """Return the operational state of the RDU ``path`` after ``event``.
 
     Raises:
-        InvalidTransition: that cannot happen in this state.
+        InvalidTransition: the event cannot happen in this state.
     """
     try:
         return RDU_TRANSITIONS[state, event]

@@ -22,7 +22,7 @@ MAX_BYTES: Final = 64 << 20
 def repaired_log(log: bytes) -> bytes | None:
     """Return a log with the same pages and right checksums; ``None``: it has no frame, or is too long.
 
-    Frames up to the last one that has the salts of the present log are taken, also those whose own are damaged.
+    Frames up to the last one with the salts of the present log are kept, including damaged ones.
     """
     if not _HEADER.size + _FRAME.size < len(log) <= MAX_BYTES:
         return None

@@ -1,9 +1,9 @@
 """Fault management of one node: hardware events in; errors, diagnoses and their consequences out. Pure.
 
-An event becomes an *error* row, or is counted in the one that is open for its component and type. The error type's
-policy says when errors are diagnosed as a *fault* and what the node does then: resets, exclusion, retirement. The
-components that active faults take out of service determine the operational state of each RDU (table in ``enums``) and
-what may be granted.
+An event becomes an *error* row, or is counted in the open row of its component and type. The error type's policy
+decides when errors are diagnosed as a *fault*, and the node's action: resets, exclusion, retirement. The components
+that active faults take out of service determine the operational state of each RDU (table in ``enums``) and what may be
+granted.
 
 In addition to the known rows there are *conditions*: the parts that are really broken. They decide whether a reset
 succeeds and whether a cleared fault returns.
@@ -65,9 +65,9 @@ class FaultMachine:
     ) -> None:
         """
         Args:
-            new_uuid: returns one that was never used.
-            rdu_reset_ns: how long the reset of an RDU takes; it is PENDING meanwhile, until ``advance``. 0: no time.
-            serial_of: serial number of the component with a path, by how often it was replaced.
+            new_uuid: returns a new uuid.
+            rdu_reset_ns: duration of an RDU's reset; the RDU is PENDING meanwhile, until ``advance``. 0: no time.
+            serial_of: serial number of the component with a path, by its number of replacements.
         """
         self.node: Final = node
         self._checker: Final = InjectionChecker(node)
@@ -78,7 +78,8 @@ class FaultMachine:
         )
         self._next_seed = 0
 
-    # -- what is known -----------------------------------------------------------------------------------------------
+    # -- known state
+    # ------------------------------------------------------------------------------------------------------
 
     @property
     def errors(self) -> tuple[ErrorRow, ...]:
@@ -102,7 +103,7 @@ class FaultMachine:
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
-        """Conditions that are really there; tools do not show them."""
+        """Conditions that exist; tools do not show them."""
         return tuple(self._registry.conditions.values())
 
     @property
@@ -112,7 +113,7 @@ class FaultMachine:
 
     @property
     def next_due_ns(self) -> int | None:
-        """Time at which ``advance`` is due; ``None``: nothing is under way."""
+        """Time at which ``advance`` is due; ``None``: no reset is under way."""
         return min((reset.due_ns for reset in self._rdus.resets.values()), default=None)
 
     def op_states(self) -> tuple[OpState, ...]:
@@ -152,8 +153,8 @@ class FaultMachine:
         return found
 
     def health_of(self, component: NodeComponent | str) -> str:
-        """Return a word of ``inventory.Health``. Never ``Online`` while a fault is active or a reset is under way at
-        it, or below it.
+        """Return a word of ``inventory.Health``. Never ``Online`` while the component, or a part of it, has an active
+        fault or a reset in progress.
         """
         found = self._actions.component(component)
         return ComponentHealth.OFFLINE if self.presence_of(found) == Presence.ABSENT else health_word(
@@ -200,7 +201,7 @@ class FaultMachine:
             The cleared row; the uuid of the fault that took its place, if any; what followed.
         Raises:
             NotFound: there is no such fault.
-            Conflict: it is cleared already.
+            Conflict: the fault is already cleared.
         """
         fault = self._registry.faults.get(fault_uuid)
         if fault is None:
@@ -244,7 +245,7 @@ class FaultMachine:
         Returns:
             New serial numbers by path, and the result of ``repair``.
         Raises:
-            InvalidArgument: the node has no such component, or none there has a serial number.
+            InvalidArgument: the node has no such component, or no part of it has a serial number.
         """
         path = self._actions.component(component).path
         parts = [each.path for each in self._checker.components if has_serial(each) and is_at_or_below(each.path, path)]
@@ -257,7 +258,7 @@ class FaultMachine:
         return {part: self._actions.serial_of(part) for part in parts}, outcome
 
     def reset_counts(self, component: str) -> int:
-        """Let policies count the errors at or below a component anew: what came so far makes no fault with later ones.
+        """Reset the error counts at or below a component: earlier errors no longer contribute to faults.
 
         Returns:
             Rows that this concerns; they keep their totals.
@@ -275,7 +276,7 @@ class FaultMachine:
         """Reset a tile or an RDU. Programs on it end; active faults stay until they are cleared.
 
         Raises:
-            InvalidArgument: it is neither.
+            InvalidArgument: the component is neither.
             Conflict: its RDU is being reset, or is not there.
         """
         found = self._actions.component(component)
@@ -294,7 +295,7 @@ class FaultMachine:
         return hang, builder.outcome(self._registry.faults)
 
     def set_policy(self, policy: Policy) -> Policy:
-        """Put a policy in force, with its texts filled in.
+        """Put a policy in force, with the catalogue's texts.
 
         Raises:
             InvalidArgument: a value is not valid; the message has the legal ones.

@@ -27,7 +27,7 @@ class TileOwner:
 
     @property
     def label(self) -> str:
-        """The application, told from others of its name."""
+        """The application, distinguished from others of its name."""
         return f"{self.application} ({self.lease}{'' if self.pid is None else f', process {self.pid}'})"
 
 
@@ -42,11 +42,11 @@ def nobody(path: str) -> TileOwner | None:
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """A hardware event to emulate. ``component`` may be one above the class's kind, or ``None``: one is chosen by seed.
+    """A hardware event to emulate. ``component`` may be above the class's kind, or ``None``; the seed then chooses one.
 
-    ``data`` is added to the error's data. Three keys mean something to the machine: ``persists`` (bool: whether the
-    cause stays until ``repair``), ``resets_that_fail`` (a number, or null for all: resets until one cures the cause)
-    and ``lease`` (the one whose memory an uncorrectable memory error hits).
+    ``data`` is added to the error's data. The machine reads three keys: ``persists`` (bool: the cause stays until
+    ``repair``), ``resets_that_fail`` (number of resets that do not cure the cause, or null for all) and ``lease`` (the
+    lease whose memory an uncorrectable error hits).
     """
 
     class_name: str
@@ -74,7 +74,7 @@ class ErrorRow:
     application: str | None
     tenant: str | None
     job: str | None
-    #: Not shown: occurrences that the policy still counts, as (time, number), oldest first.
+    #: Occurrences that the policy still counts, as (time, number), oldest first; they are not shown.
     recent: tuple[tuple[int, int], ...] = ()
     lease: str | None = None
     pid: int | None = None
@@ -209,7 +209,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """A lease whose program has to end with an exception. ``code`` is that of its class in ``rdukit.errors``."""
+    """A lease whose program must end with an exception. ``code`` is that of its class in ``rdukit.errors``."""
 
     component: str
     code: str
@@ -266,13 +266,13 @@ class FaultOutcome:
     #: At most one for each lease, the first that hit it.
     interrupts: tuple[Interrupt, ...] = ()
     notices: tuple[Notice, ...] = ()
-    #: Conditions that are gone, and faults that are cleared.
+    #: Conditions that ended, and cleared faults.
     repaired: int = 0
     cleared: tuple[str, ...] = ()
 
 
 def join_outcomes(outcomes: Iterable[FaultOutcome]) -> FaultOutcome:
-    """Several outcomes, one after the other, as one."""
+    """Join several consecutive outcomes into one."""
     found = list(outcomes)
     interrupts: dict[str, Interrupt] = {}
     for interrupt in (interrupt for outcome in found for interrupt in outcome.interrupts):
@@ -299,7 +299,7 @@ class ChangedRows:
     conditions: tuple[Condition, ...] = ()
     #: (component, class name) of conditions that are gone.
     conditions_gone: tuple[tuple[str, str], ...] = ()
-    #: Path, and how often its part was replaced.
+    #: Path, and the part's number of replacements.
     replaced: tuple[tuple[str, int], ...] = ()
     #: Parts that administrators keep from being allocated; the fault machine does not set them.
     maintenance: MaintenanceChanges = NO_CHANGES
@@ -323,5 +323,5 @@ class FaultSnapshot:
     conditions: tuple[Condition, ...] = ()
     cordons: tuple[Cordon, ...] = ()
     windows: tuple[MaintenanceWindow, ...] = ()
-    #: Path, and how often its part was replaced.
+    #: Path, and the part's number of replacements.
     replaced: tuple[tuple[str, int], ...] = ()

@@ -1,7 +1,7 @@
 """Fault classes around the RDUs: the host, PCIe links, heat and fans, and the node daemon itself.
 
-Source: runtime reference 2, 4.1, 4.2. That the host's port and the fans are watched, that the daemon reports its own
-events, and the suspect lists of PCIe links are the vendor's; their order, all types and thresholds are ours.
+Source: runtime reference 2, 4.1, 4.2. The vendor watches the host's port and the fans, lets the daemon report its own
+events, and lists suspects of PCIe links. Their order, all types and thresholds are ours.
 """
 
 import random
@@ -105,7 +105,7 @@ def sample_pcie_correctable(random_: random.Random, node: NodeSpec) -> dict[str,
     suspects=_PATH,
 )
 def sample_pcie_replay(random_: random.Random, node: NodeSpec) -> dict[str, object]:
-    """Sample how often the replay timer ran out."""
+    """Sample the number of expired replay timers."""
     return {"timeouts": random_.randrange(1, 5)}
 
 
@@ -266,7 +266,7 @@ def sample_fan(random_: random.Random, node: NodeSpec) -> dict[str, object]:
     window_s=3600,
 )
 def sample_daemon_restart(random_: random.Random, node: NodeSpec) -> dict[str, object]:
-    """Return no data: the component says it all."""
+    """Return no data: the component identifies the error."""
     return {}
 
 

@@ -20,7 +20,7 @@ from rdukit_node.faults.model import (
 )
 from rdukit_node.maintenance.model import Cordon, MaintenanceChanges, MaintenanceWindow
 
-#: Errors, faults and hangs that wait, each; of more, those that changed longest ago go first.
+#: Largest numbers of waiting errors, faults and hangs; beyond them, the least recently changed ones are dropped.
 _MAX: Final = 20_000
 #: Maximum events and accounting rows that wait while the disk fails; the oldest are dropped first.
 _MAX_EVENTS: Final = 50_000
@@ -49,7 +49,7 @@ class PendingRows:
     """Rows that wait, by their key. Not for use by several threads at once."""
 
     def __init__(self) -> None:
-        #: Rows that were dropped because more waited than may.
+        #: Rows that were dropped because too many waited.
         self.dropped = 0
         self.events: Final[deque[str]] = deque()
         #: Accounting by lease: when it ended, and the row as JSON.

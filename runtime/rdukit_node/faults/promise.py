@@ -35,10 +35,10 @@ def promised_writes(path: Path) -> int:
 
 
 def promise(lock: int, writes: int) -> None:
-    """Note in the open lock file that the database has so many writes.
+    """Record the database's number of writes in the open lock file.
 
     Raises:
-        OSError: the disk does not take it.
+        OSError: the disk refuses the write.
     """
     text = f"{_KEY} {writes}"
     os.pwrite(lock, f"{text} {zlib.crc32(text.encode())}\n".ljust(_MAX_BYTES - 1).encode() + b"\n", 0)
@@ -62,7 +62,7 @@ def check_writes(connection: sqlite3.Connection, path: Path, promised: int) -> i
     """Return the number of writes that an open database has.
 
     Raises:
-        InvalidArgument: it has fewer than ``promised``.
+        InvalidArgument: the database has fewer writes than ``promised``.
     """
     found = counted_writes(connection)
     if found < promised:

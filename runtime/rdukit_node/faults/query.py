@@ -1,6 +1,6 @@
 """Choosing rows by filters: for the daemon's answers and for tools that read the database themselves. Pure.
 
-All lists are oldest first. A page is asked for with ``after``, the uuid of the last row of the page before.
+All lists are oldest first. ``after`` requests a page: the uuid of the last row of the previous page.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,11 +27,11 @@ class RowPage(Generic[Row]):
 
 
 def find_errors(rows: Iterable[ErrorRow], **filters: object) -> RowPage[ErrorRow]:
-    """Return errors that pass every filter; one that is absent or ``None`` lets everything pass.
+    """Return errors that pass every filter; an absent filter, or ``None``, passes all.
 
     Args:
-        filters: ``component`` (a path; what is below it too, with or without ``/NODE``), ``type`` (with or without
-            ``ETYPE_``), ``since`` and ``until`` (nanoseconds: rows that counted something in between, the ends too),
+        filters: ``component`` (a path, with or without ``/NODE``; parts below it match, too), ``type`` (with or without
+            ``ETYPE_``), ``since`` and ``until`` (nanoseconds, inclusive: rows that counted something in between),
             ``fault`` (its uuid), ``limit`` (1 to 10,000), ``after`` (uuid).
     Raises:
         InvalidArgument: a filter is unknown or its value not legal. NotFound: there is no row ``after``.
@@ -51,7 +51,7 @@ def find_faults(rows: Iterable[FaultRow], **filters: object) -> RowPage[FaultRow
 
     Args:
         filters: those of ``find_errors``; ``since`` and ``until`` are about the diagnosis. Also ``severity`` (that or
-            worse) and ``cleared`` (bool: cleared ones too; without ``fault`` only active ones are found).
+            worse) and ``cleared`` (bool: cleared ones, too; otherwise only active ones, unless ``fault`` is given).
     Raises:
         InvalidArgument: a filter is unknown or its value not legal. NotFound: there is no row ``after``.
     """

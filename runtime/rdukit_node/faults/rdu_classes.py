@@ -83,7 +83,7 @@ def sample_rdu_reset(random_: random.Random, node: NodeSpec) -> dict[str, object
     exception_code="hardware-error",
 )
 def sample_rdu_hang(random_: random.Random, node: NodeSpec) -> dict[str, object]:
-    """Sample for how long the RDU did not answer."""
+    """Sample the time for which the RDU did not answer."""
     return {"silent_ms": random_.randrange(100, 10_000)}
 
 
@@ -133,7 +133,7 @@ def sample_rdu_removed(random_: random.Random, node: NodeSpec) -> dict[str, obje
     exception_code="hardware-error",
 )
 def sample_chip_reset(random_: random.Random, node: NodeSpec) -> dict[str, object]:
-    """Return no data: the component says it all."""
+    """Return no data: the component identifies the error."""
     return {}
 
 
@@ -158,7 +158,7 @@ def sample_chip_reset(random_: random.Random, node: NodeSpec) -> dict[str, objec
     exception_code="tile-fault",
 )
 def sample_tile_hang(random_: random.Random, node: NodeSpec) -> dict[str, object]:
-    """Sample where the tile stands still, and for how long already."""
+    """Sample the place and the duration of a tile's hang."""
     return {"switch": random_.randrange(node.chip.pcus_per_tile), "stalled_us": random_.randrange(1000, 1_000_000)}
 
 
@@ -208,7 +208,7 @@ def sample_tile_excluded(random_: random.Random, node: NodeSpec) -> dict[str, ob
     exception_code="tile-fault",
 )
 def sample_tile_reset(random_: random.Random, node: NodeSpec) -> dict[str, object]:
-    """Return no data: the component says it all."""
+    """Return no data: the component identifies the error."""
     return {}
 
 
@@ -309,7 +309,7 @@ def sample_d2d_correctable(random_: random.Random, node: NodeSpec) -> dict[str, 
     suspects=(Suspect.SELF, Suspect.XRDU),
 )
 def sample_d2d_uncorrectable(random_: random.Random, node: NodeSpec) -> dict[str, object]:
-    """Sample a link and how many flits were lost."""
+    """Sample a link and the number of lost flits."""
     return {"link": random_.randrange(2), "lost_flits": random_.randrange(1, 100)}
 
 

@@ -32,8 +32,8 @@ class FaultReader(Closable):
         """Open the database at ``path``.
 
         Raises:
-            NotFound: there is none. Unavailable: it cannot be read.
-            InvalidArgument: it is not ours, damaged, or of another version; a node's start migrates an old one.
+            NotFound: there is no such file. Unavailable: the file cannot be read.
+            InvalidArgument: the file is not ours, damaged, or of another version; a node's start migrates an old file.
         """
         path = path.absolute()
         if not check_file(path):
@@ -64,7 +64,7 @@ class FaultReader(Closable):
         """Check a file without changing it or its log.
 
         Raises:
-            InvalidArgument: it is not ours, or damaged. sqlite3.Error: it cannot be read.
+            InvalidArgument: the file is not ours, or damaged. sqlite3.Error: the file cannot be read.
         """
         promised = promised_writes(path)
         with contextlib.closing(connect(path, "ro")) as connection:
@@ -77,7 +77,7 @@ class FaultReader(Closable):
 
     @property
     def written_at_ns(self) -> int:
-        """Time of the last write; 0 if there was none."""
+        """Time of the last write; 0: never written."""
         row = self._connection.execute("SELECT value FROM meta WHERE key = 'written_at'").fetchone()
         text = "" if row is None else str(row[0])
         return int(text) if text.isdecimal() and len(text) < 20 else 0
@@ -96,7 +96,7 @@ class FaultReader(Closable):
             return read_snapshot(self._connection, _MAX_ROWS)
 
     def inventory(self) -> list[dict[str, object]]:
-        """Return the components as they were written last; empty if never."""
+        """Return the components as last written; empty: never written."""
         with self._reading():
             return read_inventory(self._connection)
 
@@ -165,7 +165,7 @@ class FaultReader(Closable):
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    """Open the file next to its writer if the log's files can be used; else alone, as its last writer left it."""
+    """Open the file next to its writer if the log's files can be used; otherwise alone, as its last writer left it."""
     try:
         connection = connect(path, "ro")
     except sqlite3.OperationalError:

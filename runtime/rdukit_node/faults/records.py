@@ -27,7 +27,7 @@ class SlidingWindow:
         self.total = sum(number for _, number in entries)
 
     def add(self, number: int, now_ns: int) -> int:
-        """Count ``number`` more occurrences and return how many the window has. A clock that goes back stands still."""
+        """Count ``number`` more occurrences; return those in the window. A clock that goes back stands still."""
         entries = self._entries
         if entries:
             last = entries[-1]
@@ -81,13 +81,13 @@ class ErrorRecord:
         self.last = now_ns
         #: Last affected holder.
         self.owner: TileOwner | None = None
-        #: The fault that it was diagnosed into.
+        #: Fault that includes it.
         self.fault: str | None = None
         self.window = window
         self._row: ErrorRow | None = None
 
     def add(self, number: int, owner: TileOwner | None, now_ns: int) -> int:
-        """Count ``number`` occurrences; how many the policy's window has now."""
+        """Count ``number`` occurrences; return the number in the policy's window."""
         self.count += number
         if now_ns > self.last:
             self.last = now_ns

@@ -22,13 +22,13 @@ class ImpactScope(StrEnum):
     NOBODY = "nobody"
     #: The holder of the tile.
     TILE = "the tile's owner"
-    #: One of those with tiles on the RDU, chosen by seed: an address belongs to one.
+    #: An application with tiles on the RDU, chosen by seed: an address belongs to one application.
     MEMORY = "one owner of the RDU's memory"
     RDU = "everybody on the RDU"
 
 
 class Suspect(StrEnum):
-    """A component named by where it is, seen from the one with the error."""
+    """A suspected component, by its place relative to the component with the error."""
 
     SELF = "self"
     CHANNEL = "channel"
@@ -87,7 +87,7 @@ class FaultClass:
         }  # fmt: skip
 
     def policy(self) -> Policy | None:
-        """Return the policy that a node starts with; ``None`` if these errors never become a fault."""
+        """Return the policy that a node starts with; ``None``: these errors never become a fault."""
         if not self.fault_type:
             return None
         return Policy(

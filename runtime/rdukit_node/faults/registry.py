@@ -1,6 +1,6 @@
 """The rows of one node while the daemon runs: errors, faults, conditions, hangs, policies, and which of them changed.
 
-Bounded: the newest rows stay, whatever is still open always does. Decides nothing; ``machine`` does.
+Bounded: the newest rows stay, and all open ones. Decides nothing; ``machine`` does.
 """
 
 from collections import Counter, deque
@@ -26,7 +26,7 @@ class FaultRegistry:
 
     def __init__(self, max_rows: int = MAX_ROWS) -> None:
         self._max_rows: Final = max_rows
-        #: Oldest first; those that are open are also in ``open_records``.
+        #: Oldest first; open ones are also in ``open_records``.
         self.records: Final[dict[str, ErrorRecord]] = {}
         #: By component and error type: the row that the next such error is counted in.
         self.open_records: Final[dict[tuple[str, str], ErrorRecord]] = {}
@@ -43,10 +43,10 @@ class FaultRegistry:
         self.hangs: Final[dict[int, HangRow]] = {}
         #: By error type.
         self.policies: Final[dict[str, Policy]] = dict(default_policies())
-        #: By path: how often its part was replaced.
+        #: Number of a part's replacements, by path.
         self.replaced: Final[dict[str, int]] = {}
         self._next_hang = 1
-        #: Rows that are over, oldest first: what is forgotten first.
+        #: Ended rows, oldest first: the first ones are forgotten first.
         self._over_records: Final[deque[str]] = deque()
         self._over_faults: Final[deque[str]] = deque()
         # Changes; dictionaries are used as ordered sets.
@@ -281,7 +281,7 @@ class FaultRegistry:
     def _forget(
         self, rows: dict[str, ErrorRecord] | dict[str, FaultRow], over: deque[str], new: dict[str, None]
     ) -> None:
-        """Drop the oldest rows that are over; those not yet taken for the database only at twice the limit."""
+        """Drop the oldest ended rows; those not yet taken for the database only at twice the limit."""
         while len(rows) > self._max_rows and over and (over[0] not in new or len(rows) > 2 * self._max_rows):
             del rows[over.popleft()]
 

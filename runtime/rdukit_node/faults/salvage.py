@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Rows of a table that are read, from either end, and accounting rows that are kept.
+#: Largest number of rows that are read from either end of a table, and of accounting rows that are kept.
 _MAX_ROWS: Final = 10_000
 _MAX_APPLICATIONS: Final = 1000
 _LOG_FILES: Final = ("-wal", "-shm")
@@ -86,7 +86,7 @@ def put_back(salvage: Salvage, store: FaultStore, now_ns: int) -> None:
 
 
 def _read(path: Path) -> tuple[FaultSnapshot, tuple[dict[str, Any], ...]]:
-    """Read what can be read from a copy, with its log as it is and repaired; the files stay as they are."""
+    """Read a copy as far as possible, with its log as it is and repaired; the original files stay unchanged."""
     found: list[tuple[FaultSnapshot, tuple[dict[str, Any], ...]]] = []
     kept_log = path.with_name(f"{path.name}-wal")
     for is_repaired in (True, False) if kept_log.exists() else (False,):
@@ -146,8 +146,8 @@ def _applications(connection: sqlite3.Connection) -> tuple[dict[str, Any], ...]:
 
 
 def _rows(connection: sqlite3.Connection, table: str, columns: tuple[str, ...], place: str) -> list[tuple[object, ...]]:
-    """Return rows in the order of ``place``: from the end on until a damaged page, then from the
-    beginning until one. Rows without their checksum are left out.
+    """Return rows in the order of ``place``: from the end until a damaged page, then from the beginning until one. Rows
+    without their checksum are left out.
     """
     version = _until_damage(lambda: connection.execute("SELECT value FROM meta WHERE key = 'schema_version'"))
     has_sums = not version or not str(version[0][0]).isdecimal() or int(str(version[0][0])) >= _FIRST_WITH_SUMS

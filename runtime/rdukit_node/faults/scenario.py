@@ -65,7 +65,7 @@ class ScenarioStep:
         """Do it.
 
         Raises:
-            RdukitError: it cannot be done now, such as the reset of what is being reset.
+            RdukitError: the step is impossible now, such as a second reset of an RDU.
         """
         if self.verb == "class":
             return machine.inject(self.injections, owner_of, now_ns)
@@ -82,12 +82,12 @@ class ScenarioStep:
 
 
 def read_scenario(text: str, node: NodeSpec, seed: int | None = None) -> tuple[ScenarioStep, ...]:
-    """Return the steps of the scenario ``text`` on ``node``, by time; of one time, in the order of the text.
+    """Return the steps of the scenario ``text`` on ``node``, by time; steps of equal time keep the order of the text.
 
     Args:
-        seed: instead of the text's own, which is 0 if it has none.
+        seed: replaces the text's own seed, which is 0 by default.
     Raises:
-        InvalidArgument: it is no scenario; the message names line, key and what is legal.
+        InvalidArgument: the text is not a scenario; the message has line, key and the expected values.
     """
     top = _read_yaml(text)
     _check_keys(top, ("seed", "steps"), "the scenario")
@@ -211,7 +211,7 @@ def _steps(
 
 
 def _times(entry: _Mapping) -> list[tuple[float, int]]:
-    """Return when events happen, and how many."""
+    """Return the times of events, and their number."""
     start = entry.seconds("at") if "at" in entry.values else 0.0
     count = entry.whole("count", 1, 1_000_000) if "count" in entry.values else 1
     has_rate, has_every = "rate" in entry.values, "every" in entry.values

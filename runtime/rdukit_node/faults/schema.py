@@ -1,7 +1,7 @@
 """The fault database's file: the schema of each version, migrations, and validation of a file.
 
-A file may come from anywhere: nothing in it is run. Its tables have to be exactly those that the migrations make, so
-there is no view, trigger, index or default that we did not write; sizes and time are limited.
+A file may come from anywhere, so none of its code is run. Its tables must be exactly those of the migrations, so all
+views, triggers, indexes and defaults are ours; sizes and time are limited.
 
 Source: runtime reference 2, 4.2, 4.4 (migration at the start and four versioned logs are the vendor's); the layout is
 ours.
@@ -54,8 +54,8 @@ def check_file(path: Path) -> bool:
     """Return whether there is a file at ``path`` with something in it.
 
     Raises:
-        InvalidArgument: it is no database, and may not be touched.
-        Unavailable: it cannot be read.
+        InvalidArgument: the file is not a database, and must not be changed.
+        Unavailable: the file cannot be read.
     """
     try:
         status = path.stat()
@@ -81,7 +81,7 @@ def check_database(connection: sqlite3.Connection, path: Path) -> int:
     """Return the version of an open file that has tables.
 
     Raises:
-        InvalidArgument: it is not ours, damaged, or newer than this program; the message says which.
+        InvalidArgument: the database is not ours, damaged, or newer than this program; the message says which.
     """
     deadline = time.monotonic() + CHECK_SECONDS
     connection.set_progress_handler(lambda: int(time.monotonic() > deadline), 50_000)

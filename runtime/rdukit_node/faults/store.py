@@ -1,10 +1,10 @@
 """The fault database: one SQLite file that one daemon writes and anybody may read.
 
 A write is one transaction in the write-ahead log, which a killed process cannot lose; ``checkpoint``, called from
-another thread, moves it into the file and waits for the disk. When the disk does not take a write (full, read-only,
-frozen, locked), nothing is lost as long as the process lives: rows stay in memory, in their newest form and within a
-bound, until one works. ``add`` never waits; ``flush`` may, on a thread of its own. A database that is deleted meanwhile
-is written anew from the open file, which has all rows as long as the process lives.
+another thread, moves it into the file and waits for the disk. If the disk refuses a write (full, read-only, frozen,
+locked), rows stay in memory until a write succeeds, in their newest form and within a bound; only the process's end
+loses them. ``add`` never waits; ``flush`` may, on a thread of its own. A deleted database is rewritten from the open
+file, which has all rows during the process's life.
 
 Source: runtime reference 4.2, 4.4 (a database that survives upgrades is the vendor's, SQLite is ours).
 """
@@ -58,7 +58,7 @@ class FaultStore:
     def __init__(self, path: Path) -> None:
         """Use ``open``."""
         self.path: Final = path
-        #: Descriptor of the lock file, held as long as this lives; -1 where the folder takes no files.
+        #: Descriptor of the lock file, held for the lifetime of this object; -1 if the folder refuses files.
         self._lock = -1
         #: ``None`` while the file cannot be opened; every write tries again.
         self._connection: sqlite3.Connection | None = None
@@ -78,12 +78,12 @@ class FaultStore:
     def open(cls, path: Path) -> "FaultStore":
         """Open the database at ``path``; create it if it is missing, and migrate it if it is old.
 
-        A disk that takes nothing is no reason to fail: ``is_writable`` is false then, and what can be read is loaded.
+        A disk that refuses writes is no error: ``is_writable`` is false, and readable rows are loaded.
 
         Raises:
             Conflict: another process writes it.
             InvalidArgument: the file is not ours, damaged, or newer than this program; it is left as it is.
-            Unavailable: there is a file that cannot be read.
+            Unavailable: the file cannot be read.
         """
         store = cls(path.absolute())
         try:
@@ -110,7 +110,7 @@ class FaultStore:
 
     @property
     def pending(self) -> int:
-        """Rows that are not in the file yet."""
+        """Rows that are not yet in the file."""
         return len(self._waiting) + len(self._writing)
 
     @property
@@ -125,7 +125,7 @@ class FaultStore:
 
     @property
     def is_in_place(self) -> bool:
-        """True unless the path, or its lock's, has another file than the open one, or none. Waits for a disk."""
+        """True unless the path, or its lock's, now has another file than the open one, or no file. Waits for a disk."""
         try:
             is_own = self._place is None or _place_of(self.path) == self._place
             return is_own and (self._lock < 0 or _place_of(lock_path(self.path)) == _place_of(self._lock))
@@ -134,7 +134,7 @@ class FaultStore:
 
     @property
     def was_closed_in_order(self) -> bool:
-        """True if the daemon before this one closed the database, or there was none."""
+        """True if the previous daemon closed the database, or there was no previous daemon."""
         return self._was_closed_in_order
 
     def load(self) -> FaultSnapshot:
@@ -163,12 +163,12 @@ class FaultStore:
             raise not_ours(self.path, str(cause)) from cause
 
     def add(self, rows: NewRows, *, now_ns: int) -> None:
-        """Add rows for the next ``flush``. Waits for no disk, whatever another thread's ``flush`` does."""
+        """Add rows for the next ``flush``. Never waits for a disk, even during another thread's ``flush``."""
         with self._adding:
             self._waiting.add(rows, now_ns=now_ns)
 
     def flush(self, now_ns: int) -> bool:
-        """Write what waits in one transaction. Returns whether that worked; never raises for what the disk does."""
+        """Write the waiting rows in one transaction. Returns whether that worked; never raises for disk errors."""
         with self._adding:
             newer, self._waiting = self._waiting, PendingRows()
             self._writing.add_newer(newer)
@@ -199,7 +199,9 @@ class FaultStore:
         return self.flush(now_ns)
 
     def checkpoint(self) -> bool:
-        """Move the write-ahead log into the file and wait for the disk, on any thread. Whether all of it was moved."""
+        """Move the write-ahead log into the file and wait for the disk, on any thread. Returns whether all of it was
+        moved.
+        """
         try:
             with contextlib.closing(connect(self.path, "rw")) as connection:
                 connection.execute("PRAGMA synchronous = NORMAL")
@@ -291,7 +293,7 @@ class FaultStore:
             copy.unlink(missing_ok=True)
             with contextlib.closing(connect(copy, "rwc")) as target:
                 old.backup(target)
-            # The old one's log is not the new one's.
+            # The old file's log does not belong to the new one.
             for suffix in ("-wal", "-shm"):
                 self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
             copy.rename(self.path)
@@ -349,7 +351,7 @@ class FaultStore:
 
 
 def _place_of(file: Path | int) -> tuple[int, int] | None:
-    """Return device and inode of a path or descriptor; ``None``: there is no such file."""
+    """Return device and inode of a path or descriptor; ``None``: the file does not exist."""
     try:
         found = os.stat(file)
     except (FileNotFoundError, NotADirectoryError):
@@ -358,7 +360,7 @@ def _place_of(file: Path | int) -> tuple[int, int] | None:
 
 
 def _lock(path: Path) -> int:
-    """Return descriptor of the lock beside ``path``; makes the folder.
+    """Return the descriptor of the lock next to ``path``; create the folder if necessary.
 
     Raises:
         Conflict: somebody has it. OSError: the folder takes no files, or cannot be made.

@@ -64,7 +64,7 @@ def checked(table: str, row: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the values of a row whose last one is its checksum; rows of earlier versions have none.
 
     Raises:
-        ValueError: the values are not those that were written.
+        ValueError: the values differ from the written ones.
     """
     *values, found = row
     if found is not None and found != row_sum(values):
@@ -149,7 +149,7 @@ def inventory_statements(rows: Iterable[Mapping[str, object]]) -> Iterable[State
 
 
 def read_snapshot(connection: sqlite3.Connection, max_rows: int) -> FaultSnapshot:
-    """Return the newest rows, oldest first; whatever is still open always.
+    """Return the newest rows, oldest first, and all open ones.
 
     Raises:
         ValueError: a row is not valid.
@@ -176,7 +176,7 @@ def read_snapshot(connection: sqlite3.Connection, max_rows: int) -> FaultSnapsho
 
 
 def read_replaced(connection: sqlite3.Connection) -> tuple[tuple[str, int], ...]:
-    """Return the parts that were replaced, and how often.
+    """Return the replaced parts, and their numbers of replacements.
 
     Raises:
         ValueError: a row is not valid.
@@ -187,7 +187,7 @@ def read_replaced(connection: sqlite3.Connection) -> tuple[tuple[str, int], ...]
 
 
 def read_inventory(connection: sqlite3.Connection) -> list[dict[str, object]]:
-    """Return the inventory as it was written, in its order."""
+    """Return the inventory as written, in its order."""
     rows = connection.execute(f"SELECT {', '.join(_INVENTORY)}, row_sum FROM inventory ORDER BY ord LIMIT 100000")
     found = [dict(zip(_INVENTORY, checked("inventory", row), strict=True)) for row in rows]
     return [{name: row[name] for name in _INVENTORY if name != "ord"} for row in found]
@@ -354,7 +354,7 @@ def _upsert(table: str, columns: tuple[str, ...], keys: int) -> str:
     )
 
 
-#: By field of ``FaultSnapshot``: for reading what can be read of a damaged file.
+#: Readers by field of ``FaultSnapshot``, for a partly damaged file.
 SALVAGED: Final[Mapping[str, RowReader[Any]]] = {
     "errors": RowReader("error", _ERROR, lambda row, _: _error(row)),
     "faults": RowReader("fault", _FAULT, _fault),

@@ -1,1 +1,1 @@
-"""Install the node as services, and take it away again."""
+"""Install the node as services, and remove it."""

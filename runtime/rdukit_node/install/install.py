@@ -42,7 +42,7 @@ class InstallChanges:
 
 
 def install(root: Path, plan: InstallPlan) -> InstallChanges:
-    """Make the places. All conflicts are found before anything is written.
+    """Make the places. All conflicts are found before the first write.
 
     Raises:
         Conflict: files are there that this command did not make; the message lists them.
@@ -67,7 +67,7 @@ def install(root: Path, plan: InstallPlan) -> InstallChanges:
         _make_folder(root, str(PurePosixPath(MANIFEST).parent), folders)
         for path, wanted in plan.files.items():
             _make_folder(root, str(PurePosixPath(path).parent), folders)
-            # Before the file itself: a crash in between leaves a manifest that knows too much, never too little.
+            # Written before the file: a crash in between leaves a manifest with one entry too many, never too few.
             files[path] = (
                 former.files.get(path, sha256_of(wanted.content)) if wanted.is_kept else sha256_of(wanted.content)
             )
@@ -124,7 +124,7 @@ def read_manifest(root: Path) -> Manifest | None:
     """Return the manifest of an installation, ``None`` if there is none.
 
     Raises:
-        InvalidArgument: it is damaged.
+        InvalidArgument: the manifest is damaged.
     """
     path = root / MANIFEST
     try:
@@ -173,7 +173,7 @@ def _is_same(target: Path, content: bytes, mode: int) -> bool:
 
 
 def _make_folder(root: Path, path: str, made: list[str], mode: int = 0o755) -> None:
-    """Make a folder and those above it, and note each that was not there."""
+    """Create a folder and its missing parents, and record each new one."""
     parts = PurePosixPath(path).parts
     for count in range(1, len(parts) + 1):
         name = str(PurePosixPath(*parts[:count]))

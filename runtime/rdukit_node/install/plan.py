@@ -1,7 +1,8 @@
-"""Contents of an installation under a prefix: files, folders, systemd units. Pure but for reading this package's files.
+"""Contents of an installation under a prefix: files, folders, systemd units. Pure, except for reading this package's
+files.
 
 Source: runtime reference 2, 2.1, 6, 7.1, 8.1 (names and places, the service ``snd``), 6.5 (an exporter of its own);
-contents are ours. The units' hardening forbids what the daemon does not do.
+contents are ours. The units' hardening forbids everything that the daemon does not need.
 """
 
 import shlex
@@ -20,7 +21,7 @@ from rdukit_node.settings import ROOT
 
 @dataclass(frozen=True, slots=True)
 class PlannedFile:
-    """``is_kept``: once it is there it belongs to the administrator, as settings do."""
+    """``is_kept``: an existing file belongs to the administrator, like settings."""
 
     content: bytes
     mode: int = 0o644
@@ -29,7 +30,7 @@ class PlannedFile:
 
 @dataclass(frozen=True, slots=True)
 class InstallPlan:
-    """Paths relative to the prefix. ``folders`` are those that hold no file of the plan, with their modes."""
+    """Paths relative to the prefix. ``folders`` are the plan's folders without files, with their modes."""
 
     files: Mapping[str, PlannedFile]
     folders: Mapping[str, int] = field(default_factory=dict)
@@ -259,9 +260,7 @@ def snml_package() -> dict[str, str]:
 
 
 def _wrapper(root: Path, python: Path, arguments: str) -> bytes:
-    """Return a script that runs this installation's Python. ``-P``: never code from the folder where a user happens to
-    be.
-    """
+    """Return a script that runs this installation's Python. ``-P`` excludes code in the user's current folder."""
     config = shlex.quote(str(root / CONFIG))
     return f"""\
 #!/bin/sh

@@ -1,7 +1,7 @@
-"""Keeping applications apart on the host, as far as the machine allows, and saying what was applied.
+"""Isolation of applications on the host, as far as the machine allows, and a report of the applied measures.
 
-An application's process isolates itself when it opens a lease of the daemon (``apply``); the daemon adds control groups
-where it may (``CgroupGuard``). Read ``docs/isolation.md`` for what that protects against and what not.
+An application's process isolates itself when it opens a lease of the daemon (``apply``). The daemon adds control groups
+where permitted (``CgroupGuard``). ``docs/isolation.md`` describes what that protects against.
 """
 
 from rdukit_node.isolation.cgroup import CgroupGuard

@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 #: Folders of groups are ours if they begin like this; the daemon's name follows.
 PREFIX: Final = "rdukit-"
-#: How long the thread lets requests gather, so that it does not compete with the daemon's for each.
+#: Seconds for which the thread lets requests gather, so that it does not compete with the daemon for each.
 _BATCH_S: Final = 0.05
 
 
@@ -52,7 +52,7 @@ class CgroupGuard:
         """Create the guard without accessing the system.
 
         Args:
-            owner: name of the daemon's node and place, which no other daemon of the machine has.
+            owner: name of the daemon's node and place, unique on the machine.
         """
         self.owner: Final = re.sub(r"[^A-Za-z0-9_.-]", "-", owner)[:100] or "node"
         self._tiles_per_rdu: Final = tiles_per_rdu
@@ -62,7 +62,7 @@ class CgroupGuard:
         #: Only the thread touches these and the locks. The second: folder of each group in each hierarchy.
         self._groups: Final = LeaseGroups()
         self._folders: Final[dict[str, dict[Hierarchy, Path]]] = {}
-        #: A descriptor of each of our folders, locked as long as this daemon lives: how others see that it does.
+        #: A locked descriptor for each of our folders: other daemons see by the lock that this one lives.
         self._locks: Final[dict[Path, int]] = {}
         self._reports: Final[dict[str, dict[str, str]]] = {}
         self._jobs: Final[queue.SimpleQueue[Callable[[], None] | None]] = queue.SimpleQueue()
@@ -80,7 +80,7 @@ class CgroupGuard:
         self._do(lambda: self._enter(lease, pid, tiles))
 
     def leave(self, lease: str) -> None:
-        """Give the processes of an ended lease back to where they came from, and remove its group."""
+        """Return the processes of an ended lease to their earlier groups, and remove its group."""
         self._reports.pop(lease, None)
         self._do(lambda: self._leave(lease))
 
@@ -90,8 +90,8 @@ class CgroupGuard:
         self._do(lambda: self._reap(names))
 
     def report(self, lease: str) -> dict[str, str]:
-        """Return one text a controller, as ``isolation.apply`` returns; ``{}`` for a lease that never
-        entered or ended.
+        """Return one text per controller, as ``isolation.apply`` returns; ``{}`` for a lease that never entered or has
+        ended.
         """
         return dict(self._reports.get(lease, {}))
 
@@ -190,7 +190,7 @@ class CgroupGuard:
         return settings_of(controller, hierarchy.version, tiles, self._tiles_per_rdu, self._limits)
 
     def _weigh_all(self) -> None:
-        """Give the folder that has all groups the weight of all their tiles, and each group that of its own."""
+        """Give each lease's group the weight of its tiles, and the common folder the sum."""
         for group, folders in self._folders.items():
             for hierarchy, folder in folders.items():
                 if "cpu" in hierarchy.controllers:
@@ -264,7 +264,7 @@ class CgroupGuard:
         return (self._proc / name).read_text()
 
 
-#: How long a group whose processes were killed may take to become empty.
+#: Seconds that a group of killed processes may take to become empty.
 _EMPTY_WITHIN_S: Final = 2.0
 
 
@@ -299,7 +299,8 @@ def write_number(path: Path, value: object) -> None:
 def remove_group(folder: Path, home: Path) -> None:
     """Remove a group; processes that are still in it go to ``home``.
 
-    A killed process takes a moment to leave, so it tries again for a while; then it leaves the group, and says so.
+    A killed process takes a moment to leave, so the removal is retried for a while; then the group stays, which is
+    logged.
     """
     deadline = time.monotonic() + _EMPTY_WITHIN_S
     while True:

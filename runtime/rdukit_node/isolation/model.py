@@ -1,7 +1,7 @@
 """Isolation as values: its measures, their report, control-group hierarchies, the limits of a lease's group. Pure.
 
-A process is taken into a group of ours only from the top of a hierarchy or from the daemon's own group: Slurm, a
-container engine or systemd chose any other group, and their limits must stay in force.
+Only processes at the top of a hierarchy or in the daemon's own group enter a group of ours: Slurm, a container engine
+or systemd chose other groups, and their limits must stay in force.
 
 Source: ours; cgroups(7), the kernel's documentation of cgroup v1 and v2.
 """
@@ -99,7 +99,7 @@ def settings_of(controller: str, version: int, tiles: int, tiles_per_rdu: int, l
 
 
 class LeaseGroups:
-    """Leases and processes by their shared group: a process can be in one only, whatever leases it holds."""
+    """Leases and processes by their shared group: a process can be in one group only, even with several leases."""
 
     def __init__(self) -> None:
         #: Tiles of each lease, by group. A group is named after its first lease and ends with its last.
@@ -108,7 +108,7 @@ class LeaseGroups:
         self._group_of: dict[int, str] = {}
 
     def join(self, lease: str, pid: int, tiles: int) -> str:
-        """Note that ``pid`` holds ``lease``. Returns the group of the process, which stays in the one it has."""
+        """Record that ``pid`` holds ``lease``. Returns the group of the process, which stays in the one it has."""
         group = self._group_of.get(pid) or self.find(lease) or lease
         self._group_of[pid] = group
         if self.find(lease) is None:
@@ -155,13 +155,13 @@ class MeasureState(StrEnum):
 
     APPLIED = "applied"
     UNAVAILABLE = "unavailable"
-    #: The settings do not ask for it.
+    #: The settings turn it off.
     OFF = "off"
 
 
 @dataclass(frozen=True, slots=True)
 class IsolationMeasure:
-    """A measure. ``detail``: what exactly was applied, or why it could not be."""
+    """A measure. ``detail``: the applied measure, or the reason for its lack."""
 
     name: str
     state: MeasureState
@@ -195,8 +195,8 @@ def cores_of(allowed: Collection[int], tiles: Collection[int], node_tiles: int) 
     """Return the host's cores that belong to tiles: the allowed ones shared out evenly, in order, over the node's
     tiles.
 
-    Two leases have no core in common if there are at least as many cores as tiles, and their tiles' runs of cores
-    overlap at the ends at most otherwise.
+    With at least as many cores as tiles, two leases share no core; otherwise only the ends of their tiles' runs of
+    cores overlap.
 
     Args:
         tiles: flat numbers, at least one.

@@ -1,4 +1,4 @@
-"""An application's process isolates itself: once, for good, when it opens its first lease of the daemon."""
+"""An application's process isolates itself once, permanently, when it opens its first lease of the daemon."""
 
 import errno
 import logging
@@ -18,7 +18,7 @@ from rdukit_node.settings import CORES, DEBUGGABLE, MODE, WRITABLE, node_paths
 
 logger = logging.getLogger(__name__)
 
-#: In ``/proc/self/coredump_filter``: memory that is shared with other processes, of files or of none, or huge pages.
+#: In ``/proc/self/coredump_filter``: memory shared with other processes (of files or anonymous), and huge pages.
 _SHARED_MAPPINGS = (1 << 1) | (1 << 3) | (1 << 6) | (1 << 8)
 
 
@@ -126,7 +126,7 @@ def _enter_domain(writable: tuple[Path, ...], threads: int) -> IsolationMeasure:
 
 def _leave_no_core_dumps() -> str:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # The limit does not bind a collector that the kernel pipes dumps to: keep device memory out of what it gets.
+    # The limit does not bind a collector to which the kernel pipes dumps, so device memory is left out of dumps.
     path = Path("/proc/self/coredump_filter")
     try:
         path.write_text(f"{int(path.read_text(), 16) & ~_SHARED_MAPPINGS:#x}")

@@ -1,7 +1,6 @@
 """Accounting of leases, tiles and RDUs since the daemon started: sums, without a clock or shared memory.
 
-A lease's totals are spread evenly over the RDUs that it is on, but for what these sent each other, and its phases count
-for each of its tiles.
+A lease's totals are spread evenly over its RDUs, except traffic between them; its phases count for each of its tiles.
 
 Source: ours; that the tools show differences of such counters is the vendor's (runtime reference 6.2).
 """
@@ -20,7 +19,7 @@ PHASE_COUNTERS: Final = ("exec_ns", "pload_ns", "aload_ns", "chkpt_ns", "quiesce
 BYTE_COUNTERS: Final = ("ddr_read_bytes", "ddr_written_bytes", "pcie_rx_bytes", "pcie_tx_bytes")
 
 LINK_COUNTERS: Final = ("link_rx_bytes", "link_tx_bytes")
-#: Byte counter → the part of it that is known by RDU.
+#: Byte counter → the part of it that is known per RDU.
 _LINKED: Final = {"pcie_rx_bytes": "link_rx_bytes", "pcie_tx_bytes": "link_tx_bytes"}
 
 
@@ -41,7 +40,7 @@ class UsageTotals:
     sections: int = 0
     cycles: int = 0
     flops: int = 0
-    #: Of ``pcie_rx_bytes`` and ``pcie_tx_bytes``: what went from one of its RDUs to another, by RDU in order.
+    #: Part of ``pcie_rx_bytes`` and ``pcie_tx_bytes`` between the lease's own RDUs, by RDU in order.
     link_rx_bytes: tuple[int, ...] = ()
     link_tx_bytes: tuple[int, ...] = ()
 
@@ -79,8 +78,8 @@ def totals_of_page(values: PageValues) -> UsageTotals:
 
 
 def totals_of_report(counters: Mapping[str, float | str]) -> UsageTotals:
-    """Return the totals that a holder without a page reported. The report does not distinguish reads from writes: all
-    count as reads.
+    """Return the totals that a holder without a page reported. Reports do not distinguish reads and writes: all count
+    as reads.
     """
 
     def number(name: str) -> float:
@@ -119,7 +118,7 @@ class NodeTotals:
         """Return rows of the ``counters`` operation, by tile and by RDU, with the active leases' totals added.
 
         Args:
-            active: flat tile numbers and totals of each active lease. leases: by flat tile number, who has it.
+            active: flat tile numbers and totals of each active lease. leases: holder of each tile, by flat number.
             replays: PCIe replays by flat RDU number.
         """
         by_tile, by_rdu = [list(row) for row in self._tiles], [list(row) for row in self._rdus]

@@ -50,11 +50,11 @@ class LeaseRequest:
     memory_bytes: int
     tenant: str | None = None
     job: str | None = None
-    #: Leases with the same launch count as one application; a lease without one counts by itself.
+    #: Leases with the same launch count as one application; a lease without a launch counts alone.
     launch: str | None = None
-    #: Mask of tiles that may be used, bit ``t`` for the flat tile ``t``; ``None``: all.
+    #: Mask of usable tiles, bit ``t`` for the flat tile ``t``; ``None``: all.
     affinity: int | None = None
-    #: Seconds after which the application will have ended, where that is known.
+    #: Seconds after which the application will have ended, if known.
     run_limit_s: float | None = None
 
 
@@ -106,21 +106,21 @@ class Allocator:
             raise InvalidArgument(f"max_applications is {self.max_applications}; expected 1 or more")
         #: Flat numbers of tiles that are not granted, whoever has them now: broken, or their RDU is.
         self.out_of_service: frozenset[int] = frozenset()
-        #: Flat numbers of tiles that an administrator keeps from being granted; who has them keeps them.
+        #: Flat numbers of tiles that an administrator excludes from grants; present holders keep them.
         self.held_back: frozenset[int] = frozenset()
         #: Maintenance to come: start in seconds since the epoch, and the tiles that are not there from then on.
         self.upcoming: tuple[tuple[float, frozenset[int]], ...] = ()
-        #: By flat RDU number: bytes of device memory that are not granted any more.
+        #: By flat RDU number: bytes of device memory that are no longer granted.
         self.memory_retired: tuple[int, ...] = (0,) * node.rdus
         #: Leases in state ``active``, in order of their grants, and no others.
         self.leases: Final[dict[LeaseId, Lease]] = {}
-        #: By flat tile number: the lease in ``leases`` that has the tile, or ``None`` for a free one.
+        #: By flat tile number: the lease in ``leases`` that has the tile; ``None``: the tile is free.
         self.tile_holders: Final[list[LeaseId | None]] = [None] * node.tiles
         #: By flat RDU number: bytes granted to leases in ``leases``; never above the RDU's memory.
         self.memory_granted: Final[list[int]] = [0] * node.rdus
         #: Regions of each lease in ``leases``; every one has an entry, empty at first.
         self.regions: Final[dict[LeaseId, dict[RegionId, RegionRecord]]] = {}
-        #: Sum of each lease's regions in bytes; never above what was granted to it.
+        #: Sum of each lease's regions in bytes; never above its granted bytes.
         self.memory_allocated: Final[dict[LeaseId, int]] = {}
         #: Leases in a final state, oldest first; the newest ones only.
         self.ended: Final[OrderedDict[LeaseId, EndedLease]] = OrderedDict()
@@ -133,7 +133,7 @@ class Allocator:
 
     @property
     def room(self) -> FreeCapacity:
-        """Capacity that is free now."""
+        """Free capacity."""
         return self._room_without(frozenset())
 
     def _room_until(self, end: float | None) -> FreeCapacity:
@@ -150,7 +150,7 @@ class Allocator:
 
     @property
     def healthy_room(self) -> FreeCapacity:
-        """Capacity that would be free if nobody held a lease."""
+        """Capacity that would be free without leases."""
         capacity = self.node.chip.ddr_bytes
         return FreeCapacity(
             [index not in self.out_of_service for index in range(self.node.tiles)],
@@ -179,8 +179,8 @@ class Allocator:
 
         Raises:
             InvalidArgument: a number or the affinity mask is not valid on this node.
-            NoResources: not possible at present; says why and what would fit. In the error's detail,
-                ``fits_when_empty`` tells whether waiting can help.
+            NoResources: impossible at present; the message has the reason and what would fit. The error's detail
+                ``fits_when_empty`` shows whether waiting can help.
         Source:
             Runtime reference 3.2; ``placement`` says which of the rules are ours.
         """
@@ -203,7 +203,7 @@ class Allocator:
         return lease
 
     def restore(self, lease: Lease) -> None:
-        """Grant again what an earlier daemon of this node had granted, whether or not its parts are in service.
+        """Grant again the lease of an earlier daemon of this node, even if its parts are out of service.
 
         Raises:
             InvalidArgument: the node has not these tiles, or they are granted.
@@ -220,7 +220,7 @@ class Allocator:
         self._grant(lease, Placement(lease.tiles, lease.memory))
 
     def check_possible(self, request: LeaseRequest) -> None:
-        """Check that the request would fit if nobody held a lease.
+        """Check that the request would fit if there were no leases.
 
         Raises:
             InvalidArgument, NoResources: as ``acquire``; waiting cannot help.
@@ -306,7 +306,7 @@ class Allocator:
         """Take a region back.
 
         Raises:
-            LeaseLost, NotFound: the lease ended or never was; the region is not one of its.
+            LeaseLost, NotFound: the lease ended or never existed; or the region belongs to another lease.
         """
         self.find_active(lease_id)
         region = self.regions[lease_id].pop(region_id, None)

@@ -27,7 +27,7 @@ from rdukit_node.status_page import EXECUTE, PAGE_BYTES, PageValues, StatusPage,
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two tries to find a daemon that follows; milliseconds between two looks whether a lease is wanted.
+#: Seconds between two tries to find a new daemon; milliseconds between two checks whether a lease is wanted.
 _RETURN_EVERY_S: Final = 0.05
 _WATCH_MS: Final = 1000
 #: Seconds between two looks at whether the daemon is still there: a system call, and runs may take microseconds.
@@ -45,7 +45,7 @@ class Region:
 
     @property
     def buffer(self) -> memoryview:
-        """``bytes`` writable bytes, zeros at first. Tensors made of it keep the memory alive.
+        """``bytes`` writable bytes, zeros at first. Tensors on it keep the memory alive.
 
         Raises:
             RuntimeFault: the region was freed.
@@ -55,7 +55,7 @@ class Region:
         return self._buffer
 
     def free(self) -> None:
-        """Give the memory back to the lease. It is unmapped when the last tensor that uses it goes.
+        """Give the memory back to the lease. The memory is unmapped with its last tensor.
 
         Freeing twice, or after the lease ended, does nothing.
         """
@@ -99,7 +99,7 @@ class NodeLease(Protocol):
 
     @property
     def cores(self) -> int:
-        """Cores of the host that belong to the tiles: as many threads compute."""
+        """Cores of the host that belong to the tiles, and so the number of computing threads."""
         ...
 
     @property
@@ -117,7 +117,7 @@ class NodeLease(Protocol):
         ...
 
     def release(self) -> None:
-        """End the lease; again, or after it was lost, does nothing. Happens at exit by itself."""
+        """End the lease; again, or after it was lost, does nothing. Also happens at exit."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -151,7 +151,7 @@ class _Lease:
 class PrivateLease(_Lease):
     """A lease of a node that exists in this process only, for this lease only.
 
-    Source: ours; lets a program run where no daemon was started.
+    Source: ours; lets a program run without a daemon.
     """
 
     kind: Final = "private"
@@ -188,7 +188,7 @@ class PrivateLease(_Lease):
         return Region(name, buffer, lambda: self._free(region_id))
 
     def check(self) -> None:
-        """See ``NodeLease.check``. Nothing fails on a private node."""
+        """See ``NodeLease.check``. A private node has no failures."""
 
     def release(self) -> None:
         """See ``NodeLease.release``."""
@@ -205,7 +205,7 @@ class PrivateLease(_Lease):
 class DaemonLease(_Lease):
     """A lease of the node daemon, held by a connection of this process.
 
-    A forked child does not hold it: the connection is closed there, so that the parent's death is seen at once.
+    A forked child closes the connection, so that the parent's death is noticed at once.
     """
 
     kind: Final = "daemon"
@@ -224,8 +224,8 @@ class DaemonLease(_Lease):
 
         Args:
             is_attached: another process acquired the lease; ``release`` only detaches. features: features that the
-            daemon reported. cores: of the host, that belong to the tiles; None: all that this process may use.
-            isolation: isolation reported to the daemon, for its successor; ``None``: none was reported.
+            daemon reported. cores: the host's cores of these tiles; None: all that this process may use.
+            isolation: isolation reported to the daemon, for its successor; ``None``: not reported.
         """
         self.cores: Final = usable_cores() if cores is None else cores
         super().__init__(str(lease["id"]), tuple(lease["tiles"]), chip, int(lease["memory_bytes"]))
@@ -246,7 +246,7 @@ class DaemonLease(_Lease):
         self._lost = ""
         #: The daemon that is there now has not seen the page yet.
         self._must_move_page = False
-        #: An earlier daemon has no pages: what was counted is reported once, at the end.
+        #: Earlier daemons have no pages: the counts are reported once, at the end.
         self._is_shared_page = "page" in features
         self.page: Final = self._shared_page() if self._is_shared_page else private_page()
         if self._is_watched:
@@ -285,7 +285,7 @@ class DaemonLease(_Lease):
         return Region(name, buffer, lambda: self._free(number))
 
     def check(self) -> None:
-        """See ``NodeLease.check``. While the daemon restarts the lease goes on."""
+        """See ``NodeLease.check``. The lease survives a restart of the daemon."""
         if self._must_move_page:
             self._move_page()
         if self.page.words[1]:  # ``Word.INTERRUPTS``
@@ -298,7 +298,9 @@ class DaemonLease(_Lease):
                 self._call("interrupt")  # says why, as every use of a lost lease does
 
     def _move_page(self) -> None:
-        """Show the page to the daemon that is there now. In the thread that counts; not while a way back is sought."""
+        """Show the page to the daemon that is there now. Runs in the counting thread, but not while the lease is being
+        reattached.
+        """
         if os.getpid() != self._owner or not self._lock.acquire(blocking=False):
             return
         try:
@@ -315,7 +317,7 @@ class DaemonLease(_Lease):
             self._lock.release()
 
     def return_to_daemon(self) -> None:
-        """Attach again if the daemon is another one; waits for it as long as the lease is kept. ``_lost`` says if not.
+        """Attach again if another daemon runs; wait for it as long as the lease is kept. ``_lost`` says if not.
 
         Called by the watching thread.
         """
@@ -380,7 +382,7 @@ class DaemonLease(_Lease):
 
     @property
     def connection(self) -> int:
-        """Descriptor of the connection to the daemon; -1: there is none at present."""
+        """Descriptor of the connection to the daemon; -1: disconnected."""
         return self._client.fileno()
 
     def _free(self, number: int) -> None:
@@ -421,7 +423,7 @@ class DaemonLease(_Lease):
 
 
 def _watch(reference: "weakref.ref[DaemonLease]") -> None:
-    """Reattach a lease soon after a restart of its daemon, whatever its program does."""
+    """Reattach a lease soon after a restart of its daemon, independently of its program."""
     while (lease := reference()) is not None and lease.is_wanted:
         descriptor = lease.connection
         lease = None

@@ -1,9 +1,10 @@
 """Files of leases that outlive a daemon: ``leases.json`` for the next daemon, and a socket folder for each lease.
 
-The leases file has the leases' tokens, so only the daemon's user may read it. It is written before a grant is answered.
+The leases file has the leases' tokens, so only the daemon's user may read it. The file is written before a grant is
+answered.
 
-A lease's socket is ``<lease id>/snd.sock``; only that lease can be used on it. A box's container or fence is given the
-folder, not the socket: the next daemon creates a new socket there, which a bind mount of the old one would not show.
+A lease's socket is ``<lease id>/snd.sock``; only that lease can be used on it. A box's container or fence gets the
+folder, not the socket: the next daemon creates a new socket there, which a bind mount of the old one would hide.
 
 Source: ours.
 """
@@ -39,7 +40,7 @@ class KeptLease:
     lease: Lease
     peer: Peer
     command: str | None
-    #: Processes that held it, where they could be seen.
+    #: Processes that held it, if they are visible.
     pids: tuple[int, ...]
     #: Counters of holders that had left, and of all holders at the time of writing.
     former: UsageTotals
@@ -70,13 +71,13 @@ class LeaseFile:
         self._written = b""
 
     def write(self, data: bytes) -> None:
-        """Replace what is there by ``data`` (see ``encode``). A disk that takes nothing is said in the log: the leases
-        end with this daemon then.
+        """Replace the file by ``data`` (see ``encode``). If the disk refuses it, the log reports that the leases will
+        end with this daemon.
         """
         try:
             if data == self._written:
                 return
-            # Renamed, and not flushed to the disk: it has to outlive this process, not the machine, whose programs end.
+            # Renamed, but not synced: the file must survive this process, but not a restart of the machine.
             new = self.path.with_name(self.path.name + ".new")
             descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             with os.fdopen(descriptor, "wb") as stream:
@@ -87,7 +88,7 @@ class LeaseFile:
             logger.error("event=leases-not-kept path=%s reason=%s", self.path, error)
 
     def read(self) -> list[KeptLease]:
-        """Return the leases of the previous daemon. A damaged file gives none: it is renamed, and ``damage`` has the
+        """Return the leases of the previous daemon. A damaged file is renamed and gives no leases; ``damage`` has the
         report.
         """
         try:
@@ -123,7 +124,7 @@ def _totals(row: dict[str, Any]) -> UsageTotals:
 
 
 NAME: Final = "snd.sock"
-#: Connections at once of one lease: one job cannot take all that the daemon has.
+#: Largest number of connections of one lease, so that a job cannot take all of the daemon's.
 MAX_CONNECTIONS: Final = 32
 
 

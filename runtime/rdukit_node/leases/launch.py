@@ -1,9 +1,9 @@
 """The launch that a process belongs to: its launcher, rank and size, and a name that its ranks on this node share.
 
-Launchers do not all name a launch, so the name comes from the process that started the ranks.
+Some launchers do not name a launch, so the name comes from the process that started the ranks.
 
-Source: SDK reference 18, 22 and runtime reference 9 for which launchers programs use (MPICH, Open MPI, Slurm); the
-variables are those launchers' own. torchrun and the names are ours to add.
+Source: SDK reference 18, 22 and runtime reference 9 for the launchers (MPICH, Open MPI, Slurm), whose own variables are
+read. torchrun and the names are ours.
 """
 
 import os
@@ -30,7 +30,7 @@ class Launcher:
     local_rank: str
     #: Ranks on this node; the empty name: the launcher does not say.
     local_size: str
-    #: Nodes of the launch, where it says that instead.
+    #: Number of nodes of the launch, if it has this number instead.
     nodes: str = ""
 
 
@@ -50,7 +50,7 @@ LAUNCHERS: Final = (
 class Launch:
     """A process's place among the ranks that were started together.
 
-    ``address`` and ``port`` are where they meet, as the environment says; ``None`` where it does not.
+    ``address`` and ``port`` are the meeting place from the environment; ``None``: unknown.
     """
 
     launcher: Launcher | None
@@ -68,7 +68,7 @@ class Launch:
 
 
 def read_launch(environ: Mapping[str, str]) -> Launch:
-    """Return the launch that ``environ`` describes; a world of one where no launcher's variables are set.
+    """Return the launch in ``environ``; a world of one without a launcher's variables.
 
     Raises:
         InvalidArgument: a variable is not a number, or the rank is not below the size.
@@ -80,7 +80,7 @@ def read_launch(environ: Mapping[str, str]) -> Launch:
 
 
 def slurm_job(environ: Mapping[str, str]) -> str | None:
-    """Return the Slurm job that this process belongs to, for the node's tools; ``None``: none."""
+    """Return the Slurm job of this process, for the node's tools; ``None``: no job."""
     number = environ.get("SLURM_JOB_ID", "").strip()
     return f"slurm-{number}" if number else None
 
@@ -114,15 +114,13 @@ def _number(environ: Mapping[str, str], name: str) -> int:
 
 
 def launch_name() -> str | None:
-    """Return a name that the ranks of this launch on this node share and no other launch has; None
-    without a launcher.
-    """
+    """Return a name that is common to the ranks of this launch on this node, and unique; None without a launcher."""
     launch = read_launch(os.environ)
     return None if launch.launcher is None else f"ranks-{_started_by(launch.launcher.rank)}"
 
 
 def _started_by(variable: str) -> str:
-    """Return the process that started the ranks: the nearest ancestor that is no rank itself (has no ``variable``).
+    """Return the process that started the ranks: the nearest ancestor that is not a rank (has no ``variable``).
 
     Ranks may have shells of their own between; process id and start time make the name unique.
     """

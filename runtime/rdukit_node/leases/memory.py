@@ -1,8 +1,8 @@
 """Device memory as the host's shared memory: zeroed, of fixed size, mapped into the application.
 
-Closing rules: a mapping ends when the last object that views it goes (memoryviews, tensors made of them), never
-before. So giving up a buffer means dropping references; nobody unmaps memory under a tensor. A descriptor is needed
-only until it is mapped or handed over, and whoever has it closes it.
+Closing rules: a mapping ends with its last view (a memoryview, or a tensor on one), never before. So giving up a buffer
+means dropping references; memory under a tensor is never unmapped. A descriptor is needed only until it is mapped or
+handed over, and whoever has it closes it.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ from typing import Any, Final
 from rdukit.errors import OutOfDeviceMemory, RuntimeFault
 from rdukit.units import format_bytes
 
-#: From this size on the host's free memory is looked at first, and huge pages are asked for.
+#: From this size on, the host's free memory is checked first, and huge pages are requested.
 _LARGE: Final = 64 * 1024**2
 _HUGE_PAGE: Final = 2 * 1024**2
 #: Return value of a failed mmap of the C library.
@@ -46,11 +46,11 @@ def create_region(name: str, region_bytes: int) -> int:
 def map_region(descriptor: int, region_bytes: int) -> memoryview:
     """Map a region that ``create_region`` made; the descriptor may be closed afterwards.
 
-    ``mmap`` of the standard library keeps a duplicate of the descriptor for each mapping, and a program with a thousand
-    regions would run out of them; so this calls the C library.
+    The standard library's ``mmap`` keeps a duplicate descriptor per mapping, which a program with a thousand regions
+    would exhaust; so this calls the C library.
 
     Returns:
-        ``region_bytes`` writable bytes; the memory is unmapped when the last view of it goes.
+        ``region_bytes`` writable bytes; the memory is unmapped with its last view.
     Raises:
         RuntimeFault: the descriptor is not a region of that size.
         OutOfDeviceMemory: the host cannot map it.

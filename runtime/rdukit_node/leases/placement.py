@@ -1,10 +1,10 @@
 """Placement of a request for tiles and memory, or the largest one that would fit. Pure search; nothing is changed.
 
-A request that fits inside one RDU gets contiguous tiles there, first fit from RDU 0 upward. A larger one gets whole
-RDUs, on as few XRDUs as can be, and its memory is spread over them evenly.
+A request that fits inside one RDU gets contiguous tiles there, first fit from RDU 0 upward. A larger request gets
+complete RDUs on as few XRDUs as possible, and its memory is spread evenly.
 
-Source: runtime reference 3.2 (contiguous inside an RDU, first fit, the affinity mask's layout on SN10); whole RDUs
-for larger requests, which of them, and the mask on other chips (one bit a tile in flat order), are ours.
+Source: runtime reference 3.2 (contiguous inside an RDU, first fit, the affinity mask's layout on SN10); complete RDUs
+for larger requests, their choice, and the mask on other chips (one bit a tile in flat order) are ours.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def whole_capacity(node: NodeSpec) -> FreeCapacity:
 def find_placement(
     node: NodeSpec, tiles: int, memory_bytes: int, room: FreeCapacity, affinity: int | None = None
 ) -> Placement | None:
-    """First fit, or ``None`` if there is none. With ``affinity``, only tiles whose bit is set in the mask."""
+    """Return the first fit; ``None``: there is none. With ``affinity``, only tiles whose bit is set in the mask."""
     allowed = [
         free and (affinity is None or affinity >> index & 1 == 1) for index, free in enumerate(room.tile_is_free)
     ]
@@ -55,7 +55,7 @@ def max_tiles(node: NodeSpec, below: int, memory_bytes: int, room: FreeCapacity,
 
 
 def max_memory(node: NodeSpec, tiles: int, room: FreeCapacity, affinity: int | None = None) -> int | None:
-    """Return the maximum bytes that fit with this number of tiles; ``None`` if the tiles themselves do not fit."""
+    """Return the maximum bytes that fit with this number of tiles; ``None``: the tiles themselves do not fit."""
     if find_placement(node, tiles, 0, room, affinity) is None:
         return None
     low, high = 0, sum(room.memory_free)

@@ -19,7 +19,7 @@ MAX_WAITING: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class PendingLease:
-    """A request in the queue. ``reason``: why it did not fit when it was looked at last."""
+    """A request in the queue. ``reason``: why it did not fit at the last check."""
 
     connection: int
     request: LeaseRequest
@@ -75,7 +75,7 @@ class LeaseQueue:
         return self._line.pop(connection, None)
 
     def settle(self, acquire: Callable[[LeaseRequest, int], None], now: float) -> list[SettledRequest]:
-        """Grant from the head on what ``acquire`` grants, and refuse what waited too long or can never fit.
+        """Grant requests from the head, and refuse those that waited too long or can never fit.
 
         Args:
             acquire: grants to the request of a connection; raises as ``Allocator.acquire`` does.

@@ -1,6 +1,6 @@
 """Limits on one user's share of a node. Pure.
 
-Source: ours; on a machine with several users no one takes the whole node. Root and the daemon's user have no limits.
+Source: ours; no user of a shared machine can take the complete node. Root and the daemon's user have no limits.
 """
 
 from collections.abc import Collection
@@ -17,7 +17,7 @@ MAX_WAITING_OF_ONE: Final = MAX_WAITING // 4
 
 @dataclass(frozen=True, slots=True)
 class UserLimits:
-    """Most of each that one user may hold; 0: no limit."""
+    """Largest resources of one user; 0: no limit."""
 
     tiles: int = 0
     applications: int = 0
@@ -29,7 +29,7 @@ def check_user_limits(
 ) -> None:  # fmt: skip
     """Refuse a request beyond its user's limits; waiting requests count as held.
 
-    It is refused at once, and never waits: at the queue's head it would hold up other users.
+    A refusal is immediate: a waiting request at the queue's head would block other users.
 
     Raises:
         NoResources: the message names the limit and its setting.

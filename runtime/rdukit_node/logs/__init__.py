@@ -1,1 +1,1 @@
-"""The node's log files: where they lie, how their lines are written, how they rotate."""
+"""The node's log files: places, lines, rotation."""

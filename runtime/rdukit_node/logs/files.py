@@ -37,7 +37,7 @@ LOG_DAEMON_LEVEL: Final = Setting("log.daemon_level", "INFO", "Level of snd.log:
 
 logger = logging.getLogger(__name__)
 
-#: How long the daemon's lines wait for others, and how many may wait.
+#: Seconds for which the daemon's lines wait for others, and largest number of waiting lines.
 _BATCH_S: Final = 0.05
 _MAX_WAITING: Final = 100_000
 
@@ -123,7 +123,7 @@ class ApplicationLog:
 def application_log(program: str, path: Path | None = None) -> ApplicationLog:
     """Return the shared log of all applications; the same object for the same program and place. Opens nothing yet.
 
-    A level in ``$SF_RNT_LOG_LEVEL`` that does not exist is said once, and NOTICE used: logging fails no program.
+    An unknown level in ``$SF_RNT_LOG_LEVEL`` is reported once, and NOTICE is used: logging never fails a program.
 
     Args:
         path: default: ``sn.log`` of the node in force.
@@ -146,8 +146,8 @@ def _application_log(program: str, path: Path) -> ApplicationLog:
 class LogFileHandler(logging.Handler):
     """Writes records of ``logging`` into a log file, in the grammar, without blocking callers.
 
-    Lines wait a moment and a thread writes them together, so a slow disk does not stop the daemon. Those from ERR on,
-    and what waits before them, are written at once; a process that is killed loses what came in its last moment.
+    Lines wait a moment and a thread writes them together, so a slow disk does not stop the daemon. Records from ERR on
+    are written at once, with those that wait before them; a killed process loses its last other ones.
     """
 
     def __init__(self, file: LogFile, module: str, level: LogLevel) -> None:
@@ -155,7 +155,7 @@ class LogFileHandler(logging.Handler):
         super().__init__(_LOGGING_LEVELS[level])
         self._file = file
         self._module = module
-        #: Lines not written yet, oldest first; dropped when the disk takes none for very long.
+        #: Unwritten lines, oldest first; dropped if the disk takes none for very long.
         self._waiting: collections.deque[str] = collections.deque(maxlen=_MAX_WAITING)
         self._flushing = threading.RLock()  # a signal handler may log in the middle
         self._is_wanted = threading.Event()
@@ -163,7 +163,7 @@ class LogFileHandler(logging.Handler):
         self._thread: threading.Thread | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take one record; a traceback goes on the same line."""
+        """Accept one record; its traceback stays on the same line."""
         level = level_of(record.levelno)
         try:
             self._waiting.append(self.format(record) if self.formatter else self._in_grammar(record, level))
@@ -231,7 +231,7 @@ def configure_daemon_log(path: Path) -> LogFileHandler:
             root.removeHandler(other)
     root.addHandler(handler)
     if root.level == logging.NOTSET or root.level > handler.level:
-        # Other handlers keep what they showed.
+        # Other handlers keep the records that they showed.
         for other in root.handlers:
             if other is not handler and other.level < root.level:
                 other.setLevel(root.level)

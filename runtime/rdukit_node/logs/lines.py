@@ -24,7 +24,7 @@ MAX_TEXT: Final = 16_384
 
 
 class LogLevel(IntEnum):
-    """Levels, more severe ones higher; asking for one gives all that are as severe."""
+    """Levels, more severe ones higher; a chosen level includes all higher ones."""
 
     DEBUG = 0
     INFO = 1
@@ -58,7 +58,7 @@ class LogLine(NamedTuple):
 
 
 def parse_line(line: str) -> LogLine | None:
-    """Return the event that a line tells of, or ``None`` if it is not of the grammar. Escapes stay as they are."""
+    """Return the event of a line; ``None``: the line is not of the grammar. Escapes are not decoded."""
     found = re.fullmatch(_LINE, line.rstrip("\n"), re.DOTALL)
     if found is None or found[2] not in LogLevel.__members__:
         return None
@@ -74,7 +74,7 @@ def level_named(text: str) -> LogLevel:
     """Return the level called ``text``, in any case.
 
     Raises:
-        InvalidArgument: there is none; the message names the legal ones.
+        InvalidArgument: the level is unknown; the message lists the known ones.
     """
     word = text.strip().upper()
     if word in _ALIASES:
@@ -85,7 +85,7 @@ def level_named(text: str) -> LogLevel:
 
 
 def application_level(environ: Mapping[str, str]) -> LogLevel:
-    """Return the level that ``$SF_RNT_LOG_LEVEL`` asks for; NOTICE if it is not set.
+    """Return the level of ``$SF_RNT_LOG_LEVEL``; NOTICE if it is not set.
 
     Raises:
         InvalidArgument: it names no level.

@@ -24,7 +24,7 @@ class QueuedHandler(logging.Handler):
         self._handlers: Final = handlers
         self._max_waiting: Final = max_waiting
         self._waiting: Final[deque[logging.LogRecord]] = deque()
-        #: Records that were dropped, and how many of them a line has reported.
+        #: Number of dropped records, and number of those that a line has reported.
         self.dropped = self._reported = 0
         self._has_more = threading.Event()
         self._is_closed = False

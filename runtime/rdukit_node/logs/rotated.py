@@ -1,11 +1,11 @@
-"""One log file that many processes append to and any of them rotates.
+"""One log file to which many processes append, and which any of them rotates.
 
-Each line is one ``write`` under an exclusive ``flock`` on the file, and only on the file that has the name at that
-moment, so no line is torn, lost or written into a file that was rotated away. A process that cannot get the lock
-(another one was stopped while it had it) writes without: appending is atomic anyway. Nothing here fails or blocks the
-program: what cannot be written is said once on stderr, and counted.
+Each line is one ``write`` under an exclusive ``flock`` on the file that has the name at that moment. So lines are never
+torn, lost or written into a rotated file. A process that cannot get the lock (a stopped process holds it) writes
+without it, because appending is atomic. Logging never fails or blocks the
+program: lost lines are counted, and reported once on stderr.
 
-Source: ours; rotation is what the runtime reference 2.1 recommends.
+Source: ours; the runtime reference 2.1 recommends rotation.
 """
 
 import errno
@@ -20,7 +20,7 @@ from typing import Final
 from rdukit.files.home import make_folder
 from rdukit_node.logs.lines import LIBRARY, LogLevel, LogLine, time_text
 
-#: How long to try for the lock, and how long to do without after trying in vain.
+#: Seconds of trying for the lock, and seconds without further tries after a failure.
 PATIENCE_S: Final = 1.0
 _IMPATIENT_S: Final = 30.0
 _FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -35,9 +35,9 @@ class LogFile:
         """Describe the file; nothing is opened yet.
 
         Args:
-            mode: permissions of a file that is created.
+            mode: permissions of a new file.
             max_bytes: size at which it is rotated; 0: never.
-            keep: how many rotated files stay, ``.1`` the newest.
+            keep: number of rotated files, ``.1`` the newest.
             patience_s: longest wait for another process's lock.
         """
         self.path: Final = path
@@ -53,11 +53,11 @@ class LogFile:
         #: A line is under way.
         self._is_busy = False
         self._descriptor = -1
-        #: Lines that could not be written since the last one that could, and whether a piece of one was.
+        #: Lines lost since the last written one, and whether a part of a line was written.
         self._lost = 0
         self._is_torn = False
         self._has_complained = False
-        #: No rotation before this size, after one that was not permitted; no waiting for the lock before this time.
+        #: No rotation before this size, after a forbidden one; no wait for the lock before this time.
         self._rotate_from = self._max_bytes
         self._impatient_until = 0.0
 
@@ -169,7 +169,7 @@ class LogFile:
         return self._max_bytes > 0 and os.fstat(self._descriptor).st_size >= self._rotate_from
 
     def _rotate(self) -> None:
-        """Rename the files, oldest first, and have a new one open. The lock of the old one is let go by closing it."""
+        """Rename the files, oldest first, and have a new one open. Closing the old one releases its lock."""
         try:
             newest_free = next(
                 (number for number in range(1, self._keep) if not self._numbered(number).exists()), self._keep
@@ -178,7 +178,7 @@ class LogFile:
                 self._numbered(number).replace(self._numbered(number + 1))
             self.path.replace(self._numbered(1))
         except OSError:
-            # Not permitted here, or the disk is full: go on with the file there is, and try again much later.
+            # The rotation is not permitted, or the disk is full: the old file is used on, and a much later try follows.
             self._rotate_from = os.fstat(self._descriptor).st_size + self._max_bytes
             return
         self._rotate_from = self._max_bytes

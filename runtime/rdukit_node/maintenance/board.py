@@ -25,9 +25,9 @@ class MaintenanceBoard:
         self._node: Final = node
         #: By component.
         self.cordons: Final[dict[str, Cordon]] = {}
-        #: By id: those that are planned or under way; one that is over is gone.
+        #: By id: planned and current windows; ended ones are removed.
         self.windows: Final[dict[str, MaintenanceWindow]] = {}
-        #: Windows whose start was told of.
+        #: Windows whose start was reported.
         self._begun: Final[set[str]] = set()
         self._new: Final[dict[str, None]] = {}
         self._gone: Final[dict[str, None]] = {}
@@ -35,7 +35,7 @@ class MaintenanceBoard:
         self._gone_windows: Final[dict[str, None]] = {}
 
     def restore(self, cordons: Iterable[Cordon], windows: Iterable[MaintenanceWindow], now_ns: int) -> None:
-        """Start from the rows of an earlier daemon; those of components that this node lacks are left out."""
+        """Start from the rows of an earlier daemon, without those of components that this node lacks."""
         for cordon in cordons:
             if self._has(cordon.component):
                 self.cordons[cordon.component] = cordon
@@ -51,18 +51,18 @@ class MaintenanceBoard:
         """Keep a part from being allocated; leases that are there stay. Ends a drain of the same part.
 
         Raises:
-            NotFound: there is no such component. InvalidArgument: it has no tiles.
+            NotFound: there is no such component. InvalidArgument: the component has no tiles.
         """
         return self._put(Cordon(self._checked(component), reason, by, self._since(component, now_ns)))
 
     def drain(self, component: str, reason: str, by: str, deadline_s: float | None, now_ns: int) -> Cordon:
-        """Keep a part from being allocated and wait for the leases on it, ``deadline_s`` at most. Raises: as above."""
+        """Stop allocating a part, and wait for the leases on it, ``deadline_s`` at most. Raises: as above."""
         deadline = None if deadline_s is None else now_ns + int(deadline_s * 1e9)
         since = self._since(component, now_ns)
         return self._put(Cordon(self._checked(component), reason, by, since, True, deadline))
 
     def uncordon(self, component: str, now_ns: int) -> list[Cordon]:
-        """Take back the cordons of a part and of what is below it. Returns them.
+        """Undo the cordons of a part and of its parts. Returns them.
 
         Raises:
             Conflict: a cordon above it, or a maintenance window, keeps it. NotFound: nothing is cordoned there.
@@ -89,7 +89,7 @@ class MaintenanceBoard:
 
         Raises:
             NotFound, InvalidArgument: as ``cordon``; or it ends before it starts, or before now.
-            Conflict: there are ``MAX_WINDOWS`` already.
+            Conflict: there are already ``MAX_WINDOWS`` windows.
         """
         self._checked(window.component)
         if window.ends_at is not None and window.ends_at <= max(window.starts_at, now_ns):
@@ -104,7 +104,7 @@ class MaintenanceBoard:
         """End a window now, or cancel it before it begins.
 
         Raises:
-            NotFound: there is none of this id.
+            NotFound: there is no window of this id.
         """
         window = self.windows.pop(window_id, None)
         if window is None:
@@ -116,7 +116,7 @@ class MaintenanceBoard:
         return window
 
     def advance(self, now_ns: int) -> tuple[list[MaintenanceWindow], list[MaintenanceWindow]]:
-        """Return the windows that have begun since the last call, and those that are over, which are removed."""
+        """Return the windows that began since the last call, and remove and return those that are over."""
         over = [each for each in self.windows.values() if each.ends_at is not None and each.ends_at <= now_ns]
         for window in over:
             self.end_window(window.window)
@@ -148,7 +148,7 @@ class MaintenanceBoard:
         )
 
     def draining(self) -> list[Draining]:
-        """Return the parts whose leases are to end, those of windows from ``advance`` on."""
+        """Return the parts whose leases must end; those of windows after ``advance``."""
         found = [
             Draining(each.component, tiles_below(self._node, each.component), each.deadline, each.reason)
             for each in self.cordons.values()
@@ -161,7 +161,7 @@ class MaintenanceBoard:
         ]
 
     def next_window_change(self) -> int | None:
-        """Return when the next window begins or ends; ``None``: none does."""
+        """Return when the next window begins or ends; ``None``: no window does."""
         starts = [each.starts_at for each in self.windows.values() if each.window not in self._begun]
         ends = [each.ends_at for each in self.windows.values() if each.ends_at is not None]
         return min([*starts, *ends], default=None)

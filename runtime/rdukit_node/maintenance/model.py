@@ -10,16 +10,16 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Cordon:
-    """A part of the node that is not allocated because an administrator said so, until the same is taken back."""
+    """A part of the node that an administrator has excluded from allocation, until it is undone."""
 
-    #: Path of the node, an XRDU, an RDU or a tile; all tiles at or below it are meant.
+    #: Path of the node, an XRDU, an RDU or a tile; it includes all tiles at or below it.
     component: str
     reason: str
     by: str
     since: int
     #: The leases on it are to end too.
     is_draining: bool = False
-    #: Of a drain: when leases that are still there are ended; ``None``: they have all the time they take.
+    #: For a drain: time at which remaining leases are ended; ``None``: no limit.
     deadline: int | None = None
 
     def as_json(self) -> dict[str, object]:
@@ -37,9 +37,9 @@ class MaintenanceWindow:
     window: str
     component: str
     starts_at: int
-    #: ``None``: until somebody ends it.
+    #: ``None``: until an administrator ends it.
     ends_at: int | None
-    #: From the start on, what leases have left before they are ended; ``None``: all the time they take.
+    #: Seconds from the start after which leases are ended; ``None``: no limit.
     grace_ns: int | None
     reason: str
     by: str
@@ -74,7 +74,7 @@ class Draining:
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceChanges:
-    """Rows to write since they were taken last, and the keys of those that are gone."""
+    """Changed rows to write since the last call, and the keys of removed ones."""
 
     cordons: tuple[Cordon, ...] = ()
     windows: tuple[MaintenanceWindow, ...] = ()

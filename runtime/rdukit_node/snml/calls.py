@@ -20,7 +20,7 @@ from rdukit_node.snml.token import check_authorization
 logger = logging.getLogger(__name__)
 
 ERROR_METADATA: Final = "rdukit-error-bin"
-#: Longest texts in requests, most items in a list of one, and how long a call may take.
+#: Longest text of a request, largest number of items in its lists, and longest time of a call.
 MAX_TEXT: Final = 256
 MAX_ITEMS: Final = 1000
 CALL_S: Final = 20.0
@@ -67,7 +67,7 @@ def streams(
 ) -> Callable[
     [Callable[[Any, Request], AsyncGenerator[Reply, None]]], Callable[[Any, Request, Context], Awaitable[None]]
 ]:
-    """Return a method with a stream of replies; ``limit_s`` ``None``: for as long as the caller likes."""
+    """Return a method with a stream of replies; ``limit_s`` ``None``: no time limit."""
 
     def wrap(
         method: Callable[[Any, Request], AsyncGenerator[Reply, None]],
@@ -78,7 +78,7 @@ def streams(
             try:
                 async with asyncio.timeout(limit_s):
                     _check(self, request, context, is_admin)
-                    # Closed here, and not whenever the interpreter gets to it: a watcher gives its place back.
+                    # Closed here, and not by the garbage collector: a watcher returns its place.
                     async with contextlib.aclosing(method(self, request)) as replies:
                         async for reply in replies:
                             reply.request_id = request.request_id

@@ -29,7 +29,7 @@ ADMIN_METHODS: Final = frozenset({"ClearSystemFault", "ResetRDU", "Inject", "Rep
 _METHODS: Final = {
     method.name: method for service in pb.DESCRIPTOR.services_by_name.values() for method in service.methods
 }
-#: A node that has started again is found within a second, also by a client that is older.
+#: A restarted node is found within a second, even by an older client.
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", 16 << 20),
     ("grpc.use_local_subchannel_pool", 1),
@@ -41,7 +41,7 @@ _OPTIONS: Final = (
 def find_target(address: str | None, paths: NodePaths) -> tuple[str, str | None]:
     """Choose the gRPC target, and the message for the user about it.
 
-    ``address``: ``unix:PATH``, an absolute path, ``HOST:PORT``; ``None``: the node's socket if there is one, else TCP.
+    ``address``: ``unix:PATH``, an absolute path, ``HOST:PORT``; ``None``: the node's socket if it exists, else TCP.
 
     Source: runtime reference 7.1 (the socket is preferred, TCP with a notice).
     """
@@ -58,7 +58,7 @@ def find_target(address: str | None, paths: NodePaths) -> tuple[str, str | None]
 
 
 def _open_channel(target: str) -> grpc.Channel:
-    """Over TLS where the setting ``tls.ca`` names an authority; the UNIX socket is plain."""
+    """TCP uses TLS if the setting ``tls.ca`` names an authority; the UNIX socket is plain."""
     if target.startswith("unix:") or not resolve(TLS_CA):
         return grpc.insecure_channel(target, options=_OPTIONS)
     return grpc.secure_channel(target, grpc.ssl_channel_credentials(*client_files()), options=_OPTIONS)
@@ -85,11 +85,11 @@ class SnmlClient(Closable):
         self._channel = _open_channel(self.target)
 
     def ask(self, method: str, **fields: object) -> Any:
-        """Call ``method`` with a request of these fields. Returns the reply, or the list of a stream's replies.
+        """Call ``method`` with these fields as its request. Returns the reply, or the list of a stream's replies.
 
         Raises:
             InvalidArgument: no such method or field.
-            RdukitError: what the node answered; ``Unavailable`` if it does not.
+            RdukitError: the node's error; ``Unavailable``: it does not answer.
         """
         if method == "WatchEvents":
             fields = {**fields, "no_follow": True}
@@ -100,7 +100,7 @@ class SnmlClient(Closable):
             raise _error_of(cause, self.target) from cause
 
     def watch(self, **fields: object) -> Iterator[Any]:
-        """Return events, then those to come, until the caller stops iterating. The node is asked at once."""
+        """Return events, then those to come, until the caller stops iterating. The call is sent at once."""
         return self._events_of(self._start("WatchEvents", None, fields))
 
     def _events_of(self, call: Any) -> Iterator[Any]:

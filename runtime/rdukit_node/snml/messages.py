@@ -1,10 +1,10 @@
 """SNML messages from the node daemon's rows: fields by name, component paths and trees, routes between RDUs. Pure.
 
-A row may have fields that a message lacks and the other way round, so that daemon and interface can grow apart for a
-while. Every message is valid, whatever the row holds: numbers are cut to the field's range, objects become JSON.
+Rows and messages may each have fields that the other lacks, so that daemon and interface can differ for a while. Every
+message is valid for every row: numbers are cut to the field's range, objects become JSON.
 
 Each RDU has numbered links; which one leads to which other RDU is not public. Here RDU ``a`` reaches RDU ``b`` by its
-link number ``b mod links``, and a route whose link is down takes the next one that is up.
+link number ``b mod links``; if that is down, by the next one that is up.
 
 Source: runtime reference 1.1 (paths; some tools leave out ``/NODE``), 1.2 (presence), 7.2 (resources as installed and
 as usable; per RDU pair, expected and actual routes); the numbering of links is ours.
@@ -33,7 +33,7 @@ _SIGNED: Final = frozenset({FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTY
 
 
 def as_text(value: object) -> str:
-    """Return text for a string field: null is empty, an object is JSON, and no lone surrogate gets through."""
+    """Return text for a string field: null is empty, objects become JSON, and lone surrogates are replaced."""
     if value is None:
         return ""
     text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
@@ -119,10 +119,10 @@ def is_within(path: str, ancestor: str) -> bool:
 
 
 def rows_within(rows: Iterable[Row], comp_name: str, key: str = "comp_name") -> list[Row]:
-    """Return rows of a component and of what is below it.
+    """Return rows of a component and of its parts.
 
     Raises:
-        NotFound: there are none, though a component was named.
+        NotFound: there are no rows of the named component.
     """
     ancestor = full_path(comp_name)
     found = [row for row in rows if is_within(full_path(as_text(row.get(key))), ancestor)]
@@ -136,8 +136,8 @@ def resource_tree(
 ) -> pb.Component:
     """Return the component ``comp_name`` with all below it, in the inventory's order.
 
-    Components that the listing leaves out, such as the node and its XRDUs, are put in with the state that follows from
-    what is below them. ``only_usable`` leaves out what no application can use now.
+    Components that the listing leaves out, such as the node and its XRDUs, are added with the state that follows from
+    their parts. ``only_usable`` leaves out unusable resources.
 
     Raises:
         NotFound: no such component, or it is not usable.
@@ -221,7 +221,7 @@ def _kind_of(path: str) -> str:
 def routes(inventory: Iterable[Row], comp_name: str = "", *, only_local: bool) -> list[pb.Route]:
     """Return routes between each ordered pair of different RDUs; ``only_local``: of the same XRDU.
 
-    ``comp_name`` keeps those that begin at this component or below it.
+    ``comp_name`` keeps routes that begin at this component or below it.
     """
     rows = list(inventory)
     rdus = [full_path(as_text(row.get("comp_name"))) for row in rows if row.get("kind") == "RDU"]
@@ -265,7 +265,7 @@ def _route(
 
 
 def _link(links: Sequence[tuple[str, bool]], number: int) -> tuple[str | None, str | None]:
-    """Return the link with that number, and the first one from it on that is up."""
+    """Return the link with that number, and the first working one from it on."""
     if not links:
         return None, None
     start = number % len(links)

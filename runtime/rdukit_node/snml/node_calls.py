@@ -30,7 +30,7 @@ class NodeCalls:
         self._token: Final = token
         self._threads: Final = ThreadPoolExecutor(WORKERS, thread_name_prefix="snml")
         self._local: Final = threading.local()
-        #: Clients that are open, for ``close``.
+        #: Open clients, for ``close``.
         self._clients: Final[set[SndClient]] = set()
         self._lock: Final = threading.Lock()
         self._is_closed = False
@@ -42,7 +42,7 @@ class NodeCalls:
 
         Raises:
             RdukitError: the daemon refused.
-            Unavailable: it does not answer.
+            Unavailable: the node does not answer.
         """
         given = {name: value for name, value in arguments.items() if value is not None and value != ""}
         loop = asyncio.get_running_loop()
@@ -51,7 +51,7 @@ class NodeCalls:
     async def rows(
         self, op: str, key: str, id_name: str, limit: int, **arguments: Any
     ) -> AsyncGenerator[dict[str, Any], None]:
-        """Fetch the rows of a paged list, ``limit`` at most (0: no limit), page by page as they are needed."""
+        """Fetch up to ``limit`` rows of a paged list (0: no limit), page by page on demand."""
         after = arguments.pop("after", None)
         sent = 0
         while True:

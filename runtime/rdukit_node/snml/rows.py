@@ -121,7 +121,7 @@ def fault_reply(row: Row) -> pb.GetSystemFaultsReply:
 def fault_states(
     inventory: Iterable[Row], faults: Iterable[Row], comp_name: str
 ) -> Iterator[pb.GetSystemFaultStateReply]:
-    """Return one reply a component of the inventory, then components with faults that the inventory does not list."""
+    """Return one reply per component of the inventory, then components with faults that the inventory lacks."""
     active: dict[str, list[str]] = {}
     for row in faults:
         if row.get("fault_state") == "ACTIVE":
@@ -144,7 +144,7 @@ def policy_reply(row: Row) -> pb.GetSystemPolicyInfoReply:
 
 
 def perf_counters(counters: Row, kinds: Iterable[int], comp_name: str) -> pb.GetPerfCounterReply:
-    """Return counters of the kinds asked for; what is not emulated is said in ``error_details``."""
+    """Return counters of the requested kinds; ``error_details`` names those that are not emulated."""
     wanted = set(kinds) - {pb.COUNTER_KIND_UNSPECIFIED}
     is_any = not wanted
     reply = pb.GetPerfCounterReply(time_ns=as_count(counters.get("time_ns"), 63))
@@ -204,7 +204,7 @@ def _tile_rows(counters: Row, comp_name: str) -> list[Row]:
 
 
 def _rdu_part(comp_name: str) -> str:
-    """Return the RDU of a tile or channel; a component above the RDUs stays what it is."""
+    """Return the RDU of a tile or channel; components above the RDUs are returned unchanged."""
     parts = full_path(comp_name).split("/")
     return "/".join(parts[:4]) if comp_name else ""
 

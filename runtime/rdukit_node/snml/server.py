@@ -71,7 +71,7 @@ _OPTIONS: Final = (
 
 @dataclass(slots=True)
 class SnmlServer:
-    """A server that runs. ``notices`` say where it does not listen, and why."""
+    """A server that runs. ``notices``: addresses where it does not listen, and the reasons."""
 
     #: TCP port; ``None``: the UNIX socket only.
     port: int | None
@@ -96,8 +96,8 @@ class SnmlServer:
 def start_snml(paths: NodePaths, port: int | None) -> SnmlServer:
     """Serve the daemon at ``paths.socket``, which may begin to answer later.
 
-    ``port``: TCP port on the loopback address, 0 for any free one, ``None`` for none. A port or socket that cannot be
-    had is a notice, as long as there is the other one.
+    ``port``: TCP port on the loopback address, 0 for any free one, ``None`` for none. An unavailable port or socket is
+    only a notice if the other one works.
 
     Raises:
         InvalidArgument: the token file cannot be kept.
@@ -225,7 +225,7 @@ def _identity_of(path: Path) -> tuple[int, int] | None:
 
 
 class _NodeHealth(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
-    """The standard health service: whether the daemon answers, each time it is asked."""
+    """The standard health service: each call checks whether the daemon answers."""
 
     def __init__(self, calls: NodeCalls) -> None:
         self._calls = calls

@@ -181,7 +181,7 @@ class SnmlServicer(snml_pb2_grpc.SNMLRPCServicer):  # type: ignore[misc]
     async def ClearSystemFault(
         self, request: pb.ClearSystemFaultRequest
     ) -> AsyncGenerator[pb.ClearSystemFaultReply, None]:
-        """Clear faults; one whose cause is still there comes back under a new uuid."""
+        """Clear faults; a fault whose cause persists returns under a new uuid."""
         if not request.fault_uuids:
             raise InvalidArgument("fault_uuids is empty; expected the uuids of active faults, from GetSystemFaults")
         for uuid in request.fault_uuids:
@@ -272,7 +272,7 @@ class EmulatedNodeServicer(snml_pb2_grpc.EmulatedNodeRPCServicer):  # type: igno
 
 
 def injection(event: pb.Injection, index: int) -> Mapping[str, Any]:
-    """Return an event as the daemon takes it.
+    """Return an event in the daemon's form.
 
     Raises:
         InvalidArgument: its data is not a JSON object.

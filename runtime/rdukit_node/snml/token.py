@@ -25,8 +25,7 @@ _MAX: Final = 1024
 
 
 def load_or_create_token(path: Path) -> str:
-    """Return the node's token. A file that is missing, or that others could have read or written, is replaced by a new
-    one.
+    """Return the node's token. A missing file, or one that others could read or write, is replaced.
 
     Raises:
         InvalidArgument: the file cannot be read or written.
@@ -66,7 +65,7 @@ def check_authorization(metadata: Iterable[tuple[str, str | bytes]], token: str)
     """Check that a call's metadata carries ``authorization: Bearer <token>``.
 
     Raises:
-        Unauthenticated: it does not, or with another token.
+        Unauthenticated: the token is missing or wrong.
     """
     given = [value for key, value in metadata if key.lower() == AUTHORIZATION]
     need = "changes need the metadata 'authorization: Bearer <token>' with the token from the node's admin.token file"

@@ -1,6 +1,6 @@
 """Following the node's events: one task asks the daemon for all watchers together.
 
-Each watcher has its own place in the log and fetches from there on; the shared task only says when something is new.
+Each watcher has its own place in the log and fetches from there on; the shared task only signals news.
 """
 
 import asyncio
@@ -54,10 +54,10 @@ class EventWatch:
     async def follow(
         self, since: int, kinds: set[str], *, only_new: bool, follow: bool
     ) -> AsyncGenerator[pb.WatchEventsReply, None]:
-        """Return events after ``since`` of these kinds (none: all).
+        """Return events after ``since`` of these kinds; without kinds, of all.
 
         Raises:
-            NoResources: there are ``MAX_WATCHERS`` already.
+            NoResources: there are already ``MAX_WATCHERS`` watchers.
             Unavailable: the daemon does not answer.
         """
         if self._watchers >= MAX_WATCHERS:
@@ -95,7 +95,7 @@ class EventWatch:
                 self._poller = None
 
     async def stop(self) -> None:
-        """End all watches: their callers are told that the node stops."""
+        """End all watches, and report to their callers that the node stops."""
         self._is_stopping = True
         async with self._news:
             self._news.notify_all()

@@ -1,10 +1,10 @@
 """Power, temperature and clock of RDUs, emulated: a model of the present load, not a measurement. Pure.
 
-Source: ours, all of it: the vendor publishes no such figures of its chips. An RDU at rest takes ``IDLE_W``; a tile that
-executes adds its share of ``BUSY_W``, in proportion to the cores that it has; a byte of device memory costs
-``DDR_J_PER_BYTE``. The temperature is that of the air and ``KELVIN_PER_WATT``, as after a long time of this load; where
-a thermal error reports a higher one, it is that one. The clock is the platform's own: nothing here throttles, but what
-would lower the clock of real hardware is named.
+Source: ours: the vendor publishes no such figures of its chips. An idle RDU takes ``IDLE_W``. An executing tile adds
+its share of ``BUSY_W``, in proportion to its cores; a byte of device memory costs ``DDR_J_PER_BYTE``. The temperature
+is that of the air plus ``KELVIN_PER_WATT`` times the power, as after a long time of this load, or a thermal error's, if
+that is higher. The clock is the platform's own: nothing here throttles, but what would lower the clock of real hardware
+is named.
 """
 
 from dataclasses import dataclass

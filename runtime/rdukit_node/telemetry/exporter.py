@@ -129,7 +129,7 @@ METRICS: Final = {metric.name: metric for metric in _metrics()}
 
 
 def node_samples(observed: Observed | None, collectors: Iterable[str] = COLLECTORS) -> list[Sample]:
-    """Yield the samples of the collectors that are on; of a node that is down (``None``) only that."""
+    """Yield the samples of the enabled collectors; for a node that is down (``None``) only that fact."""
     up = Sample("rdukit_node_up", (), float(observed is not None))
     if observed is None:
         return [up]
@@ -145,7 +145,7 @@ def _platform_samples(observed: Observed) -> Iterator[Sample]:
     yield Sample("rdukit_node_info", tuple(_text(status.get(k)) for k in ("node", "platform", "chip", "version")), 1.0)
     yield Sample("rdukit_node_uptime_seconds", (), float(status["uptime_s"]))
     yield Sample("sambanova_platform_error_count", (), float(sum(int(row["err_count"]) for row in observed.errors)))
-    # Zeros for what has not happened yet: ``increase`` counts nothing of a series that begins with its first errors.
+    # Zeros before the first event: ``increase`` ignores a series that begins with its first errors.
     by_type = Counter(dict.fromkeys(_error_labels(str(status["platform"])), 0))
     for row in observed.errors:
         by_type[str(row["comp_name"]), str(row["err_type"])] += int(row["err_count"])
@@ -215,7 +215,7 @@ def _lease_samples(observed: Observed) -> Iterator[Sample]:
 
 @cache
 def _error_labels(platform: str) -> tuple[tuple[str, str], ...]:
-    """Return each component of a node with each type of error that it can have; none of an unknown platform."""
+    """Return each component of a node with each of its possible types of error; empty for an unknown platform."""
     if platform not in NODES:
         return ()
     types: dict[ComponentKind, list[str]] = {}

@@ -2,8 +2,8 @@
 
 The file has lines ``key = value`` or ``key: value``; ``#`` begins a comment.
 
-Source: runtime reference 6.5 (``http_port``, a missing file is ignored, one that cannot be read is fatal, each
-collector can be switched); the other keys are ours.
+Source: runtime reference 6.5 (``http_port``, missing files ignored, unreadable ones fatal, collectors switchable); the
+other keys are ours.
 """
 
 import errno
@@ -114,7 +114,7 @@ def _with(settings: ExporterSettings, key: str, value: str) -> ExporterSettings:
 
 logger = logging.getLogger(__name__)
 
-#: Percentages are over the time since a reading of at least, and at most, this age; else over ``_FIRST_WINDOW_S``.
+#: Percentages refer to the time since a reading of an age in this range; else to ``_FIRST_WINDOW_S``.
 _MIN_AGE_NS: Final = 1_000_000_000
 _MAX_AGE_NS: Final = 300_000_000_000
 _FIRST_WINDOW_S: Final = 0.25
@@ -184,9 +184,7 @@ class NodeCollector(Collector):
 
 
 def find_baseline(readings: Sequence[Reading], after: Reading) -> Reading | None:
-    """Return the newest reading that is old enough, and not too old, to compare ``after`` with; ``None`` if there is
-    none.
-    """
+    """Return the newest reading whose age suits a comparison with ``after``; ``None``: there is none."""
     for reading in reversed(readings):
         age = after.time_ns - reading.time_ns
         if _MIN_AGE_NS <= age <= _MAX_AGE_NS:
@@ -213,7 +211,7 @@ def serve(settings: ExporterSettings, collector: NodeCollector) -> WSGIServer:
     """Begin to serve ``/metrics``, in threads. The caller shuts the server down.
 
     Raises:
-        Conflict: somebody listens there already. InvalidArgument: nobody may listen there.
+        Conflict: somebody listens there already. InvalidArgument: the address cannot be used.
     """
     registry = CollectorRegistry()
     registry.register(collector)

@@ -1,4 +1,4 @@
-"""The node at a glance: its tiles as a grid with a letter for each application, and what each application does. Pure.
+"""The node at a glance: its tiles as a grid with a letter for each application, and the applications' activity. Pure.
 
 Source: ours.
 """
@@ -23,7 +23,7 @@ LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789
 
 @dataclass(frozen=True, slots=True)
 class TileCell:
-    """A tile. ``slot``: its application's number; ``None``: nobody has it."""
+    """A tile. ``slot``: its application's number; ``None``: free."""
 
     slot: int | None
     #: Percent of the window in which it was not idle.
@@ -103,14 +103,14 @@ class Picture:
 
 
 class SlotNumbers:
-    """Numbers of applications: the lowest free one, kept for as long as the application is there."""
+    """Numbers of applications: the lowest free one, kept during the application's life."""
 
     def __init__(self) -> None:
         #: By the application's key.
         self.taken: dict[str, int] = {}
 
     def assign(self, keys: Collection[str]) -> Mapping[str, int]:
-        """Return the number of each key; those of other keys become free."""
+        """Return the number of each key; numbers of other keys become free."""
         self.taken = {key: slot for key, slot in self.taken.items() if key in keys}
         for key in keys:
             if key not in self.taken:

@@ -1,7 +1,7 @@
 """Differences between two readings of a node: shares of time by tile and by lease, bytes by channel and link.
 
-The daemon's counters only ever grow, so a reading means nothing alone; the tools, the exporter and the live picture
-take two and look at the difference. Only ``take_reading`` asks a node.
+The daemon's counters only grow, so tools, exporter and live picture show the difference of two readings. Only
+``take_reading`` asks a node.
 
 Source: runtime reference 6.1 (six shares that add up to 100), 6.2 (differences of hardware counters).
 """
@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 BUSY_PHASES: Final = ("exec", "pload", "aload", "chkpt", "quiesce")
 #: The six shares of a tile, in sntilestat's order.
 SHARES: Final = ("idle", *BUSY_PHASES)
-#: Health of components that take part; any other word means that nothing goes through them.
+#: Health of components that take part; others carry no traffic.
 WORKING: Final = frozenset({"Online", "Degraded"})
 _AMOUNTS: Final = (
     "ddr_read_bytes", "ddr_written_bytes", "pcie_rx_bytes", "pcie_tx_bytes",
@@ -38,7 +38,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class TileHolder:
-    """The holder of a lease, and what it holds."""
+    """The holder of a lease, and its resources."""
 
     lease: str
     application: str
@@ -80,7 +80,7 @@ class TileShares:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRates:
-    """Activity of one lease in the window: shares as of a tile, and amounts a second."""
+    """Activity of one lease in the window: shares of a tile's time, and amounts per second."""
 
     holder: TileHolder
     tenths: tuple[int, ...]
@@ -128,7 +128,7 @@ def apportion(total: int, weights: Sequence[int]) -> list[int]:
 
 
 def window_ns(before: Reading, after: Reading) -> int:
-    """Return nanoseconds from one reading to the other; at least 1, also if the machine's clock was set back."""
+    """Return nanoseconds between two readings; at least 1, even if the machine's clock was set back."""
     return max(1, after.time_ns - before.time_ns)
 
 
@@ -232,7 +232,7 @@ def _holder(row: Mapping[str, Any], details: Mapping[str, Any]) -> TileHolder:
 
 def _tenths(after: Mapping[str, Any], before: Mapping[str, Any], window: int) -> tuple[int, ...]:
     busy = [grown(after, before, name) for name in _PHASE_NAMES]
-    # Two processes that share a lease may be busy at the same time: together they are at most always busy.
+    # Two processes that share a lease may be busy at the same time; their sum is limited to always busy.
     return tuple(apportion(1000, [max(0, window - sum(busy)), *busy]))
 
 
@@ -260,7 +260,7 @@ class NodeClient(Protocol):
 def take_reading(node: NodeClient, with_components: bool = False) -> Reading:
     """Ask for counters and status, and for the inventory if wanted.
 
-    Counters come last, so that their time is that of the reading.
+    Counters are read last, so that their time is that of the reading.
 
     Raises:
         Unavailable: the daemon went away.

@@ -1,7 +1,7 @@
 """Bytes between two readings, spread over the DDR channels and PCIe links of the RDUs that moved them. Pure.
 
 The daemon counts by RDU and by lease. Device memory is interleaved over an RDU's working channels; a lease's transfers
-go over the lanes that it was granted. Traffic of a channel or link that is out of service moves to the others.
+use its granted lanes. Traffic of a channel or link that is out of service moves to the others.
 
 Source: ours; that such statistics exist, by channel and link, is runtime reference 6.2.
 """
@@ -72,7 +72,7 @@ class Traffic:
 def spread_traffic(before: Reading, after: Reading, kind: str) -> list[Traffic]:
     """Return rows of every channel (``DDR``) or link (``PCIE``) in the node's order; the readings carry the inventory.
 
-    The bytes of an RDU's rows add up to what the RDU moved, unless none of its components works.
+    The bytes of an RDU's rows add up to the RDU's total, unless all its components are broken.
 
     Raises:
         InvalidArgument: the node's platform is not known here.
@@ -124,7 +124,7 @@ class _Parts:
         self.components = [(path, word) for path, word in health.items() if path.startswith(self.prefix)]
         self.working = [i for i, (_, health) in enumerate(self.components) if health in WORKING]
         here = [(row, before) for row, before in leases if self._tiles_here(by_lease[row["id"]])]
-        #: The leases on this RDU, and ``None`` for those that ended in between.
+        #: The leases on this RDU, and ``None`` for leases that ended in between.
         self.holders: list[TileHolder | None] = [*(by_lease[row["id"]] for row, _ in here), None]
         self.amounts = [self._by_holder(grown(rdu, old, name), name, here) for name in _COUNTERS[kind]]
         self.replays = grown(rdu, old, "pcie_replays") if kind == PCIE else 0
@@ -155,7 +155,7 @@ class _Parts:
     def _by_holder(
         self, total: int, name: str, here: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
     ) -> list[int]:
-        """Parts of ``total`` by holder. A lease over several RDUs moves as much on each as it has tiles there."""
+        """Parts of ``total`` by holder. A lease over several RDUs moves bytes in proportion to its tiles."""
         shares = []
         for holder, (row, before) in zip(self.holders, here, strict=False):
             assert holder is not None
@@ -175,7 +175,7 @@ class _Parts:
         return granted if any(granted) else even
 
     def _replays(self, moved: Sequence[int]) -> list[int]:
-        """Spread an RDU's count over its degraded links if there are any, else by what each link moved."""
+        """Spread an RDU's count over its degraded links if there are any, else by each link's traffic."""
         degraded = [int(health == "Degraded") for _, health in self.components]
         working = [int(i in self.working) for i in range(len(self.components))]
         weights = degraded if any(degraded) else list(moved) if any(moved) else working

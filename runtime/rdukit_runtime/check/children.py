@@ -1,4 +1,4 @@
-"""Judges units in child processes with limits: what a native kernel does wrong ends the child, and no more.
+"""Judges units in child processes with limits: a faulty native kernel ends only the child.
 
 The children are forks, of a process that has imported torch and has one thread.
 """
@@ -51,7 +51,7 @@ def judge_all(job: JudgedFiles, answer: Answer) -> None:
 
 
 def _judge_in_child(job: JudgedFiles, units: Sequence[str], answer: Answer) -> int:
-    """Judge units in one child until its end; returns how many have a verdict."""
+    """Judge units in one child until its end; return the number of verdicts."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -19,7 +19,7 @@ Results = Sequence[torch.Tensor]
 
 
 class Portable:
-    """Results of the portable form, and of runs of it that were moved: these are made when they are needed first.
+    """Results of the portable form, and of its perturbed runs, which are computed on demand.
 
     Args:
         run_moved: returns several runs' results.
@@ -36,11 +36,11 @@ class Portable:
 
 
 def find_fault(native: Results, portable: Portable, is_exact: bool, signs: bool = False) -> str | None:
-    """Return what is wrong with native results, or None.
+    """Return the fault of native results, or None.
 
     Args:
-        is_exact: every operator is exact on these inputs, so that the order of additions does not matter.
-        signs: also the signs of zeros are compared.
+        is_exact: every operator is exact on these inputs, so the order of additions does not matter.
+        signs: the signs of zeros are also compared.
     """
     if len(native) != len(portable.results):
         return f"{len(native)} results, not {len(portable.results)}"
@@ -110,7 +110,7 @@ def _are_same(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def _off(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Return how far apart elements are; infinitely where one is no finite number and the other is another."""
+    """Return the distances of elements; infinite where one of two different elements is not finite."""
     wide_a, wide_b = a.double(), b.double()
     off = (wide_a - wide_b).abs()
     off[_are_same(a, b)] = 0.0
@@ -123,7 +123,7 @@ def _largest(value: torch.Tensor) -> float:
 
 
 def _spread(number: int, theirs: torch.Tensor, portable: Portable, size: float) -> tuple[float, torch.Tensor]:
-    """Return by how much rounding moves a result, and which of its elements it does not decide altogether."""
+    """Return the movement of a result by rounding, and the elements that rounding does not determine completely."""
     is_certain, spread = torch.ones_like(theirs, dtype=torch.bool), 0.0
     offs = []
     for run in portable.moved:

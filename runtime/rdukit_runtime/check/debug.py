@@ -1,6 +1,6 @@
 """Running a PEF section by section, each checked on the inputs that it had: the doing part of ``rdukit debug``.
 
-Each section reads what the device holds, so a fault is found in the section that makes it and not in those after it.
+Each section reads the device's values, so a fault is reported for the section that causes it and not for later ones.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,7 +33,7 @@ def debug_graph(
 
     Args:
         kernels: by digest. types: section types to run; None: all.
-        tolerance: against f64; None: the precision's, from ``TOLERANCES``.
+        tolerance: difference from f64; None: the precision's, from ``TOLERANCES``.
     Raises:
         InvalidArgument: the engine computes elsewhere than on the processor.
     """

@@ -15,13 +15,13 @@ from rdukit_runtime.check.roles import InputRole
 #: Bytes before and after a tensor that no kernel may write, and their value.
 GUARD_BYTES: Final = 64
 _GUARD: Final = 0xA5
-#: Number of places of which at most one holds a special number.
+#: At most one of this many places holds a special number.
 _SPARSE: Final = 16
 #: Smallest number of whole numbers that include both zeros.
 _ZEROS_AMONG: Final = 4
 #: Factor from random numbers to small ones.
 _NEAR_ZERO: Final = 1e-4
-#: Mean of numbers that all have one sign: far enough that a variance as a difference of squares loses its digits.
+#: Mean of numbers of one sign: so large that a variance as a difference of squares loses its digits.
 _FAR: Final = 30.0
 #: Powers of ten between which numbers of all sizes lie.
 _SIZES: Final = (-7.0, 7.0)
@@ -33,9 +33,9 @@ class InputSet:
 
     ``kind``: ``whole`` (small whole numbers and powers of two, with ties), ``random``, ``small`` (random, near zero),
     ``above`` (around 30, whole ones large), ``below`` (around -30), ``wide`` (of all sizes), ``least`` (negative
-    infinity alone), or the special numbers that are strewn among random ones. ``gradient``: what arrives at a
-    backward: ``whole``, ``ones``, ``random`` or ``one-hot``. ``masks``: how many of a mask's places are true.
-    ``is_narrow``: whole inputs are zeros and ones, as places may be computed from them.
+    infinity alone), or special numbers, which are mixed into random ones. ``gradient``: incoming gradients of a
+    backward: ``whole``, ``ones``, ``random`` or ``one-hot``. ``masks``: share of a mask's true places.
+    ``is_narrow``: whole inputs are zeros and ones, because indices may be computed from them.
     """
 
     kind: str
@@ -57,7 +57,7 @@ SPECIALS: Final[Mapping[str, Sequence[float]]] = {
     "uneven": (1e7, -1e7, 65504.0, 0.1, -1e-3, 1e-7),
 }  # fmt: skip
 
-#: All sets, and those of a section that takes long.
+#: All sets, and the sets for a section that takes long.
 ALL_SETS: Final = (
     InputSet("whole", 1, "whole", "some"), InputSet("whole", 2, "ones", "one"), InputSet("random", 3, "random", "some"),
     InputSet("random", 4, "one-hot", "none"), InputSet("random", 5, "ones", "all"), InputSet("small", 6),
@@ -75,7 +75,7 @@ class GuardedTensor:
     memory: torch.Tensor
 
     def is_whole(self) -> bool:
-        """Return whether the guards are as they were made."""
+        """Return whether the guards are unchanged."""
         return bool((self.memory[:GUARD_BYTES] == _GUARD).all() and (self.memory[-GUARD_BYTES:] == _GUARD).all())
 
 
@@ -184,13 +184,15 @@ def _strew(made: torch.Tensor, numbers: torch.Tensor, generator: torch.Generator
 
 
 def _large_numbers(dtype: torch.dtype) -> torch.Tensor:
-    """Return whole numbers whose sums need more than the dtype's half; not the least, whose opposite there is not."""
+    """Return whole numbers whose sums need more than half of the dtype's range, without the least one, which has no
+    opposite.
+    """
     most = torch.iinfo(dtype).max
     return torch.tensor([most, most // 2 + 1, *([] if dtype == torch.uint8 else [-most])])
 
 
 def _indices(shape: Sequence[int], role: InputRole, generator: torch.Generator) -> torch.Tensor:
-    """Draw indices in range, the first, the last, a repeated and a negative one where there is room."""
+    """Draw indices in range; the first, the last, a repeated and a negative one if there is room."""
     made = torch.randint(0, max(1, role.limit), tuple(shape), generator=generator)
     legal = [0, role.limit - 1, role.limit - 1]
     if role.least < 0:

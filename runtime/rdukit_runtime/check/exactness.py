@@ -7,7 +7,7 @@ from rdukit.pef.kernel import KernelGraph
 from rdukit.pef.operators import GETITEM
 from rdukit_runtime.check.roles import LAYOUTS, word_of
 
-#: Operators that change no digit, whatever they are given.
+#: Operators that never change a digit.
 _MOVING: Final = LAYOUTS | frozenset(
     f"aten.{name}"
     for name in (
@@ -56,7 +56,7 @@ def is_exact_on_whole_numbers(kernel: KernelGraph) -> bool:
 
 
 def adds_nothing(kernel: KernelGraph) -> bool:
-    """Return whether no operator adds several numbers up: where sums overflow depends on their order."""
+    """Return whether no operator adds several numbers: overflow of sums depends on their order."""
     return all(word in _MOVING or word in _ELEMENTWISE for word in _words(kernel))
 
 

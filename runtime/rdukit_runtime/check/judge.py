@@ -1,4 +1,6 @@
-"""The verdict on a unit: both sides run on the same drawn inputs, each backward on what its own forward saved."""
+"""The verdict on a unit: both forms run on the same drawn inputs, and each backward uses its own forward's saved
+values.
+"""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,11 +20,11 @@ from rdukit_runtime.check.roles import InputRole, find_roles
 from rdukit_runtime.check.rounding import MOVES, Elsewhere, Rounding
 from rdukit_runtime.engine.portable import Kernel, build_portable
 
-#: Seconds of the portable form up to which all sets are tried, up to which two are, and up to which one is.
+#: Seconds of the portable form up to which all sets, two sets, or one set are tried.
 ALL_S: Final = 0.005
 FEW_S: Final = 2.0
 ONE_S: Final = 10.0
-#: How often the portable form runs moved, and how often one that takes longer than ``FEW_S``.
+#: Number of perturbed runs of the portable form, and their number for units longer than ``FEW_S``.
 _MOVED_RUNS: Final = 6
 _FEW_MOVED_RUNS: Final = 2
 
@@ -112,7 +114,7 @@ class _Judge:
         """Run a side on copies of the inputs.
 
         Args:
-            around: entered while kernels run, and not while inputs are laid out: those are the same in each run.
+            around: context of running kernels; the layout of inputs is outside of it and equal in each run.
         Raises:
             Written: it wrote beyond a tensor.
         """
@@ -175,7 +177,7 @@ class _Judge:
 
 
 class Written(Exception):
-    """A kernel wrote where it must not."""
+    """A kernel wrote outside of its outputs."""
 
 
 def _arriving(unit: Unit) -> list[TensorSpec]:
@@ -186,7 +188,7 @@ def _arriving(unit: Unit) -> list[TensorSpec]:
 
 
 def _find_shared(made: Sequence[torch.Tensor], given: Sequence[GuardedTensor]) -> list[int]:
-    """Return the numbers of the tensors made that lie in memory of the given ones: a write to one changes both."""
+    """Return the numbers of created tensors that share memory with the given ones: a write changes both."""
     held = {g.memory.untyped_storage().data_ptr() for g in given}
     return [n for n, t in enumerate(made) if t.numel() and t.untyped_storage().data_ptr() in held]
 
@@ -210,7 +212,7 @@ def find_shapes(kernel: KernelGraph, inputs: Sequence[torch.Tensor]) -> dict[str
 
 
 def find_all_roles(unit: Unit) -> Mapping[str, InputRole]:
-    """Return the roles of the forward's inputs, including those that are known from the backward only."""
+    """Return the roles of the forward's inputs, including those that only the backward reveals."""
     specs = unit.forward.inputs
     zeros = [torch.zeros(spec.shape, dtype=getattr(torch, spec.dtype)) for spec in specs]
     try:

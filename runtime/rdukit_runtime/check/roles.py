@@ -141,7 +141,7 @@ READERS: Final[Mapping[tuple[str, int], Find]] = {
 }  # fmt: skip
 
 
-#: Operators that hand the elements of their first argument on as they are.
+#: Operators that pass on the elements of their first argument unchanged.
 LAYOUTS: Final = frozenset(
     f"aten.{name}"
     for name in (
@@ -179,7 +179,7 @@ def find_roles(kernel: KernelGraph, shapes: Shapes) -> dict[str, InputRole]:
 
 
 def meet(known: InputRole | None, role: InputRole) -> InputRole:
-    """Return the role of a value that two readers take: an index is legal for both, else the one known first counts."""
+    """Return the role of a value with two readers: an index suits both, otherwise the first known role counts."""
     if known is None or (known.kind, role.kind) != ("index", "index"):
         return known or role
     ignored = known.ignored if known.ignored == role.ignored else None
@@ -199,7 +199,7 @@ def _role_of(word: str, position: int, node: KernelNode, shapes: Shapes, own: In
 
 
 def _note_places(node: KernelNode, shapes: Shapes, roles: dict[str, InputRole]) -> None:
-    """Note the indices of ``x[i, j]``: each along its own axis."""
+    """Record the indices of ``x[i, j]``: each along its own axis."""
     indexed, places = node.args[0], node.args[1]
     if not isinstance(indexed, Ref) or not isinstance(places, list) or indexed.name not in shapes:
         return

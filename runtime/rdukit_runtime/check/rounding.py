@@ -1,6 +1,6 @@
-"""How much of a result rounding decides: measured, by moving each operator's result by its last bit.
+"""Influence of rounding on a result: measured by moving each operator's result by its last bit.
 
-Also what tests compare torch's own results with (``tests/fuzzing/judge.py``).
+Tests also compare torch's own results with it (``tests/fuzzing/judge.py``).
 """
 
 from typing import Any, Final
@@ -34,7 +34,7 @@ _CENTERING: Final = frozenset(
 )  # fmt: skip
 #: Error of a sum of n numbers in last bits, over the root of n: measured with kernels of 16 lanes.
 _SUM_ROUNDING: Final = 1 / 16
-#: Results that are floating numbers and stand for yes and no, by their places: who reads them refuses all others.
+#: Results that are floating numbers but mean yes or no, by their places; readers refuse other values.
 _FLAGS: Final = {torch.ops.aten.multilabel_margin_loss_forward.default: {1}}
 
 
@@ -101,7 +101,7 @@ def is_floating(value: Any) -> bool:
 #: Gradients that torch's kernel makes NaN if the function's input is NaN, except beyond the last full vector. That
 #: input is their last argument.
 _NAN_IN_VECTORS: Final = frozenset({torch.ops.aten.elu_backward.default, torch.ops.aten.hardswish_backward.default})
-#: Norms of rows whose mean, the second result, torch's kernel makes infinite or NaN where a number of the row is
+#: Norms of rows whose mean (the second result) torch's kernel makes infinite or NaN if a number of the row is
 #: infinite, depending on its place. All other results of such a row are NaN.
 _INFINITE_BY_PLACE: Final = frozenset(
     {torch.ops.aten.native_layer_norm.default, torch.ops.aten.native_group_norm.default}
@@ -109,7 +109,7 @@ _INFINITE_BY_PLACE: Final = frozenset(
 
 
 class Elsewhere(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Returns what torch's kernels compute of the same numbers in other places of a tensor, where that differs."""
+    """Returns results of torch's kernels for the same numbers at other places of a tensor, if they differ."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

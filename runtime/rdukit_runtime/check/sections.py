@@ -1,11 +1,11 @@
-"""A section's results against its portable form and against f64, on the inputs that it had: what is wrong, and where.
+"""A section's results against its portable form and against f64, on its inputs: the wrong values, and their origin.
 
 Three questions, each with its own reference on the same inputs:
 
 1. Does the native library compute what the portable form does? Judged as before a library is used: ``compare``.
-2. Where does a NaN or an infinity begin? Operators run one by one; the walk goes from the output back to the first
-   operator that makes one of finite numbers, or of infinities a NaN.
-3. Which operator is the first whose result is off by more than the tolerance? The same operators in f64.
+2. Where does a NaN or an infinity begin? Operators run one by one; the search goes from the output back to the first
+operator that makes one from finite numbers, or a NaN from infinities. 3. Which operator is the first whose result is
+off by more than the tolerance? The same operators in f64.
 
 Source: ours.
 """
@@ -58,13 +58,13 @@ class SectionCheck:
 
     faults: tuple[SectionFault, ...]
     error: float | None
-    #: Why there is no f64 reference; empty where there is one.
+    #: Reason why there is no f64 reference; empty: there is one.
     no_reference: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """A value inside a section: its maker (None: an input), what that read, and what it holds that is not finite."""
+    """A value inside a section: its maker (None: an input), the maker's inputs, and its non-finite content."""
 
     step: OperatorStep | None
     has_nan: bool
@@ -76,12 +76,12 @@ def check_section(
     kernel: KernelGraph, names: tuple[Sequence[str], Sequence[str]], inputs: Tensors, results: Sequence[Any],
     scalars: Scalars, tolerance: float, *, is_native: bool = True,
 ) -> SectionCheck:  # fmt: skip
-    """Check what a section made of its inputs.
+    """Check a section's results on its inputs.
 
     Args:
         names: symbols of its inputs, and of its outputs.
-        inputs: as they were before it ran. results: its outputs, None where none was kept.
-        tolerance: of each operator's result against f64.
+        inputs: their values before the section ran. results: its outputs, None for those not kept.
+        tolerance: difference of each operator's result from f64.
         is_native: whether a native library made the results; else they are the portable form's own.
     """
     faults: list[SectionFault] = []
@@ -133,7 +133,7 @@ def _find_native(
 
 
 def _run_steps(kernel: KernelGraph, inputs: Tensors, scalars: Scalars) -> tuple[dict[str, _Value], dict[str, Any]]:
-    """Run operators one by one; returns what is known of each value, and the values."""
+    """Run operators one by one; return the facts about each value, and the values."""
     made: dict[str, Any] = {spec.name: t.clone() for spec, t in zip(kernel.inputs, inputs, strict=True)}
     known = {name: _describe(None, value) for name, value in made.items()}
     torch.manual_seed(0)
@@ -157,7 +157,7 @@ def _describe(step: OperatorStep | None, value: Any) -> _Value:
 def _find_origins(
     kernel: KernelGraph, known: Mapping[str, _Value], shown: Mapping[str, str]
 ) -> list[SectionFault]:  # fmt: skip
-    """Return where the first output that is not finite got it from."""
+    """Return the origins of the first output that is not finite."""
     for output in kernel.outputs:
         value = known.get(output or "")
         if output is not None and value is not None and (value.has_nan or value.has_infinity):
@@ -222,7 +222,7 @@ def _imprecise(node: KernelNode, error: float, tolerance: float, shown: Mapping[
 
 
 def _error(value: Any, reference: Any) -> float:
-    """Return the largest difference over the largest magnitude; infinity where one is finite and the other is not."""
+    """Return the largest difference over the largest magnitude; infinity if only one of two values is finite."""
     if not isinstance(value, torch.Tensor):
         pairs = zip(value, reference, strict=False) if isinstance(value, list | tuple) else ()
         return max((_error(a, b) for a, b in pairs), default=0.0)

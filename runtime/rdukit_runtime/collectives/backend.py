@@ -1,6 +1,6 @@
 """The backend ``rdu`` of torch.distributed: sums in rank order through rdukit's data plane, all else by gloo.
 
-A group of torch in Python. What it does itself is done when the call returns; the work that it hands back is complete.
+A group of torch in Python. Its own operations are complete when the call returns; the returned work is done.
 Source: ours.
 """
 
@@ -52,7 +52,7 @@ class RduProcessGroup(dist.ProcessGroup):
         self._name = name
 
     def getBackendName(self) -> str:
-        """Return the name that it is registered under."""
+        """Return the name of its registration."""
         return "rdu"
 
     def allreduce(self, tensors: Any, opts: Any = None, *more: Any) -> dist.Work:
@@ -126,7 +126,7 @@ class _Done(dist.Work):
 
 
 def _find_reduction(tensors: list[torch.Tensor], opts: Any) -> Reduction | None:
-    """Return what the data plane does with the tensors; None: that is gloo's."""
+    """Return the data plane's operation for the tensors; None: gloo handles them."""
     wanted = dist.ReduceOp.SUM if opts is None else getattr(opts, "reduceOp", opts)
     found = next((ours for theirs, ours in _REDUCTIONS if wanted == theirs), None)
     if found is None or any(tensor.layout != torch.strided for tensor in tensors):

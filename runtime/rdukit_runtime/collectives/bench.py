@@ -1,6 +1,6 @@
 """Times of collectives on this machine, ours and gloo's in turn in the same processes, with wrong elements counted.
 
-Bandwidths are as of nccl-tests: the vector's bytes over the time, and that times what each link of a ring carries.
+Bandwidths follow nccl-tests: the vector's bytes over the time, and that times the share of a ring's link.
 """
 
 import json
@@ -24,7 +24,7 @@ from rdukit_runtime.collectives.planes import collectives_of
 from rdukit_runtime.collectives.sums import Adder, Reduction
 
 DTYPES: Final = {"f32": torch.float32, "bf16": torch.bfloat16}
-#: Calls before those that count, and how many times as many calls of short vectors count.
+#: Calls before the counted ones, and factor for the number of calls with short vectors.
 _WARM: Final = 2
 _SHORT_BYTES: Final = 64 << 10
 _SHORT_ROUNDS: Final = 10
@@ -56,7 +56,7 @@ class BenchRow:
     #: 10^9 bytes a second.
     algorithm_gb_s: float
     bus_gb_s: float
-    #: Elements of all ranks that are not what they should be.
+    #: Number of wrong elements of all ranks.
     wrong: int
 
     def as_dict(self) -> dict[str, Any]:
@@ -70,10 +70,10 @@ def bus_factor(op: Op, ranks: int) -> float:
 
 
 def measure_all(request: BenchRequest, ranks: int) -> list[BenchRow]:
-    """Start as many processes, and return what they measure by size.
+    """Start that many processes, and return their measurements by size.
 
     Raises:
-        RuntimeFault: one of them failed.
+        RuntimeFault: a process failed.
     """
     with tempfile.TemporaryDirectory(prefix="collectives-") as folder:
         store, made = str(Path(folder) / "store"), Path(folder) / "rows.json"

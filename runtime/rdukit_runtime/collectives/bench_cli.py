@@ -1,4 +1,4 @@
-"""``rdukit collective bench``: what collectives take on this machine. torch is imported when it runs, not for help."""
+"""``rdukit collective bench``: times of collectives on this machine. torch is imported when it runs, not for help."""
 
 import json
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rdukit.cli.tables import Table
     from rdukit_runtime.collectives.bench import BenchRow
 
-#: Bytes of the complete vectors that are measured unless others are asked for.
+#: Bytes of the complete vectors that are measured by default.
 SIZES = ("4k", "256k", "1M", "16M")
 
 
@@ -34,8 +34,8 @@ def bench(
 ) -> None:  # fmt: skip
     """Measure collectives between processes of this machine, rdukit's and gloo's in turn.
 
-    A vector's bytes over the time is the algorithm's bandwidth. The bus's is what a link of a ring would carry, so that
-    numbers of ranks and operations compare. Wrong elements are those that differ from the sum in rank order.
+    A vector's bytes over the time is the algorithm's bandwidth. The bus's figure is the load of a ring's link, so that
+    numbers of ranks and operations can be compared. Elements are wrong if they differ from the sum in rank order.
 
     Example: rdukit collective bench --ranks 4 --bytes 16M
 

@@ -1,9 +1,9 @@
-"""A group of ranks that goes on without those it loses, or with new processes in their places.
+"""A group of ranks that continues without lost ones, or with new processes in their places.
 
-Each rank serves a store of its own at which the others can meet, since any rank may be the lost one. After a loss the
-lowest rank that answers collects those that come, waits for new processes (``replacement``), decides who goes on
-(``membership``), and they make a new process group at its store, numbered in the order of their launch. A process has
-ended where its store's port refuses connections; a rank that is merely silent is waited for as long as a collective is.
+Each rank serves a store at which the others can meet, since any rank may be lost. After a loss the lowest rank that
+answers collects the others, waits for new processes (``replacement``) and decides who continues (``membership``). These
+form a new process group at its store, numbered in the order of their launch. If a store's port refuses connections, its
+process has ended; a silent rank gets the time limit of a collective.
 Source: ours.
 """
 
@@ -76,11 +76,11 @@ class Elastic:
     """The default process group of torch, whose ranks may become fewer.
 
     Args:
-        rank: of this process, as its launch numbered it. store: of this process. roster: all members and their stores.
-        fewest: ranks that must be left. backend, limit: of the group. state: what a new process receives.
+        rank: this process's rank in its launch. store: this process's store. roster: all members and their stores.
+        fewest: smallest number of remaining ranks. backend, limit: those of the group. state: data for a new process.
     """
 
-    #: Collectives of the group as it is now.
+    #: Collectives of the present group.
     collectives: Collectives
     #: Store at which the group has met; torch's group holds its C++ part only.
     _meeting: RankStore
@@ -112,7 +112,7 @@ class Elastic:
             self._write_roster()
 
     def use(self, collectives: Collectives) -> None:
-        """Take the default process group, whose collectives these are."""
+        """Use the default process group, to which these collectives belong."""
         group = dist.group.WORLD
         assert group is not None, "collectives are of a group"
         self.collectives, self._group = collectives, weakref.ref(group)
@@ -133,8 +133,8 @@ class Elastic:
         Args:
             is_averaged: whether this rank has the means of its step.
         Raises:
-            PeerLost: too few ranks are left, others went on without this one, or another program of this process has
-            made a new group before.
+            PeerLost: too few ranks are left, others continued without this one, or another program of this process has
+            already made a new group.
         """
         if self._group is None or dist.group.WORLD is not self._group():
             raise PeerLost(
@@ -175,7 +175,7 @@ class Elastic:
         """Take a lost rank's place in the group that the others make, and their parameters.
 
         Raises:
-            PeerLost: they went on without this rank, or do not answer.
+            PeerLost: the others continued without this rank, or do not answer.
         """
         candidate, own = joining.candidate, self._addresses[self._rank]
         leave_process_group()
@@ -267,7 +267,8 @@ class Elastic:
             self.collectives.barrier()
         return progress
 
-    # -- agreeing on who goes on ---------------------------------------------------------------------------------------
+    # -- agreeing on the members that continue
+    # ---------------------------------------------------------------------------
 
     def _named(self, loss: PeerLost, detail: str) -> set[int]:
         """Return the members that a detail of the loss names by their ranks in the group."""
@@ -285,7 +286,7 @@ class Elastic:
         raise AssertionError("this rank is a member")
 
     def _follow(self, member: int, mine: RankProgress) -> tuple[RankStore, RegroupDecision] | None:
-        """Announce this rank to a member, and return its decision; None if it has ended or does not answer."""
+        """Announce this rank to a member, and return its decision; None: it has ended or does not answer."""
         if has_ended(self._addresses[member]):
             return None
         nonce = uuid.uuid4().hex
@@ -303,8 +304,8 @@ class Elastic:
         """Collect the members that are left, wait for new processes, and decide.
 
         Args:
-            left: members that gave up before: they may have ended after they had gone on without this rank, and are
-                not taken for dead.
+            left: members that gave up before: they may have continued without this rank before they ended, so they do
+                not count as dead.
         """
         self._check_open(self._store)
         others = [member for member in self.members if member != self._rank]
@@ -332,7 +333,7 @@ class Elastic:
         return verdict
 
     def _collect(self, here: Present, others: Collection[int], silent: Collection[int]) -> set[int]:
-        """Wait for members until all others have ended, or the limit of a collective; returns those that have ended."""
+        """Wait for members until all others have ended, or the limit of a collective; return the ended ones."""
         dead: set[int] = set()
         end, look = time.monotonic() + self._limit.total_seconds(), 0.0
         while True:
@@ -357,9 +358,9 @@ class Elastic:
     def _wait_for_new(
         self, here: Present, others: Collection[int], mine: RankProgress
     ) -> dict[int, tuple[str, Address]]:
-        """Wait until each lost rank has a new process that is ready; returns those that came in time.
+        """Wait until each lost rank has a new process that is ready; return those that came in time.
 
-        A member that ends meanwhile is taken out of ``here``.
+        A member that ends meanwhile is removed from ``here``.
         """
         wait_s, came = resolve(DISTRIBUTED_REPLACE_WAIT_S), dict[int, tuple[str, Address]]()
         end, look, was_told = time.monotonic() + wait_s, 0.0, False
@@ -387,7 +388,7 @@ class Elastic:
         return came
 
     def _note_new(self, came: dict[int, tuple[str, Address]], lost: Collection[int], steps: int) -> None:
-        """Offer their places to new processes, and note those that are ready."""
+        """Offer their places to new processes, and record those that are ready."""
         for rank in lost:
             if not self._store.check([f"join/{rank}"]):
                 continue
@@ -416,7 +417,7 @@ def open_elastic(collectives: Collectives, state: RankTensors | None = None) -> 
     """Return the elastic form of the default process group; None if a lost rank ends the others. A collective.
 
     Args:
-        state: what a new process in a lost rank's place receives.
+        state: data for a new process in a lost rank's place.
     Raises:
         InvalidArgument: the ranks choose differently; all raise it.
     """
@@ -470,10 +471,10 @@ def join_elastic(joining: JoiningProcessGroup, state: RankTensors) -> Elastic:
 
 
 def check_device(kind: str) -> None:
-    """Refuse what a loss is to do where trainings cannot go on after one.
+    """Refuse the reaction to a loss if trainings cannot continue after one.
 
     Raises:
-        InvalidArgument: the ranks are to go on, and compute on a GPU.
+        InvalidArgument: the ranks should continue, but compute on a GPU.
     """
     choice = resolve(DISTRIBUTED_ON_LOSS)
     if kind != "cpu" and choice != FAIL:

@@ -24,8 +24,8 @@ _open: "Final[weakref.WeakSet[Gloo]]" = weakref.WeakSet()
 def close_planes() -> None:
     """Leave all groups.
 
-    A group that something still holds when Python ends has threads that meet the C++ library's clean-up, which ends the
-    process with SIGABRT.
+    If a group is still referenced when Python ends, its threads meet the C++ library's clean-up, which ends the process
+    with SIGABRT.
     """
     for plane in list(_open):
         plane.close()
@@ -47,7 +47,7 @@ class Gloo(Collectives):
         return self._held
 
     def close(self) -> None:
-        """Leave the group. Its connections end with torch's last reference to it, which the others notice."""
+        """Leave the group. Its connections end with torch's last reference to it, and the others notice."""
         self._held = None
 
     def barrier(self) -> None:
@@ -124,7 +124,7 @@ class Gloo(Collectives):
         compare_calls(self.exchange(text))
 
     def exchange(self, text: str) -> list[str]:
-        """Return each rank's text, by rank; what is over 512 bytes is cut off."""
+        """Return each rank's text, by rank; texts are cut after 512 bytes."""
         rows = [torch.empty(TEXT_BYTES, dtype=torch.uint8) for _ in range(self.size)]
         self._group.allgather([rows], [bytes_of(text)]).wait()
         return [text_of(row) for row in rows]

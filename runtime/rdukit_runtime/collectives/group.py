@@ -1,7 +1,7 @@
 """Collectives of a group of ranks, and the choice of their data plane.
 
 All planes make the same bits: values are added in rank order, in f32 for bf16 and f16, and rounded once. Source:
-runtime reference 9 for the primitives; that the order is fixed: ours, so that results do not depend on the plane.
+runtime reference 9 for the primitives. The fixed order is ours, so that results do not depend on the plane.
 """
 
 import zlib
@@ -25,20 +25,20 @@ TEXT_BYTES: Final = 512
 class Collectives(ABC):
     """Collectives of a group; each is called by all its ranks, in the same order.
 
-    Tensors are on the host, of any layout. Every call raises PeerLost where a rank died, left or did not answer, and
-    InvalidArgument, on every rank, where the ranks called different things.
+    Tensors are on the host, of any layout. Every call raises PeerLost if a rank died, left or did not answer, and
+    InvalidArgument, on every rank, if the ranks made different calls.
     """
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
-        #: Who came late to collectives; all zeros between machines, whose clocks differ.
+        #: Lateness of ranks at collectives; all zeros between machines, whose clocks differ.
         self.stragglers = Stragglers(size)
 
     def allocate(self, count_bytes: int) -> torch.Tensor:
-        """Return zeroed bytes for this rank; a collective, with as many bytes on every rank.
+        """Return zeroed bytes for this rank; a collective with equal sizes on every rank.
 
-        Where the ranks share memory, ``all_reduce`` of one of its contiguous views into itself copies nothing. All
-        ranks take the same view then.
+        If the ranks share memory, ``all_reduce`` of a contiguous view of it into itself copies nothing. All ranks take
+        the same view then.
         """
         return torch.zeros(count_bytes, dtype=torch.uint8)
 
@@ -96,13 +96,13 @@ class Collectives(ABC):
             self._recv(written, sender, describe([tensor]))
 
     def exchange(self, text: str) -> list[str]:
-        """Return each rank's text, by rank; what is over 512 bytes is cut off."""
+        """Return each rank's text, by rank; texts are cut after 512 bytes."""
         texts = torch.empty(self.size, TEXT_BYTES, dtype=torch.uint8)
         self.all_gather(bytes_of(text), texts)
         return [text_of(row) for row in texts]
 
     def note(self, doing: str) -> None:  # noqa: B027  other machines do not see it
-        """Say what this rank does between collectives, for errors of the others on this machine."""
+        """Record this rank's activity between collectives, for errors of the others on this machine."""
 
     @abstractmethod
     def barrier(self) -> None:
@@ -168,13 +168,13 @@ def bytes_of(text: str) -> torch.Tensor:
 
 
 def text_of(row: torch.Tensor) -> str:
-    """Return the text that ``bytes_of`` made bytes of."""
+    """Return the text from the bytes of ``bytes_of``."""
     return bytes(row.tolist()).rstrip(b"\0").decode(errors="replace")
 
 
 @contextmanager
 def writable(tensors: Sequence[torch.Tensor], is_read: bool = False) -> Iterator[list[torch.Tensor]]:
-    """Lend contiguous memory for each tensor; what is not contiguous is written back afterwards."""
+    """Lend contiguous memory for each tensor; other tensors are copied, and written back afterwards."""
     lent = [
         tensor if tensor.is_contiguous() else tensor.contiguous() if is_read else torch.empty_like(
             tensor, memory_format=torch.contiguous_format

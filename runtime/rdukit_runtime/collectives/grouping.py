@@ -1,7 +1,7 @@
 """Groups of gradients that travel together, and when they leave: pure.
 
-A group leaves when backward has made its last gradient and nothing in backward reads one of them any more. Grouping
-never changes bits (see ``sums``). Source: runtime reference 9 (gradient grouping, overlap); the rules are ours.
+A group leaves when backward has made its last gradient and no longer reads any of them. Grouping never changes bits
+(see ``sums``). Source: runtime reference 9 (gradient grouping, overlap); the rules are ours.
 """
 
 from collections.abc import Sequence
@@ -36,14 +36,14 @@ class GradientGroup:
 
     @property
     def label(self) -> str:
-        """Return what the group holds, for people."""
+        """Return the group's content, for people."""
         names = [gradient.name for gradient in self.gradients]
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         return f"{', '.join(names[:_SHOWN])}{more}, after section {self.section}"
 
 
 def find_reduce(pef: Pef, graph: Graph) -> int | None:
-    """Return the section that averages gradients; None in a graph without one."""
+    """Return the section that averages gradients; None: the graph has none."""
     return next((number for number in graph.schedule if pef.sections[number].type is SectionType.REDUCE), None)
 
 
@@ -51,8 +51,8 @@ def find_ready(pef: Pef, graph: Graph) -> tuple[ReadyGradient, ...]:
     """Return the gradients that ``reduce`` of a graph averages, in the order in which they become final.
 
     Returns:
-        None of them where one cannot be averaged where it lies: sums over several backwards, which outlive the
-        step, and gradients whose memory a section shares with another value.
+        Empty if a gradient cannot be averaged in place: a sum over several backwards, which outlives the step, or a
+        gradient whose memory a section shares with another value.
     """
     reduce = find_reduce(pef, graph)
     if reduce is None:
@@ -72,10 +72,10 @@ def find_ready(pef: Pef, graph: Graph) -> tuple[ReadyGradient, ...]:
 
 
 def choose_group_bytes(latency_s: float, bytes_s: float) -> int:
-    """Return the size from which a group's latency takes at most a tenth of its time.
+    """Return the size at which a group's latency takes at most a tenth of its time.
 
     Args:
-        latency_s: of an allreduce of next to nothing. bytes_s: what a long one moves in a second.
+        latency_s: time of a tiny allreduce. bytes_s: bytes per second of a long one.
     """
     wanted = latency_s * bytes_s * (1 / _LATENCY_SHARE - 1)
     return round(min(max(wanted, _FEWEST_BYTES), _MOST_BYTES))
@@ -84,7 +84,7 @@ def choose_group_bytes(latency_s: float, bytes_s: float) -> int:
 def group_gradients(ready: Sequence[ReadyGradient], group_bytes: int) -> tuple[GradientGroup, ...]:
     """Group gradients in the order given, those of a section together, up to at least ``group_bytes``.
 
-    The last group takes what is left, however little: it is what backward cannot hide.
+    The last group takes the rest, even a little: backward cannot hide it.
     """
     groups: list[GradientGroup] = []
     held: list[ReadyGradient] = []

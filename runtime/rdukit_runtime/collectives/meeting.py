@@ -132,7 +132,7 @@ def write_roster(rank: int, roster: Roster) -> None:
 
 
 def find_roster(rank: int) -> Roster | None:
-    """Return the contents of the file that a killed process of this rank left; None if there is no such file.
+    """Return the contents of the file that a killed process of this rank left; None: there is no such file.
 
     Raises:
         InvalidArgument: the file is damaged, cannot be read, or belongs to another user of this machine, who could

@@ -1,7 +1,7 @@
-"""Decisions of a group of ranks that lost some of its members: who goes on, and what they do again. Pure.
+"""Decisions of a group of ranks that lost members: who continues, and what is computed again. Pure.
 
-Two parts of a group that cannot reach each other must not both go on. A part needs more than half of the members that
-are not proven dead. With exactly half it needs the lowest of these members. Source: ours.
+Two parts of a group that cannot reach each other must not both continue. A part needs more than half of the members
+that are not proven dead. With exactly half, a part needs the lowest of these members. Source: ours.
 """
 
 import json
@@ -15,10 +15,10 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class RegroupDecision:
-    """Members that go on, by the ranks that their launch gave them, and those that are lost.
+    """Members that continue, by their ranks in the launch, and lost members.
 
-    ``refusal``: why none goes on; empty: they do. ``addresses``: of the stores of new processes, by the lost ranks
-    whose places they take.
+    ``refusal``: reason for stopping; empty: they continue. ``addresses``: of the stores of new processes, by the lost
+    ranks whose places they take.
     """
 
     name: str
@@ -39,12 +39,12 @@ class RegroupDecision:
 
 
 def read_addresses(held: Mapping[str, Sequence[object]]) -> dict[int, Address]:
-    """Return addresses by rank, as JSON holds them."""
+    """Return addresses by rank from JSON."""
     return {int(rank): (str(host), int(str(port))) for rank, (host, port) in held.items()}
 
 
 def read_decision(text: str) -> RegroupDecision:
-    """Return the decision of a text from ``RegroupDecision.text``."""
+    """Return the decision in a text of ``RegroupDecision.text``."""
     held = json.loads(text)
     return RegroupDecision(
         held["name"], tuple(held["members"]), tuple(held["lost"]), held["refusal"], read_addresses(held["addresses"])
@@ -58,9 +58,9 @@ def decide(
     """Decide who goes on.
 
     Args:
-        former: members of the group that broke. here: those that have come. dead: those whose process has ended.
-        fewest: smallest number of ranks that may go on. came: addresses of new processes for lost ranks; they count for
-            ``fewest``, but have no say in who goes on.
+        former: members of the group that broke. here: members that have come. dead: members whose process has ended.
+        fewest: smallest number of ranks that may continue. came: addresses of new processes for lost ranks; they count
+            for ``fewest``, but not for the majority.
     """
     lost = tuple(sorted(set(former) - set(here)))
     addresses = {rank: address for rank, address in sorted((came or {}).items()) if rank in lost}
@@ -78,7 +78,7 @@ def decide(
 
 @dataclass(frozen=True, slots=True)
 class RankProgress:
-    """A member's progress: steps that it has finished, and whether the means of the next one are complete."""
+    """A member's progress: number of finished steps, and whether the means of the next one are complete."""
 
     steps: int
     is_averaged: bool
@@ -90,7 +90,7 @@ class RankProgress:
 
 
 def read_rank_progress(text: str) -> RankProgress:
-    """Return the progress of a text from ``RankProgress.text``."""
+    """Return the progress in a text of ``RankProgress.text``."""
     steps, is_averaged = text.split()
     return RankProgress(int(steps), is_averaged == "1")
 
@@ -100,11 +100,11 @@ NEW: Final = RankProgress(-1, False)
 
 
 def must_average_again(progress: Sequence[RankProgress], mine: RankProgress) -> bool:
-    """Return whether a member averages its step again with those that are left.
+    """Return whether a member averages its step again with the remaining ones.
 
-    A member goes on to the next step only after all have the means of this one. So a member that is behind another
-    has them, and if one of the foremost lacks them, none of these has used its own. A new process computes the
-    gradients of the foremost members' step, so these always average it again.
+    A member begins the next step only after all have the means of this one. So a member that is behind has the means;
+    and if a foremost member lacks them, no foremost member has used its own. A new process computes the gradients of
+    the foremost members' step, so these always average it again.
     """
     foremost = max(each.steps for each in progress)
     if mine.steps < foremost:
@@ -113,9 +113,9 @@ def must_average_again(progress: Sequence[RankProgress], mine: RankProgress) -> 
 
 
 def is_at_step(progress: Sequence[RankProgress], steps: int) -> bool:
-    """Return whether the foremost members have finished ``steps`` steps, as a new process was told.
+    """Return whether the foremost members have finished ``steps`` steps, as the offer to a new process said.
 
-    A member that comes late may be further than those that made the offer.
+    A late member may be further than those that made the offer.
     """
     return max(each.steps for each in progress) == steps
 

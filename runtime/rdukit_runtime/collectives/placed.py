@@ -1,7 +1,7 @@
-"""Memory with a part for each rank, which all ranks of a machine map: its views are reduced where they lie.
+"""Memory with a part for each rank, mapped by all ranks of a machine: its views are reduced in place.
 
-Each rank adds its own slice of all parts and writes the result into all of them. An element is read once by one rank
-from each part, and written once to each; nothing is copied besides. Source: ours.
+Each rank adds its own slice of all parts and writes the result into all of them. Each element is read once from each
+part and written once to each; there are no other copies. Source: ours.
 """
 
 import weakref
@@ -13,7 +13,7 @@ import torch
 from rdukit_runtime.collectives.region import share_memory
 from rdukit_runtime.collectives.sums import Adder, Reduction, slice_of
 
-#: Bytes at whose multiples parts begin: a page, so that each rank's part can lie in its own core's memory.
+#: Parts begin at multiples of this many bytes: a page, so that each rank's part can lie in its own core's memory.
 _PART: Final = 4096
 #: Elements that are added before they are written to all parts: they stay in a core's cache, and torch takes no
 #: second thread for them.
@@ -24,8 +24,8 @@ class PlacedMemory:
     """Memory with a part for each rank; it lives as long as tensors in it do.
 
     Args:
-        memory: a whole mapping, of ``part_bytes`` for each of ``size`` ranks at least.
-        number: says which memory this is; the same on every rank.
+        memory: a complete mapping, with at least ``part_bytes`` for each of ``size`` ranks.
+        number: number of this memory, the same on every rank.
     """
 
     def __init__(self, memory: memoryview, part_bytes: int, rank: int, size: int, number: int) -> None:
@@ -39,16 +39,16 @@ class PlacedMemory:
         return self._mapping() is not None
 
     def find_offset(self, tensor: torch.Tensor) -> int | None:
-        """Return where in this rank's part a contiguous tensor begins, in bytes; None if it is not in it."""
+        """Return the byte offset of a contiguous tensor in this rank's part; None: it lies elsewhere."""
         offset = tensor.data_ptr() - self._begin
         return offset if self.is_used and offset >= 0 and offset + tensor.nbytes <= self._part_bytes else None
 
     def describe(self, offset: int) -> str:
-        """Return where ``offset`` is, as the ranks compare it."""
+        """Return the place of ``offset`` in the form that the ranks compare."""
         return f"at byte {offset} of shared memory {self._number}"
 
     def views(self, offset: int, dtype: torch.dtype, count: int) -> list[torch.Tensor]:
-        """Return what lies at ``offset`` of each rank's part, by rank, as 1-D tensors of ``count`` > 0 elements."""
+        """Return the memory at ``offset`` of each rank's part, by rank, as 1-D tensors of ``count`` > 0 elements."""
         mapping = self._mapping()
         assert mapping is not None, "a tensor in it is being reduced"
         starts = (of * self._part_bytes + offset for of in range(self._size))

@@ -21,7 +21,7 @@ _PLANES: Final[weakref.WeakKeyDictionary[dist.ProcessGroup, Collectives]] = weak
 def collectives_of(group: dist.ProcessGroup) -> Collectives:
     """Return the collectives of a gloo group of torch. The first call is a collective itself.
 
-    Ranks of one machine share memory; others use the group's own transport. They wait as long as the group does.
+    Ranks of one machine share memory; others use the group's own transport. They have the group's time limit.
     """
     if group not in _PLANES:
         _PLANES[group] = open_collectives(group)

@@ -1,8 +1,8 @@
-"""Shared memory of the ranks of one machine: a slot for each rank's data, and counters that say who got how far.
+"""Shared memory of the ranks of one machine: a slot for each rank's data, and counters of their progress.
 
 Every collective is a chain of meetings. At a meeting a rank raises its counter and waits until all counters are as
-high. What ranks write into the slots before a meeting is read after it, until the next one. There are two sets of slots
-that alternate from meeting to meeting, so that nobody overwrites what another still reads.
+high. Data written into the slots before a meeting is read after it, until the next one. Two sets of slots alternate
+from meeting to meeting, so a rank never overwrites data that another still reads.
 
 A rank that waits spins shortly, then sleeps in the kernel (futex) and looks every 50 ms whether a peer has gone. The
 region is a memfd: it has no name in any file system, so that killed ranks leave nothing behind. Source: ours.
@@ -29,10 +29,10 @@ _PAGE: Final = mmap.PAGESIZE
 _TOKEN_BYTES: Final = 16
 #: Bytes of an announcement: its length, then its text.
 _TEXT_BYTES: Final = 512
-#: Words of 8 bytes in a rank's page, a cache line apart: meetings, collectives begun, state, number of the last text,
-#: and times when it came to collectives, in turn as the slots.
+#: Words of 8 bytes in a rank's page, a cache line apart: meetings, begun collectives, state, number of the last text,
+#: and times of arrival at collectives, alternating like the slots.
 _MEETINGS, _BEGUN, _STATE, _LAST, _ARRIVED = 0, 8, 16, 24, 32
-#: A rank's texts: two of collectives, in turn as the slots, one of sending and receiving, and one of what it does
+#: A rank's texts: two of collectives, alternating like the slots, one of sending and receiving, and one of its activity
 #: between collectives.
 _PAIR_TEXT, _DOING_TEXT = 2, 3
 _TEXTS_AT: Final = 512
@@ -56,7 +56,7 @@ class RankRegion:
     """A rank's view of the shared memory.
 
     Args:
-        memory: of ``region_bytes(size)`` bytes, the same for all ranks.
+        memory: ``region_bytes(size)`` bytes, the same for all ranks.
         pids: process id of each rank, in this process's namespace.
         timeout_s: longest wait for a peer.
     """
@@ -92,7 +92,7 @@ class RankRegion:
         """Announce the collective that this rank begins, for ``compare`` and for errors of the others.
 
         Args:
-            is_pair: it is between two ranks only.
+            is_pair: only two ranks take part.
         """
         words, page = self._words, self.rank * _PAGE // 8
         last = _PAIR_TEXT if is_pair else self._meetings & 1
@@ -104,14 +104,14 @@ class RankRegion:
         words[page + _STATE] = _BUSY
 
     def note(self, doing: str) -> None:
-        """Say what this rank does between collectives, for errors of the others."""
+        """Record this rank's activity between collectives, for errors of the others."""
         self._write_text(self.rank * _PAGE + _TEXTS_AT + _TEXT_BYTES * _DOING_TEXT, doing)
 
     def compare(self) -> None:
-        """Check after the first meeting of a collective that all ranks announced the same, and note who came late.
+        """Check after the first meeting of a collective that all ranks announced the same, and record late ranks.
 
         Raises:
-            InvalidArgument: a rank announced another one. All ranks raise it, and can go on.
+            InvalidArgument: a rank announced another one. All ranks raise it, and can continue.
         """
         turn = self._meetings - 1 & 1
         at = _TEXTS_AT + _TEXT_BYTES * turn
@@ -119,18 +119,18 @@ class RankRegion:
         compare_calls([self._read_text(peer * _PAGE + at) for peer in range(self.size)])
 
     def end(self) -> None:
-        """Note that this rank has finished its collective."""
+        """Record that this rank has finished its collective."""
         self._words[self.rank * _PAGE // 8 + _STATE] = _IDLE
 
     def leave(self) -> None:
-        """Tell the others that this rank meets nobody any more."""
+        """Announce that this rank meets no other any more."""
         self._words[self.rank * _PAGE // 8 + _STATE] = _LEFT
         for descriptor in self._lives:
             os.close(descriptor)
         self._lives = {}
 
     def slots(self, dtype: torch.dtype) -> list[torch.Tensor]:
-        """Return the slots of all ranks, by rank, as 1-D tensors: those that are written before the next meeting."""
+        """Return the slots of all ranks, by rank, as 1-D tensors; they are to be written before the next meeting."""
         if dtype not in self._slots:
             first = self.size * _PAGE
             flat = self._bytes[first : first + 2 * self.size * self.slot_bytes].view(dtype).view(2, self.size, -1)
@@ -141,7 +141,7 @@ class RankRegion:
         """Wait until every rank has come as far.
 
         Raises:
-            PeerLost: a rank died, left, or did not come within ``timeout_s``. Names it, and what it was doing.
+            PeerLost: a rank died, left, or did not come within ``timeout_s``. The message has its name and activity.
         """
         self._meetings += 1
         target = self._meetings
@@ -156,10 +156,10 @@ class RankRegion:
     # -- channels between two ranks ------------------------------------------------------------------------------------
 
     def send_piece(self, to: int, text: str, data: torch.Tensor) -> None:
-        """Hand at most ``channel_bytes`` bytes (uint8, 1-D) to rank ``to``; returns when it has taken them.
+        """Hand at most ``channel_bytes`` bytes (uint8, 1-D) to rank ``to``; return when it has read them.
 
         Raises:
-            InvalidArgument: the receiver expects something else than ``text`` says. PeerLost: it is gone.
+            InvalidArgument: the receiver expects another text than ``text``. PeerLost: it is gone.
         """
         at = self._channel(self.rank, to)
         words, word = self._words, at // 8
@@ -173,7 +173,7 @@ class RankRegion:
         """Fill ``data`` with what ``sender`` sends next.
 
         Raises:
-            InvalidArgument: the sender says something else than ``text``. PeerLost: it is gone.
+            InvalidArgument: the sender announced another text than ``text``. PeerLost: it is gone.
         """
         at = self._channel(sender, self.rank)
         words, word = self._words, at // 8
@@ -246,7 +246,7 @@ class RankRegion:
         )  # fmt: skip
 
     def describe(self, peer: int) -> str:
-        """Return what a rank is doing, as it announced it."""
+        """Return a rank's announced activity."""
         page = peer * _PAGE // 8
         begun = self._words[page + _BEGUN]
         doing = self._read_text(peer * _PAGE + _TEXTS_AT + _TEXT_BYTES * _DOING_TEXT)
@@ -285,7 +285,7 @@ def channel_bytes(size: int) -> int:
 
 
 def region_bytes(size: int) -> int:
-    """Return the bytes of a region; only what is written takes memory."""
+    """Return the bytes of a region; only written pages take memory."""
     return size * _PAGE + 2 * size * slot_bytes(size) + size**2 * (_PAGE + channel_bytes(size))
 
 
@@ -296,10 +296,10 @@ def _whole_pages(count: int) -> int:
 def open_region(
     rank: int, size: int, exchange: Callable[[str], list[str]], timeout_s: float
 ) -> RankRegion | None:  # fmt: skip
-    """Open a region for the ranks of a group; None on every rank where they are not all on one machine.
+    """Open a region for the ranks of a group; None on every rank unless all are on one machine.
 
     Args:
-        exchange: gives each rank's text to all, by rank.
+        exchange: returns all ranks' texts, by rank.
     """
     shared = share_memory(rank, region_bytes(size), exchange)
     return None if shared is None else RankRegion(shared[0], rank, shared[1], timeout_s)
@@ -310,14 +310,14 @@ def share_memory(
 ) -> tuple[memoryview, list[int]] | None:
     """Map new zeroed memory that all ranks share; a collective.
 
-    Rank 0's memory is reached through ``/proc``; a token at its end proves that the ranks mean the same memory,
-    whatever containers they are in.
+    The ranks open rank 0's memory through ``/proc``; a token at its end proves that it is the same memory, even across
+    containers.
 
     Args:
-        exchange: gives each rank's text to all, by rank.
+        exchange: returns all ranks' texts, by rank.
     Returns:
-        At least ``count_bytes`` bytes, and each rank's process id; None on every rank where one of them is elsewhere,
-        or rank 0's machine has no memory for it.
+        At least ``count_bytes`` bytes, and each rank's process id; None on every rank if a rank is on another machine,
+        or rank 0's machine lacks memory.
     """
     total, token = count_bytes + 2 * _TOKEN_BYTES, os.urandom(_TOKEN_BYTES).hex()
     descriptor, memory = -1, None

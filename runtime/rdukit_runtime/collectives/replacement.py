@@ -1,8 +1,9 @@
 """A new process in the place of a rank that was lost.
 
-The process reads the remaining ranks' addresses from the lost rank's file, and asks the lowest of them for the place.
-The answer has the rank and the number of finished steps. At its program's first data-parallel run the process reports
-that it is ready, and joins the group that the others make. Until then its group refuses collectives. Source: ours.
+The process reads the remaining ranks' addresses from the lost rank's file, and requests the place from the lowest of
+them. The answer has the rank and the number of finished steps. At its program's first data-parallel run the process
+reports that it is ready, and joins the group that the others make. Until then its group refuses collectives. Source:
+ours.
 """
 
 import json
@@ -77,7 +78,7 @@ class Offer:
 
 
 def read_offer(text: str) -> Offer:
-    """Return the offer of a text from ``Offer.text``."""
+    """Return the offer in a text of ``Offer.text``."""
     held = json.loads(text)
     return Offer(**{**held, "members": tuple(held["members"]), "addresses": read_addresses(held["addresses"])})
 
@@ -104,9 +105,10 @@ class JoiningRank:
         """Ask the lowest remaining rank for the place.
 
         Returns:
-            Its store, the name of this request, and the offer; None if none of the ranks runs any more.
+            Its store, the name of this request, and the offer; None: all ranks have ended.
         Raises:
-            PeerLost: they went on without this rank, or do not answer within ``distributed.rendezvous_timeout_s``.
+            PeerLost: the others continued without this rank, or do not answer within
+                ``distributed.rendezvous_timeout_s``.
         """
         while time.monotonic() < self._end:
             ended = True
@@ -133,12 +135,12 @@ class JoiningRank:
         )  # fmt: skip
 
     def become_member(self, own: Address) -> tuple[RankStore, Offer, RegroupDecision] | None:
-        """Report that this process is ready; returns the store where the ranks meet, their offer and their decision.
+        """Report that this process is ready; return the store where the ranks meet, their offer and their decision.
 
         Args:
             own: address of this process's store.
         Returns:
-            None if a rank was lost meanwhile; then call this again.
+            None: a rank was lost meanwhile; call again.
         Raises:
             PeerLost: as ``ask``.
         """
@@ -204,7 +206,7 @@ def take_place(rank: int) -> bool:
     """Take the place of a lost rank if it has left a file; returns whether this process took one.
 
     Raises:
-        PeerLost: the others went on without this rank, or do not answer.
+        PeerLost: the others continued without this rank, or do not answer.
         InvalidArgument: the file is damaged, or a running process of another training wrote it.
     """
     roster = find_roster(rank) if resolve(DISTRIBUTED_ON_LOSS) == REPLACE else None

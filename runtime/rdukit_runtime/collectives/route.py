@@ -1,6 +1,6 @@
-"""What the emulated links do with a training's gradients while some of a node's links are out of service.
+"""Effect of a node's broken links on the emulated traffic of a training's gradients.
 
-The numbers do not depend on it: ranks of this machine exchange gradients as always. Source: ours.
+Results do not depend on it: ranks of this machine exchange gradients in the usual way. Source: ours.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ from rdukit_node.settings import socket_path
 
 
 def find_route(ranks: int, tiles: int, size: int) -> dict[str, Any] | None:
-    """Return ``describe_route`` for the active faults of the node daemon; None also where none answers."""
+    """Return ``describe_route`` for the active faults of the node daemon; None also if it does not answer."""
     try:
         with SndClient(socket_path()) as client:
             node = find_node(str(client.call("hello")["platform"]))
@@ -32,7 +32,7 @@ def find_route(ranks: int, tiles: int, size: int) -> dict[str, Any] | None:
 def describe_route(
     node: NodeSpec, ranks: int, tiles: int, size: int, components: Iterable[str]
 ) -> dict[str, Any] | None:  # fmt: skip
-    """Return how an allreduce of ``size`` bytes avoids a node's faulty links, as plain values; None: it meets none.
+    """Return how an allreduce of ``size`` bytes avoids a node's faulty links, as plain values; None: it uses none.
 
     ``tiles``: of a rank. ``components``: paths of links of the first node that are out of service.
     """

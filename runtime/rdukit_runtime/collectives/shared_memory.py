@@ -1,9 +1,9 @@
 """Collectives of the ranks of one machine, through memory that they share.
 
-Large data goes through the slots in pieces: each rank writes what the others reduce, reduces its own slice from all
+Large data passes through the slots in pieces: each rank writes its contribution, reduces its own slice of all
 contributions, and reads the other slices' results. An element of a program's own tensor is copied in and out once, and
-a rank's own slice is neither. Small data takes one meeting less: every rank reduces all of it. What lies in memory of
-``allocate`` is reduced there, see ``placed``. Source: ours.
+a rank's own slice is neither. Small data needs one meeting less: every rank reduces all of it. Memory of ``allocate``
+is reduced in place, see ``placed``. Source: ours.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from rdukit_runtime.collectives.placed import PlacedMemory, allocate, reduce_sli
 from rdukit_runtime.collectives.region import RankRegion
 from rdukit_runtime.collectives.sums import Adder, Flat, Reduction, slice_of
 
-#: Up to here each rank reduces everything by itself.
+#: Up to this size each rank reduces everything itself.
 _SMALL_BYTES: Final = 32 << 10
 
 
@@ -30,14 +30,14 @@ class SharedMemory(Collectives):
         self._region = region
         self.stragglers = region.stragglers
         self._adder = Adder()
-        #: What ``allocate`` gave out, and how often it did.
+        #: Memory of ``allocate``, and the number of its calls.
         self._memories: list[PlacedMemory] = []
         self._allocated = 0
         #: Why the group can do nothing more; empty: it can.
         self._broken = ""
 
     def allocate(self, count_bytes: int) -> torch.Tensor:
-        """Return zeroed bytes whose views are reduced where they lie."""
+        """Return zeroed bytes whose views are reduced in place."""
         self._memories = [memory for memory in self._memories if memory.is_used]
         self._allocated += 1
         mine, memory = allocate(count_bytes, self._allocated, self.rank, self.size, self.exchange)
@@ -46,7 +46,7 @@ class SharedMemory(Collectives):
         return mine
 
     def note(self, doing: str) -> None:
-        """Say what this rank does between collectives, for errors of the others."""
+        """Record this rank's activity between collectives, for errors of the others."""
         self._region.note(doing)
 
     def barrier(self) -> None:
@@ -83,7 +83,7 @@ class SharedMemory(Collectives):
     def _find_placed(
         self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
     ) -> tuple[PlacedMemory, int] | None:  # fmt: skip
-        """Return where the only tensor lies; None if there are several, it is short, or lies in no shared memory."""
+        """Return the place of the only tensor; None: there are several, it is short, or it is not in shared memory."""
         if len(inputs) > 1 or inputs[0].nbytes <= _SMALL_BYTES or inputs[0].data_ptr() != outputs[0].data_ptr():
             return None
         found = ((memory, memory.find_offset(inputs[0])) for memory in self._memories)
@@ -166,7 +166,7 @@ class SharedMemory(Collectives):
 
     @staticmethod
     def _pieces(count: int, longest: int) -> range:
-        """Return where pieces begin; no elements are a piece, too: the ranks meet and compare what they called."""
+        """Return the begins of pieces; an empty vector is also a piece: the ranks meet and compare their calls."""
         return range(0, max(count, 1), longest)
 
     def _meet(self, *, is_first: bool = False) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(slots=True)
 class RankLateness:
-    """Lateness of one rank: collectives at which it came last, and seconds that it came after the first, added up."""
+    """Lateness of one rank: number of collectives at which it came last, and total seconds after the first."""
 
     rank: int
     last: int = 0
@@ -26,7 +26,7 @@ class Stragglers:
         self._rows = [RankLateness(rank) for rank in range(self._size)]
 
     def note(self, arrivals_ns: Sequence[int]) -> None:
-        """Count a collective to which the ranks came at these times, by rank, on one clock."""
+        """Count a collective with the ranks' times of arrival, by rank, on one clock."""
         first, last = min(arrivals_ns), max(arrivals_ns)
         for row, arrival in zip(self._rows, arrivals_ns, strict=True):
             row.late_s += (arrival - first) / 1e9

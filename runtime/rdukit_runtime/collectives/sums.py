@@ -1,7 +1,7 @@
-"""How values of several ranks become one: in rank order, in a wide type, rounded once.
+"""Reduction of several ranks' values: in rank order, in a wide type, rounded once.
 
-Pure. The result of an element depends on its values by rank and on nothing else: not on the number of elements that
-travel with it, nor on who adds it. Source: runtime reference 9 (f32 sums of FP32 and BF16); the order is ours.
+Pure. The result of an element depends only on its values by rank, not on the other elements or on the adding rank.
+Source: runtime reference 9 (f32 sums of FP32 and BF16); the order is ours.
 """
 
 from bisect import bisect_right
@@ -48,7 +48,7 @@ def check_reduction(dtype: torch.dtype, reduction: Reduction) -> None:
     """Check that values of ``dtype`` can be reduced.
 
     Raises:
-        InvalidArgument: they are complex or boolean, or a mean of integers is asked for.
+        InvalidArgument: the values are complex or boolean, or a mean of integers is requested.
     """
     if dtype.is_complex or dtype == torch.bool:
         raise InvalidArgument(f"{dtype} cannot be reduced; expected floating point or integer numbers")
@@ -57,7 +57,7 @@ def check_reduction(dtype: torch.dtype, reduction: Reduction) -> None:
 
 
 class Adder:
-    """Reduces values by rank, in memory of its own for what does not fit a narrow type."""
+    """Reduces values by rank, with memory of its own for values that do not fit a narrow type."""
 
     def __init__(self) -> None:
         self._rooms: dict[torch.dtype, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -65,7 +65,7 @@ class Adder:
     def combine(self, parts: Sequence[torch.Tensor], result: torch.Tensor, reduction: Reduction) -> None:
         """Reduce ``parts``, by rank, into ``result``. All are 1-D, of one length and type.
 
-        ``result`` may be the first of the parts, and shares memory with none of the others.
+        ``result`` may be the first part, but must not share memory with the others.
         """
         if len(parts) == 2 and reduction is not Reduction.MEAN:  # torch, too, adds bf16 in f32 and rounds once
             _STEPS[reduction](parts[0], parts[1], out=result)
@@ -101,14 +101,14 @@ class Adder:
 
 
 class RankMean:
-    """Mean of tensors that come one after the other, those of rank 0 first: the bits of ``Adder``."""
+    """Mean of tensors that arrive one after the other, rank 0's first, with the bits of ``Adder``."""
 
     def __init__(self) -> None:
         self._total: torch.Tensor | None = None
         self._count = 0
 
     def add(self, part: torch.Tensor) -> None:
-        """Add the next rank's; a tensor that stays as it is until the following one is added."""
+        """Add the next rank's tensor, which must stay unchanged until the following one is added."""
         self._count += 1
         if self._total is None:
             self._total, self._dtype = part, part.dtype
@@ -124,7 +124,7 @@ class RankMean:
 
 
 def slice_of(count: int, rank: int, size: int) -> tuple[int, int]:
-    """Return the first element, and the one after the last, that ``rank`` reduces of ``count``."""
+    """Return the begin and end of the elements, out of ``count``, that ``rank`` reduces."""
     each = -(-count // (size * _LINE)) * _LINE
     return min(rank * each, count), min((rank + 1) * each, count)
 
@@ -164,6 +164,6 @@ class Flat:
             row.copy_(memory[at - first : at - first + row.numel()])
 
     def lend(self, first: int, last: int, memory: torch.Tensor) -> torch.Tensor:
-        """Return elements as they lie, if they do so in one tensor; a copy in ``memory`` otherwise."""
+        """Return elements in place if they lie in one tensor; otherwise a copy in ``memory``."""
         found = list(self.pieces(first, last))
         return found[0][1] if len(found) == 1 else self.read(first, last, memory)

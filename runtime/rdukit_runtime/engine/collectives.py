@@ -1,8 +1,8 @@
 """Collectives of a data-parallel program's ranks: average gradients, start from equal values, agree.
 
-The ranks are those of torch's default process group; without one, or alone in it, everything here is a world of one
-and costs nothing. ``rdukit_runtime.collectives`` moves and adds the data. Source: runtime reference 9 (all-reduce of
-gradients in groups, f32 reduction); averaging: SDK reference 18.
+The ranks are those of torch's default process group. Without one, or alone in it, the world has one rank and calls are
+free. ``rdukit_runtime.collectives`` moves and adds the data. Source: runtime reference 9 (all-reduce of gradients in
+groups, f32 reduction); averaging: SDK reference 18.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from rdukit_runtime.collectives.group import Collectives
 from rdukit_runtime.collectives.planes import collectives_of
 from rdukit_runtime.collectives.sums import Reduction
 
-#: Details of a loss that say how sure it is.
+#: Details of a loss that show its certainty.
 _KEPT: Final = frozenset({"silent", "left"})
 
 
@@ -27,7 +27,7 @@ def world_size() -> int:
 
 
 def all_reduce_mean(gradients: list[torch.Tensor], doing: str = "averaging gradients") -> list[torch.Tensor]:
-    """Average each gradient over the ranks, in its own dtype; the given tensors stay as they are.
+    """Average each gradient over the ranks, in its own dtype; the given tensors stay unchanged.
 
     Raises:
         PeerLost: a rank died or does not answer. InvalidArgument: the ranks have other gradients.
@@ -79,7 +79,7 @@ def gather_facts(facts: Any) -> list[Any]:
 
 @contextmanager
 def peer_errors(doing: str) -> Iterator[None]:
-    """Say in errors of a broken group what this rank was doing; torch's become ours."""
+    """Add this rank's activity to errors of a broken group; torch's errors become ours."""
     try:
         yield
     except (RuntimeError, PeerLost) as cause:

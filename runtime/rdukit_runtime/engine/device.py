@@ -1,11 +1,11 @@
 """The emulated device's real place: this machine's own memory, or a CUDA GPU; and memory kept between steps.
 
-One PEF runs on either. On a GPU persistent regions lie in its memory and kernels run as generated ATen code, which
-there means cuBLAS and cuDNN; libraries that were built for the processor are not used. Runs are asynchronous as all of
-CUDA is: readers of a result wait for it.
+One PEF runs on either. On a GPU, persistent regions lie in its memory, and kernels run as generated ATen code (cuBLAS
+and cuDNN); libraries built for the processor are not used. Runs are asynchronous as all of CUDA is: readers of a result
+wait for it.
 
-glibc gives large blocks back to the system as soon as they are freed, and each new one is filled with zeros page by
-page: a fifth of a step of a model with 124 million parameters. Freed memory therefore stays in the process while an
+glibc returns large freed blocks to the system at once, and zeroes each new one page by page; that costs a fifth of a
+step of a model with 124 million parameters. Freed memory therefore stays in the process while an
 application is open. Source: ours.
 """
 
@@ -32,7 +32,7 @@ def engine_device() -> torch.device:
     """Return the device that the setting names; a CUDA device always with its number.
 
     Raises:
-        InvalidArgument: it does not exist, or this torch cannot use it.
+        InvalidArgument: the device does not exist, or this torch cannot use it.
     """
     text = resolve(DEVICE).strip().lower()
     if text == "cpu":
@@ -71,7 +71,7 @@ def choose_device(text: str, gpus: int, current: int, torch_version: str, has_cu
 def allocate_regions(sizes: Mapping[str, int], device: torch.device) -> dict[str, torch.Tensor]:
     """Zeroed memory of each region, ``uint8`` [bytes], on a device that is not the host.
 
-    One tensor a region: kernels may name an offset into the memory of an input, which they were traced to begin.
+    One tensor per region: kernels may use an offset into the memory of an input, at whose begin they were traced.
 
     Raises:
         OutOfDeviceMemory: the GPU has less memory free.
@@ -83,7 +83,7 @@ def allocate_regions(sizes: Mapping[str, int], device: torch.device) -> dict[str
 
 
 def out_of_memory(wanted: int, device: torch.device) -> OutOfDeviceMemory:
-    """Return the error for a GPU that is full. ``wanted``: bytes of what did not fit, 0 if not known."""
+    """Return the error for a GPU that is full. ``wanted``: bytes that did not fit; 0: unknown."""
     what = f"{format_bytes(wanted)} of persistent memory" if wanted else "what a run needs"
     return OutOfDeviceMemory(
         f"{device} has no room for {what}; use a smaller model or batch, end other programs on that GPU, or run on the "
@@ -124,8 +124,9 @@ class _Precisions(NamedTuple):
 def device_numbers(device: torch.device) -> Iterator[None]:
     """Let a CUDA device multiply as the setting ``engine.tf32`` says within the block, then as the program does.
 
-    torch's own default is TF32 in convolutions, and sums of bf16 products that may be rounded to bf16 on their way: by
-    default neither, so that f32 is f32 and sums are wide, as on the host. torch's switches are of the whole process.
+    torch's default is TF32 in convolutions, and intermediate sums of bf16 products that may be rounded to bf16. Here
+    both are off by default, so that f32 is f32 and sums are wide, as on the host. torch's switches apply to the
+    process.
     """
     if device.type != "cuda":
         yield
@@ -165,7 +166,7 @@ logger = logging.getLogger(__name__)
 #: Parameters of ``mallopt``, of glibc's malloc.h.
 _TRIM_THRESHOLD: Final = -1
 _MMAP_MAX: Final = -4
-#: Bytes of free memory at the heap's end that glibc keeps, at most: as much as ``mallopt`` takes.
+#: Largest number of free bytes that glibc keeps at the heap's end: the maximum of ``mallopt``.
 _KEPT: Final = 2**31 - 1
 
 _open_applications = 0
@@ -182,9 +183,9 @@ def application_opened() -> None:
 
 
 def return_freed_memory() -> None:
-    """Give the memory that is free now back to the system, once a program has loaded what it needs.
+    """Return free memory to the system, after a program has loaded its data.
 
-    Copies of weights in the host's dtypes would otherwise stay behind, as freed memory is kept for the next run.
+    Copies of weights in the host's dtypes would otherwise stay, because freed memory is kept for the next run.
     """
     libc = find_glibc()
     if libc is not None:

@@ -1,11 +1,11 @@
-"""Other forms of ATen operators: for a GPU those that exist on the host only, and bf16 products computed in f32.
+"""Other forms of ATen operators: for a GPU those that only the host has, and bf16 products computed in f32.
 
 A PEF is traced on the host, where torch chooses fused attention for processors; CUDA has no kernel of that name. Each
-function here has the signature, the results and the memory layout of the operator that it stands for.
+function here has the signature, results and memory layout of its operator.
 
-Where the processor has no bf16 instructions, torch's own bf16 products take ten to seventy times as long as f32. Here
-operands are widened, which is exact, and the result is rounded once: as exact as torch's own, which adds up in f32 too,
-but in another order, so that single elements may differ in their last bit. Source: ours.
+Without bf16 instructions, torch's own bf16 products take ten to seventy times as long as f32. Here operands are
+widened, which is exact, and the result is rounded once. That is as exact as torch's own sum in f32; only the order
+differs, so single elements may differ in their last bit. Source: ours.
 
 Axes: B batch, H heads, L queries, S keys, D size of a head.
 """
@@ -83,9 +83,7 @@ def _probabilities(scores_BHLS: torch.Tensor, sums_BHL: torch.Tensor) -> torch.T
 
 
 def _as_on_host(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the values with heads behind positions in memory, where the host's operator leaves them:
-    views rely on it.
-    """
+    """Return the values with heads after positions in memory, as the host's operator does: views rely on it."""
     return tensor.transpose(1, 2).contiguous().transpose(1, 2)
 
 
@@ -102,14 +100,14 @@ def _refuse_dropout(dropout_p: float) -> None:
         raise RuntimeFault("fused attention with dropout has no form on a GPU; run on the host with RDUKIT_DEVICE=cpu")
 
 
-#: Operator of the host → what does the same on a GPU.
+#: Operator of the host → its equivalent for a GPU.
 ELSEWHERE: Final[dict[str, Any]] = {
     "aten._scaled_dot_product_flash_attention_for_cpu.default": attention,
     "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": attention_backward,
 }
 
 
-#: Operators that multiply matrices → how many of their results are in the operands' dtype; None: all.
+#: Operators that multiply matrices → number of results in the operands' dtype; None: all.
 _PRODUCTS: Final[Mapping[str, int | None]] = {
     "aten.linear.default": None, "aten.matmul.default": None, "aten.mm.default": None, "aten.bmm.default": None,
     "aten.addmm.default": None, "aten.baddbmm.default": None, "aten.einsum.default": None,

@@ -1,7 +1,6 @@
 """Device memory of a loaded PEF: its symbols as tensors, and copies in and out.
 
-Copies of plain host memory take a short way: torch's own copy looks at everything first, which takes longer than the
-copy of a small batch.
+Copies of plain host memory avoid torch's own copy, whose checks take longer than the copy of a small batch.
 """
 
 import contextlib
@@ -20,7 +19,7 @@ from rdukit_runtime.engine.quantized_weights import WEIGHT_FORMATS
 
 
 class DeviceTensors:
-    """A slot per symbol of a PEF; those that outlive a run lie in device memory.
+    """A slot per symbol of a PEF; values that outlive a run lie in device memory.
 
     Args:
         memory: writable, zeroed, at least as large as ``persistent_layout`` requires. page: status page that counts
@@ -35,7 +34,7 @@ class DeviceTensors:
         self.page = private_page() if page is None else page
         self._transfer_phase = ARGUMENT_LOAD
         self._slot_of = {name: position for position, name in enumerate(pef.symbols)}
-        #: One tensor per symbol; None where nothing was computed yet or it was freed.
+        #: One tensor per symbol; None: not computed yet, or freed.
         self._slots: list[torch.Tensor | None] = [None] * len(self._slot_of)
         #: Outputs that outlive the run, by name: their place in persistent memory.
         self._homes: dict[str, torch.Tensor] = {}
@@ -98,7 +97,7 @@ class DeviceTensors:
         """Return the symbol called ``name``.
 
         Raises:
-            UnknownTensor: the PEF has none; the message lists its inputs.
+            UnknownTensor: the PEF has no such symbol; the message lists its inputs.
         """
         symbol = self.pef.symbols.get(name)
         if symbol is None:
@@ -107,10 +106,10 @@ class DeviceTensors:
         return symbol
 
     def find_tensor(self, name: str) -> str:
-        """Return the symbol that ``name`` stands for: its own, or of a region the one that was stored there last.
+        """Return the symbol of ``name``: itself, or for a region the symbol that was stored there last.
 
         Raises:
-            UnknownTensor: there is neither.
+            UnknownTensor: neither exists.
         """
         if name in self._slot_of:
             return name
@@ -261,9 +260,9 @@ class DeviceTensors:
         """Return the gradient of ``name`` from the last backward, contributions added up, in the program's dtype.
 
         Returns:
-            None for an input, parameter or buffer of a training PEF into which no gradient flows.
+            None: no gradient flows into this input, parameter or buffer of a training PEF.
         Raises:
-            UnknownTensor: backward has not run, or the PEF has none.
+            UnknownTensor: backward has not run, or the PEF has no backward.
         """
         symbol = self.symbol(name)
         parts = next((g.gradients[name] for g in self.pef.graphs.values() if name in g.gradients), ())
@@ -304,9 +303,7 @@ class DeviceTensors:
 
 
 def copy_between(destination: torch.Tensor, source: torch.Tensor) -> Callable[[], object]:
-    """Return a call that copies what ``source`` holds then into ``destination``, converted; both stay
-    where they are.
-    """
+    """Return a call that copies the then content of ``source`` into ``destination``, converted; both stay in place."""
     if not (_is_plain(destination) and _is_plain(source) and source.dtype is destination.dtype):
         return partial(destination.copy_, source)
     addresses = destination.data_ptr(), source.data_ptr()
@@ -338,7 +335,7 @@ def _check_range(name: str, value: torch.Tensor, dtype: torch.dtype) -> None:
     """Check that integers, or truth values, are what ``dtype`` can hold.
 
     Raises:
-        ShapeMismatch: one is not.
+        ShapeMismatch: a value is out of range.
     """
     if value.dtype in {dtype, torch.bool} or value.is_meta or not value.numel():
         return

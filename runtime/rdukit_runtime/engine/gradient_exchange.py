@@ -1,9 +1,9 @@
 """Averages a program's gradients over ranks while backward computes the next ones.
 
 Gradients have places in memory that all ranks of the machine share (between machines: in this process), and backward's
-sections write them there. A thread averages group after group where they lie; ``reduce`` waits for the rest. Between
-runs the thread has nothing to do, so a program may call collectives itself. Source: runtime reference 9 (overlap); the
-way is ours.
+sections write them there. A thread averages group after group in place; ``reduce`` waits for the rest. Between runs the
+thread has nothing to do, so a program may call collectives itself. Source: runtime reference 9 (overlap); the way is
+ours.
 """
 
 import time
@@ -39,7 +39,7 @@ class PlacedGroup:
     label: str
     section: int
     slots: tuple[int, ...]
-    #: Replaced where a rank was lost: the others get new memory.
+    #: Replaced after the loss of a rank: the others get new memory.
     rows: list[torch.Tensor]
     #: Copies of the rank's own gradients, while a lost rank must not end the others; else empty.
     saved: tuple[torch.Tensor, ...]
@@ -50,7 +50,8 @@ class ExchangeTimes:
     """Seconds of all runs so far."""
 
     runs: int = 0
-    #: From a group's turn until it is averaged; of these, while nothing computed because ``reduce`` waited.
+    #: Time from a group's turn until it is averaged; and the part of it in which ``reduce`` waited and nothing
+    #: computed.
     seconds: float = 0.0
     waited_seconds: float = 0.0
 
@@ -63,11 +64,11 @@ class ExchangeTimes:
 class GradientExchange:
     """The places of a program's gradients, and the thread that averages them.
 
-    All ranks make one at the same time: making it is a collective.
+    All ranks create theirs at the same time: creation is a collective.
 
     Args:
-        slots: of each symbol. group: collectives of ranks that have met; in the new process of a lost rank, which joins
-            the others now, the group that it has until then. state: what such a process receives.
+        slots: slot of each symbol. group: collectives of ranks that have met; for the new process of a lost rank, the
+            group that it has until it joins. state: data for such a process.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class GradientExchange:
         #: Whether a group of this run could not be averaged; the following ones are dropped.
         self._has_failed = False
         self.times = ExchangeTimes()
-        #: What makes a new group after a loss; None if a lost rank ends the others.
+        #: Makes a new group after a loss; None: a lost rank ends the others.
         self._elastic: Elastic | None
         if isinstance(group, JoiningProcessGroup):
             assert state is not None, "a new process receives it"
@@ -96,7 +97,7 @@ class GradientExchange:
                 self._elastic.group_bytes = self.group_bytes
         #: Slot of a gradient → its place.
         self.homes: dict[int, torch.Tensor] = {}
-        #: Graph → its groups, in the order in which they are averaged; none where gradients have no places.
+        #: Graph → its groups, in the order of averaging; empty if gradients have no places.
         self.groups: dict[str, tuple[PlacedGroup, ...]] = {}
         grouped = {
             name: group_gradients(find_ready(pef, graph), self.group_bytes) for name, graph in pef.graphs.items()
@@ -124,7 +125,7 @@ class GradientExchange:
     def _place(
         self, pef: Pef, slots: Mapping[str, int], group: GradientGroup, memory: torch.Tensor, at: int
     ) -> tuple[PlacedGroup, int]:
-        """Give a group's gradients places from byte ``at`` on, those of a dtype in a row; also returns their end."""
+        """Give a group's gradients places from byte ``at`` on, those of a dtype in a row; also return their end."""
         by_type: dict[torch.dtype, list[str]] = {}
         for gradient in group.gradients:
             by_type.setdefault(getattr(torch, pef.symbols[gradient.name].dtype), []).append(gradient.name)
@@ -142,7 +143,7 @@ class GradientExchange:
         return PlacedGroup(group.label, group.section, found, rows, copies), at
 
     def note(self, doing: str) -> None:
-        """Say what this rank does now, for errors of ranks that wait for it."""
+        """Record this rank's activity, for errors of ranks that wait for it."""
         self._collectives.note(doing)
 
     def begin(self, group: PlacedGroup, slots: list[torch.Tensor | None]) -> None:
@@ -155,10 +156,10 @@ class GradientExchange:
         self._begun[group] = self._thread.submit(self._average, group)
 
     def finish(self, groups: Sequence[PlacedGroup], slots: list[torch.Tensor | None]) -> dict[int, torch.Tensor]:
-        """Begin what has not begun, and wait until all groups are averaged in their places.
+        """Begin the remaining groups, and wait until all are averaged in their places.
 
         Returns:
-            The former places by slot, if a rank was lost and the others go on: their gradients have new ones.
+            The former places by slot, if a rank was lost and the others continue with new places.
         Raises:
             PeerLost: a rank died or does not answer. InvalidArgument: the ranks have other gradients.
         """
@@ -185,7 +186,7 @@ class GradientExchange:
         return former
 
     def average(self, gradients: list[torch.Tensor]) -> tuple[list[torch.Tensor], dict[int, torch.Tensor]]:
-        """Average gradients that have no places: those that are summed over several backwards.
+        """Average gradients without places: those that are summed over several backwards.
 
         Returns:
             Their means, and what ``finish`` returns.
@@ -225,7 +226,7 @@ class GradientExchange:
             attempt = again
 
     def _move(self, collectives: Collectives) -> None:
-        """Give all gradients places in memory of the ranks that are left, with the values of the former ones.
+        """Give all gradients places in the remaining ranks' memory, with the values of the former places.
 
         A collective. No lost rank that still runs can write there.
         """
@@ -243,7 +244,7 @@ class GradientExchange:
                 group.rows[:] = [moved(row) for row in group.rows]
 
     def abandon(self) -> None:
-        """Drop the groups whose turn has not come, and wait for the one that is under way: the run has failed."""
+        """Drop the waiting groups, and wait for the current one: the run has failed."""
         for future in self._begun.values():
             future.cancel()
         wait(self._begun.values())

@@ -1,9 +1,9 @@
 """Limits of this machine: memory bandwidth, GEMM speed by dtype, operator calls. Measured once and cached.
 
-The measurement takes under three seconds: each figure is the best of several short runs, over all routes that the
-engine may take (ATen's GEMM, oneDNN's, bf16 through f32), so that no section is measured against a route that is slower
-than its own. Other programs that run meanwhile lower the figures: one thread is timed by its own processor time, and
-limits that were measured beside others say so, and are measured again at the next use; each figure is the best then.
+The measurement takes under three seconds. Each figure is the best of several short runs over all routes of the engine
+(ATen's GEMM, oneDNN's, bf16 through f32), so a section's route is never faster than the limit's. Other programs lower
+the figures. One thread is therefore timed by its own processor time; limits that others disturbed are marked, and
+measured again at the next use, and the best figures are kept.
 
 Source: ours.
 """
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 #: Approximate time of a measurement.
 _USUAL_SECONDS: Final = 2.0
 _ROUNDS: Final = 2
-#: A figure's part of it in one round.
+#: Figures of one round.
 _FIGURE_SHARE: Final = 0.09
 #: Share of the processors' time, used by others, up to which a measurement counts as undisturbed.
 CALM_SHARE: Final = 0.1
@@ -48,10 +48,10 @@ CALM_SHARE: Final = 0.1
 class MachineLimits:
     """Best figures measured on this machine with ``threads`` threads.
 
-    Bandwidths are in GB/s from and to memory (buffers larger than the last cache; a copy counts what it reads and what
-    it writes), ``gemm`` in GFLOP/s by dtype (``f32``, ``bf16``, ``int8``), ``operator_s`` is a call of the smallest
-    ATen operator in seconds. On a GPU, ``processor`` is the GPU, and all figures refer to it. ``others_share``:
-    fraction of all processors' time that other programs used meanwhile, 0 to 1.
+    Bandwidths are in GB/s from and to memory (buffers larger than the last cache; a copy counts reads and writes).
+    ``gemm`` is in GFLOP/s by dtype (``f32``, ``bf16``, ``int8``); ``operator_s`` is a call of the smallest ATen
+    operator in seconds. On a GPU, ``processor`` is the GPU, and all figures refer to it. ``others_share``: fraction of
+    all processors' time that other programs used meanwhile, 0 to 1.
     """
 
     processor: str
@@ -82,8 +82,8 @@ def load_limits(
     or one of another processor, is replaced. If the file cannot be written, the measurement is still used.
 
     Args:
-        threads: ``None`` uses torch's number. seconds: approximate duration of a measurement; shorter ones are less
-        exact. device: the processor's memory, or a GPU.
+        threads: ``None``: torch's number. seconds: approximate duration of a measurement; shorter ones are less exact.
+        device: the processor's memory, or a GPU.
     Raises:
         InvalidArgument: fewer than one thread.
     """
@@ -104,7 +104,7 @@ def renew_limits(
 def _keep(limits: MachineLimits, former: Sequence[MachineLimits]) -> MachineLimits:
     """Keep the limits, each figure at least that of ``former``.
 
-    A program with several threads may use fewer, so a figure is at least that kept for fewer threads.
+    Programs may use fewer threads than they have, so a figure is at least the one kept for fewer threads.
     """
     kept = _read_kept()
     fewer = [
@@ -140,7 +140,7 @@ def measure_limits(
 ) -> MachineLimits:
     """Measure now, with ``threads`` of torch's threads; their number is as before when it ends.
 
-    Everything is measured in two rounds, so that a moment in which others used the machine spoils no figure.
+    Everything is measured in two rounds, so that a short disturbance by other programs spoils no figure.
 
     Raises:
         InvalidArgument: fewer than one thread.
@@ -173,9 +173,7 @@ def _torch_threads(threads: int) -> Iterator[None]:
 
 
 def processor_name(device: torch.device = CPU) -> str:
-    """Return the processor's name as the kernel has it, its signature where it has none; of a GPU as
-    its driver has it.
-    """
+    """Return the processor's name from the kernel, else its signature; a GPU's name from its driver."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     try:

@@ -23,7 +23,7 @@ _SIZES: Final = (128, 256, 512, 1024, 2048, 4096, 8192)
 _MiB: Final = 1 << 20
 _MIN_BUFFER_BYTES: Final = 64 * _MiB
 _MAX_BUFFER_BYTES: Final = 1024 * _MiB
-#: Assumed where the system does not say how large its last-level cache is.
+#: Assumed if the system does not report the size of its last-level cache.
 _USUAL_CACHE_BYTES: Final = 32 * _MiB
 
 
@@ -110,7 +110,7 @@ def _aten_int8(size: int, device: torch.device) -> Callable[[], object]:
     return lambda: int_mm(a, b.t())
 
 
-#: By dtype; a device that lacks one has the others.
+#: By dtype; a device without a dtype lacks its entry.
 _ROUTES: Final[Mapping[str, tuple[_Route, ...]]] = {
     "f32": (_aten_f32, _onednn_f32),
     "bf16": (_aten_bf16, _bf16_through_f32),
@@ -149,15 +149,15 @@ def _operator_seconds(clock: "DeviceTimer", budget_s: float) -> float:
 class DeviceTimer(NamedTuple):
     """Times what runs on a device, and waits for it.
 
-    ``is_own_time``: by the processor time of the calling thread, which does all the work: what others run meanwhile
-    on its core does not count.
+    ``is_own_time``: measure the processor time of the calling thread, which does all the work; other programs on its
+    core do not count.
     """
 
     device: torch.device
     is_own_time: bool = False
 
     def best_seconds(self, run: Callable[[], object], budget_s: float) -> float:
-        """Return the shortest of two to 200 runs; no third one after ``budget_s``."""
+        """Return the shortest of two to 200 runs; ``budget_s`` limits them from the third one on."""
         now = time.thread_time if self.is_own_time else time.perf_counter
         ends = time.perf_counter() + budget_s
         best, count = float("inf"), 0
@@ -183,7 +183,7 @@ class Load:
 
 
 def read_load(stat: Path = _STAT) -> Load | None:
-    """Return the load so far; None where the system does not say."""
+    """Return the load so far; None: the system does not report it."""
     try:
         first = stat.read_text().splitlines()[0].split()
     except (OSError, IndexError):
@@ -196,7 +196,7 @@ def read_load(stat: Path = _STAT) -> Load | None:
 
 
 def others_share(before: Load | None, after: Load | None, processors: int) -> float:
-    """Return share of all processors' time, 0 to 1, that others used between two moments; 0 where it is not known."""
+    """Return the share of all processors' time, 0 to 1, that others used between two moments; 0: unknown."""
     if before is None or after is None or after.at_s <= before.at_s:
         return 0.0
     others = (after.machine_s - before.machine_s) - (after.own_s - before.own_s)

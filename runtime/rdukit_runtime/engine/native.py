@@ -1,7 +1,7 @@
 """Loads native kernels: libraries with all state among their inputs. No compiler, no inductor needed.
 
-Each library holds one section and the same list runner (``native_source/runner.h`` of the compiler): consecutive
-sections are called by list, over slots of tensor handles, with the interpreter lock free.
+Each library holds one section and the same list runner (``native_source/runner.h`` of the compiler). It calls
+consecutive sections over slots of tensor handles, with the interpreter lock released.
 """
 
 import ctypes
@@ -105,9 +105,9 @@ class NativeSteps:
         """Run all over ``handles``, an array of a tensor handle for each slot.
 
         Args:
-            durations: an array of as many 64-bit integers as steps, filled with nanoseconds; or None.
+            durations: an array of a 64-bit integer per step, to be filled with nanoseconds; or None.
         Raises:
-            RuntimeError: a section failed, with its reason; ``failed_step`` says which. Later ones have not run.
+            RuntimeError: a section failed, with its reason; ``failed_step`` says which. Later steps have not run.
         """
         failed = self._run_list(
             handles, self._steps, len(self._steps), durations, self._error, _ERROR_ROOM, ctypes.byref(self._failed)
@@ -116,8 +116,8 @@ class NativeSteps:
             raise RuntimeError(self.error)
 
     def bind(self, handles: Any) -> Callable[[], int]:
-        """Return ``run`` over these handles, not measured, as a call that has its arguments; other than 0: see
-        ``error``.
+        """Return ``run`` over these handles without measurement, as a call without arguments; a result other than 0:
+        see ``error``.
         """
         addresses = [ctypes.addressof(each) for each in (handles, self._steps, self._error, self._failed)]
         return partial(
@@ -139,7 +139,7 @@ class NativeSteps:
 
 
 def fill_handles(handles: Any, slots: Sequence[int], tensors: Sequence[torch.Tensor]) -> None:
-    """Put new handles of ``tensors`` into ``slots``; they keep the tensors alive until they are taken or used up."""
+    """Put new handles of ``tensors`` into ``slots``; they keep the tensors alive until they are taken or consumed."""
     for slot, capsule in zip(slots, alloc_handles(list(tensors)), strict=True):
         handles[slot] = _pointer_of(capsule, None)
 
@@ -172,7 +172,7 @@ def load_native(digest: str, library: bytes, inputs: int, outputs: int) -> Nativ
     """Load a library from memory and return its kernel; a kernel that this process has already is used again.
 
     Args:
-        digest: of the kernel that the library was built from. inputs, outputs: how many the kernel has.
+        digest: digest of the library's kernel. inputs, outputs: numbers of the kernel's inputs and outputs.
     Raises:
         PefCorrupt: the library is not one of ours. InvalidArgument: kernels are to be sanitized, and cannot be here.
     """

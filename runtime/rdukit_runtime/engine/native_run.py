@@ -13,7 +13,7 @@ from rdukit_runtime.engine.plans import PlanStep, section_failed
 
 
 class SectionTimes(list[tuple[int, float]]):
-    """Sections and their times, flat: a native run adds its own as one block. The list itself stays empty."""
+    """Sections and their times in flat lists; a native run adds its own as one block. The list itself stays empty."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class NativeRun:
         return not self._external
 
     def bind(self, slots: list[torch.Tensor | None], handles: Any) -> Callable[[], None]:
-        """Return ``run`` of a closed one without measuring, as a call that has everything it needs."""
+        """Return ``run`` without measuring, as a call without arguments."""
         call, live = self._native.bind(handles), self._live
 
         def run() -> None:
@@ -117,7 +117,7 @@ class NativeRun:
 
 
 class HandleTable:
-    """A tensor handle for each slot of a program; those of persistent slots are kept, and freed with the table."""
+    """A tensor handle for each slot of a program; persistent slots' handles are kept, and freed with the table."""
 
     def __init__(self, count: int) -> None:
         self.handles = (ctypes.c_void_p * count)()
@@ -125,13 +125,13 @@ class HandleTable:
         self._kept: dict[int, int] = {}
 
     def keep(self, slots: Set[int], tensors: Sequence[torch.Tensor | None] | Mapping[int, torch.Tensor]) -> None:
-        """Make the handles of persistent slots that have none yet."""
+        """Create the missing handles of persistent slots."""
         new = [slot for slot in sorted(slots) if not self.handles[slot]]
         fill_handles(self.handles, new, [tensors[slot] for slot in new])  # type: ignore[misc]
         self._kept.update((slot, int(self.handles[slot] or 0)) for slot in new)
 
     def replace(self, slots: Sequence[int], others: Sequence[int | None]) -> None:
-        """Put handles that the table does not own into slots. ``None`` puts the table's own back, if it has one."""
+        """Put handles that the table does not own into slots. ``None`` restores the table's own, if it has one."""
         handles, kept = self.handles, self._kept
         for slot, handle in zip(slots, others, strict=True):
             handles[slot] = handle or kept.get(slot)

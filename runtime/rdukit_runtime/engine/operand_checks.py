@@ -2,7 +2,7 @@
 
 Torch's own callers always satisfy them. A hand-made PEF may not, and the operators would then read or write outside of
 their operands. PEFs that this installation compiled run without the checks. Found by running changed PEFs and by
-reading torch's kernels (2.13); what is not here has checks of its own, as far as we know.
+reading torch's kernels (2.13); other operators check their operands themselves, as far as we know.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ Check = Callable[[Mapping[str, Any]], bool]
 def checked(op: str, called: Callable[..., Any]) -> Callable[..., Any]:
     """Return ``called`` with the operator's check before each call, if it has one.
 
-    The call raises ``PefCorrupt`` where the check fails.
+    The call raises ``PefCorrupt`` if the check fails.
     """
     check = _CHECKS.get(op)
     signature = find_signature(op)
@@ -170,7 +170,7 @@ def _pivots(given: Mapping[str, Any]) -> bool:
 
 
 def _segments(given: Mapping[str, Any]) -> bool:
-    """Return whether torch checks lengths and offsets itself, as it does without ``unsafe``."""
+    """Return whether torch checks lengths and offsets itself; with ``unsafe`` it does not."""
     return not given.get("unsafe", False)
 
 

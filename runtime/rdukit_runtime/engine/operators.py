@@ -2,13 +2,12 @@
 
 Grouped products are one product of torch's for each group that has rows.
 
-Guards check a condition that forward was compiled for: a model that asks whether its numbers are finite is compiled
-for those that are, and by opt-in one that looks at other data for what the example inputs gave. They run when all other
+Guards check a condition that forward was compiled for. A model that tests whether its numbers are finite is compiled
+for finite ones; by opt-in, other tests of data are compiled for the example inputs' outcome. They run when all other
 sections of forward have, before any gradient is computed and any weight is updated.
 
-Torch's group norm takes its operand without gaps in one of the two usual orders, and its callers bring it there. A
-recorded call has none of these copies where a copy was not needed; a view of axes of one element may come with other
-strides than its record, and then it is.
+Torch's group norm needs a dense operand in one of the two usual orders, to which its callers convert. A recorded call
+omits unnecessary copies; a copy is needed if a view with axes of one element has other strides than its record.
 
 An LSTM's gates are in torch's order: input, forget, cell, output. All its tensors are f32.
 
@@ -92,7 +91,7 @@ def group_norm_backward(dy: torch.Tensor, x: torch.Tensor, *args: Any, **kwargs:
 
 
 def _settled(x: torch.Tensor) -> torch.Tensor:
-    """Return ``x`` in the order of its axes, or with channels last where it lies so already."""
+    """Return ``x`` in the order of its axes, or with channels last if it already lies so."""
     if x.is_contiguous():
         return x
     if x.dim() == 4 and x.stride() == torch.empty(x.shape, device="meta", memory_format=torch.channels_last).stride():
@@ -131,7 +130,7 @@ def lstm_layer(
 def lstm_layer_backward(
     dy: torch.Tensor, dc: torch.Tensor, w: torch.Tensor, c0: torch.Tensor, kept: torch.Tensor, is_reversed: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Return gradients of y [T, B, H] and of the last c [B, H] → those of gates [T, B, 4H] and of c0 [B, H]."""
+    """Return gradients of gates [T, B, 4H] and c0 [B, H], given those of y [T, B, H] and of the last c [B, H]."""
     steps, batch, width = dy.shape
     gates = dy.new_empty((steps, batch, 4, width))
     parts = kept.reshape(steps, batch, 5, width)

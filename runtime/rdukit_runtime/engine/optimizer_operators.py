@@ -38,7 +38,7 @@ def sgd(
 
 
 def _of_one_dtype(*lists: Tensors) -> Iterator[Sequence[Tensors]]:
-    """Return the lists, divided by the first one's dtypes where torch's fused kernels want that: on a GPU."""
+    """Return the lists, divided by the first one's dtypes if torch's fused kernels require that: on a GPU."""
     first = lists[0]
     if first[0].device.type == "cpu" or len({tensor.dtype for tensor in first}) == 1:
         yield lists
@@ -90,9 +90,9 @@ def adamw_stepwise(
 ) -> None:  # fmt: skip
     """Update as ``adamw`` in the order of torch's default, bit for bit: several passes over memory instead of one.
 
-    The fused update rounds differently, and AdamW magnifies the difference without bound where a gradient is zero but
-    for rounding, as that of a bias before batch norm or of attention's key bias. Large tensors are updated piece by
-    piece, so that the intermediate values stay in the cache; each element is computed by itself.
+    The fused update rounds differently. AdamW magnifies the difference without bound if a gradient is zero except for
+    rounding, as for a bias before batch norm or attention's key bias. Large tensors are updated piece by piece, so that
+    the intermediate values stay in the cache; elements are independent.
     """
     if not parameters:
         return
@@ -111,7 +111,7 @@ def adamw_stepwise(
 
 
 def _pieces(*tensors: torch.Tensor, most: int = PIECE) -> Iterable[tuple[torch.Tensor, ...]]:
-    """Return tensors of one shape as views of ``most`` elements; as they are if small, not on the CPU, or with gaps."""
+    """Return tensors of one shape as views of ``most`` elements; unchanged if small, not on the CPU, or with gaps."""
     first = tensors[0]
     if first.numel() <= most or first.device.type != "cpu" or not all(t.is_contiguous() for t in tensors):
         return [tensors]
@@ -148,7 +148,7 @@ def sparse_adamw(
     parameters: Tensors, gradients: Tensors, averages: Tensors, squares: Tensors, steps: Tensors, *,
     lr: float, beta1: float, beta2: float, eps: float, weight_decay: float,
 ) -> None:  # fmt: skip
-    """AdamW on the rows [N, …] that have a gradient; the others, and their states, stay as they are, in place."""
+    """AdamW in place on the rows [N, …] that have a gradient; other rows, and their states, stay unchanged."""
     for parameter, gradient, average, square, step in zip(parameters, gradients, averages, squares, steps, strict=True):
         rows = gradient.reshape(gradient.shape[0], -1).any(-1).nonzero().reshape(-1) if gradient.dim() else ...
         touched = [tensor[rows] for tensor in (parameter, average, square)]
@@ -185,12 +185,12 @@ def accumulate(sums: Tensors, gradients: Tensors, flag: torch.Tensor) -> None:
 
 
 def end_accumulation(flag: torch.Tensor) -> None:
-    """End the sums, which the optimizer has read: the next ``accumulate`` begins new ones."""
+    """End the sums that the optimizer has read: the next ``accumulate`` begins new ones."""
     flag.zero_()
 
 
 def clip_grad_norm(gradients: Tensors, max_norm: float) -> list[torch.Tensor]:
-    """Return gradients scaled so that the norm of all together is at most ``max_norm``, as ``clip_grad_norm_`` does.
+    """Return gradients scaled so that their common norm is at most ``max_norm``, as ``clip_grad_norm_`` does.
 
     An infinite ``max_norm`` clips nothing.
     """

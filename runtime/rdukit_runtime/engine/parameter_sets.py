@@ -1,6 +1,6 @@
-"""Parameters of a PEF in memory of their own, so that a program switches between several sets of them without a copy.
+"""Parameters of a PEF in memory of their own, so that a program switches between sets of them without a copy.
 
-A set's memory is a mapped file: written once, in the device's dtypes, and mapped as often as it is needed.
+A set's memory is a mapped file: written once, in the device's dtypes, and mapped on each use.
 """
 
 import ctypes
@@ -34,7 +34,7 @@ class ParameterSet:
         """Map ``file``, which ``write_parameters`` wrote for the same PEF.
 
         Raises:
-            InvalidArgument: it has another size.
+            InvalidArgument: the file has another size.
         """
         offsets, size = parameter_layout(pef)
         if file.stat().st_size != size:
@@ -70,13 +70,13 @@ class ParameterSet:
 
 
 def write_parameters(pef: Pef, values: Iterable[tuple[str, torch.Tensor]], file: Path) -> None:
-    """Write values by symbol to ``file`` as a set maps them: in the device's dtypes, quantised where the PEF says so.
+    """Write values by symbol to ``file`` for mapping: in the device's dtypes, quantised where the PEF says so.
 
-    Symbols that come with no value are zero.
+    Symbols without a value are zero.
 
     Raises:
-        InvalidArgument: a value has another shape than its symbol, or is of integers where that is of numbers.
-        PefMismatch: runs change a symbol that comes with a value.
+        InvalidArgument: a value has another shape than its symbol, or integers for a symbol of floats.
+        PefMismatch: runs change a symbol with a value.
     """
     offsets, size = parameter_layout(pef)
     with file.open("wb") as stream:

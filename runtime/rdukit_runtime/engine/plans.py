@@ -29,7 +29,7 @@ class Counters:
     flops: int = 0
     bytes: int = 0
     host_seconds: float = 0.0
-    #: Bytes from chip to chip; of each chip, what it got and what it sent.
+    #: Bytes from chip to chip: those that each chip received and sent.
     link_bytes: int = 0
     received: list[int] = field(default_factory=list)
     sent: list[int] = field(default_factory=list)
@@ -76,9 +76,9 @@ class ExecutionPlan(NamedTuple):
 class PlanStep(NamedTuple):
     """A section bound to slots.
 
-    ``written`` are (position among the outputs, slot) of those that go into memory of their own, such as a buffer;
-    ``taken`` are inputs that nothing reads after it: their slots are emptied before, so that the kernel may free them.
-    ``freed`` are slots that nothing reads after it, those among them.
+    ``written`` are (position, slot) of outputs with memory of their own, such as a buffer. ``taken`` are inputs that
+    are not read later: their slots are emptied before, so that the kernel may free them. ``freed`` are slots that
+    nothing reads after it, those among them.
     """
 
     section: Section
@@ -170,7 +170,7 @@ def make_plan(
         kernels: kernels by digest. slots: slot of each symbol.
         made_slots: slot of each input that a graph makes.
         find_home: returns the storage of an output that outlives the run.
-            placed: slots of gradients that have places of their own, which stay theirs; ``reduce`` works there.
+            placed: slots of gradients with permanent places of their own, where ``reduce`` works.
     """
     freed = freed_after(pef, graph)
     slot_of = dict(slots)
@@ -240,7 +240,7 @@ def _cost_of(pef: Pef, steps: Sequence[PlanStep]) -> PlanCost:
 
 
 def count_plans(ran: Iterable[tuple[ExecutionPlan, int, float]]) -> Counters:
-    """Sum up the runs so far: plans with how often, and the host seconds that they took."""
+    """Sum up the runs so far: plans with their numbers of runs, and the host seconds."""
     total = Counters()
     for plan, count, host_seconds in ran:
         total.runs += count

@@ -35,9 +35,9 @@ OPERATORS: Final = {
 }  # fmt: skip
 
 #: Operators that run in another form. A few of torch's operators lay their results out otherwise than its records
-#: say, so that a view is not always possible; of what lies as recorded, a reshape is a view.
+#: say, so that a view is not always possible; for values that lie as recorded, a reshape is a view.
 _FORMS: Final = dict.fromkeys(("aten.view.default", "aten._unsafe_view.default"), "aten.reshape.default")
-#: Operators of torch whose threads add f32 numbers by atomic operations, in no fixed order. Each run has other last
+#: Operators of torch whose threads add f32 numbers by atomic operations, in no fixed order. Runs differ in the last
 #: bits, and several threads are several times slower than one.
 _ADD_UNORDERED: Final = frozenset(
     {
@@ -48,7 +48,7 @@ _ADD_UNORDERED: Final = frozenset(
 )  # fmt: skip
 
 #: Takes the input tensors in order and the run-time scalars; returns the outputs in order. A list of inputs is the
-#: kernel's to empty: what the caller does not hold elsewhere is freed after its last use inside.
+#: kernel's to empty: values that the caller does not hold elsewhere are freed after their last use inside.
 Kernel = Callable[[Sequence[torch.Tensor], Mapping[str, float]], Sequence[torch.Tensor]]
 
 
@@ -56,9 +56,9 @@ def build_portable(graph: KernelGraph, device: torch.device = CPU, is_trusted: b
     """Generate the function that runs ``graph``; values are freed after their last use.
 
     Args:
-        device: where the kernel's inputs are; what it makes itself is made there.
-        is_trusted: whether this installation's compiler made the graph; otherwise operands are checked that torch
-            does not check.
+        device: device of the kernel's inputs and its own tensors.
+        is_trusted: whether this installation's compiler made the graph; otherwise operands that torch does not check
+            are checked here.
     Raises:
         PefCorrupt: an operator or argument does not exist in this torch. PefMismatch: an operator does not exist on
         ``device``.
@@ -73,7 +73,7 @@ def count_operators(graph: KernelGraph) -> int:
 
 
 class _Writer:
-    """Writes the function's text; whatever text cannot express is bound by name in ``scope``."""
+    """Writes the function's text; values without a text are bound by name in ``scope``."""
 
     def __init__(self, graph: KernelGraph, device: torch.device, is_trusted: bool) -> None:
         self._graph = graph
@@ -153,7 +153,7 @@ class _Writer:
 def _callable_of(op: str) -> Callable[..., Any]:
     """Return the function that an operator names: one of the list, ours or ATen's, or in host sections a program's own.
 
-    Nothing else can be reached from a PEF.
+    A PEF cannot reach any other function.
     """
     if op in OPERATORS:
         return OPERATORS[op]  # type: ignore[no-any-return]
@@ -174,7 +174,7 @@ def _callable_of(op: str) -> Callable[..., Any]:
 
 
 def _makes_from_nothing(called: Any) -> bool:
-    """Return whether an operator takes a device and no tensor that would say which, as ``arange`` does."""
+    """Return whether an operator takes a device but no tensor that determines it, such as ``arange``."""
     schema = getattr(called, "_schema", None)
     if schema is None:
         return False
@@ -183,7 +183,7 @@ def _makes_from_nothing(called: Any) -> bool:
 
 
 def _on_device(op: str, called: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
-    """Return ``called``, or what does the same on ``device``, if that is a GPU.
+    """Return ``called``, or its equivalent on ``device`` if that is a GPU.
 
     Raises:
         PefMismatch: nothing does.

@@ -43,8 +43,8 @@ RunTimes = tuple[int, int, int]
 
 
 class ReadyPlan(NamedTuple):
-    """A plan as the program runs it: its steps with consecutive native ones joined, and between them the groups of
-    gradients that begin to be averaged there; whether several threads pay.
+    """A plan as the program runs it: its steps, with consecutive native ones joined; the groups of gradients whose
+    averaging begins between them; and whether several threads pay.
     """
 
     plan: ExecutionPlan
@@ -76,11 +76,11 @@ class LoadedProgram(DeviceTensors):
         self.exchange: GradientExchange | None = None
         #: While a set of parameters is used: the program's own tensors in its slots.
         self._own: dict[int, torch.Tensor | None] = {}
-        #: Sections that have not run as generated code yet: what a kernel makes is compared with its symbols once.
+        #: Sections that have not yet run as generated code: a kernel's results are compared with its symbols once.
         self._unseen = {section.id for section in pef.sections}
         #: While a program measures: host seconds of each section that ran, in order; None otherwise.
         self.section_seconds: list[tuple[int, float]] | None = None
-        #: Symbols that hold a run-time scalar, such as a dropout rate, and the scalars that they hold now.
+        #: Symbols with a run-time scalar, such as a dropout rate, and their present values.
         self._rates = tuple(name for name in pef.hyperparameters if name in self._slot_of)
         self._held: Mapping[str, float] | None = None
         #: Compares the contents of slots with the plan, until a run fails. None without ``RDUKIT_CHECK``, and on a GPU:
@@ -88,9 +88,9 @@ class LoadedProgram(DeviceTensors):
         self._watch = MemoryWatch(pef) if resolve(CHECK) and device.type == "cpu" else None
 
     def use(self, parameters: ParameterSet | None) -> None:
-        """Take parameters from a set from now on; None: from the program's own memory. Copies nothing.
+        """Use the parameters of a set from now on; None: the program's own. Copies nothing.
 
-        The former set may be closed afterwards; one that is used may not.
+        The former set may be closed afterwards; the used one may not.
         """
         slots = self._slots
         if parameters is None:
@@ -113,7 +113,7 @@ class LoadedProgram(DeviceTensors):
         Does nothing on a GPU: its gradients are averaged when backward has ended.
 
         Raises:
-            InvalidArgument: the ranks are to go on after a loss, and compute on a GPU.
+            InvalidArgument: the ranks should continue after a loss, but compute on a GPU.
         """
         check_device(self.device.type)
         if self.device.type == "cpu":
@@ -319,7 +319,7 @@ class LoadedProgram(DeviceTensors):
     def _store(self, stores: Sequence[RegionStore]) -> None:
         """Copy outputs into the regions they share, after all sections: until then these read the old values.
 
-        What lies in shared memory itself, such as a view of an input, is copied aside first.
+        Values that lie in shared memory themselves, such as a view of an input, are copied aside first.
         """
         slots, pef = self._slots, self.pef
         for store in stores:
@@ -370,7 +370,7 @@ class LoadedProgram(DeviceTensors):
         self._unseen.discard(section.id)
 
     def _write_back(self, step: PlanStep, made: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Copy what belongs into memory of its own there; the other outputs as they are."""
+        """Copy outputs with memory of their own there; return the others unchanged."""
         kept = list(made)
         for position, slot in step.written:
             held = self._slots[slot]
@@ -432,7 +432,7 @@ class LoadedProgram(DeviceTensors):
         return means
 
     def _follow(self, former: Mapping[int, torch.Tensor]) -> None:
-        """Use the new places of gradients from now on; ``former`` are those before a rank was lost."""
+        """Use the new places of gradients from now on; ``former`` are the places before a rank was lost."""
         if self.exchange is None or not former:
             return
         self._placed_addresses = self.exchange.addresses
@@ -449,7 +449,7 @@ class LoadedProgram(DeviceTensors):
             self._slots[slot] = None
 
     def _home(self, name: str) -> torch.Tensor | None:
-        """Return the place of an output that outlives the run; None for one that does not."""
+        """Return the place of an output that outlives the run; None for other outputs."""
         if name in self._made_slots:
             return self._slots[self._slot_of[name]]
         return self._homes.get(name)
@@ -466,7 +466,8 @@ def _sections_of(part: PlanStep | NativeRun) -> str:
 
 
 class MemoryWatch:
-    """Follows a program's runs by the plan, from load until a run fails: the plan does not say what that run leaves.
+    """Follows a program's runs by the plan, from load until a run fails: the plan does not describe the state after a
+    failed run.
 
     Switched on by ``RDUKIT_CHECK``.
     """

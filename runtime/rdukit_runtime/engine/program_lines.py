@@ -1,4 +1,4 @@
-"""Lines of the user's program among the frames of a call, without those of ours."""
+"""Lines of the user's program among the frames of a call, without our own."""
 
 import sys
 from pathlib import Path

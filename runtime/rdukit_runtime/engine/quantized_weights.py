@@ -2,12 +2,12 @@
 
 ``int8``: [N, K] int8 with a scale in f32 for each row, whose largest magnitude is 127.
 
-``int4``: a scale in bf16, of five binary digits, for each group of 32 elements of a row [N, K / 32], and numbers from
--8 to 7, two a byte, as uint8 [N, K / 32, 16]. Both lie in blocks of 16 rows, in the order that native kernels read
-them in; the last block has the rows that are left. A block's scales are [groups, rows]. Its bytes are [groups, 4
-lines, rows, 4 bytes]: byte i of line j has 8 plus the number of the group's element 8 j + i in its low half, and of
-element 8 j + 4 + i in its high half. A number times its scale has no more digits than bf16 holds. Source: ours;
-llama.cpp's Q4_0 has groups of 32 with a scale, too.
+``int4``: each group of 32 elements of a row has a scale in bf16, of five binary digits [N, K / 32], and numbers from -8
+to 7, two per byte, as uint8 [N, K / 32, 16]. Both lie in blocks of 16 rows, in the order in which native kernels read
+them; the last block has the remaining rows. A block's scales are [groups, rows]. Its bytes are [groups, 4 lines, rows,
+4 bytes]. The low half of byte i of line j is 8 plus the group's element 8 j + i; the high half is 8 plus element 8 j +
+4 + i. A number times its scale has no more digits than bf16 holds. Source: ours; llama.cpp's Q4_0 has groups of 32 with
+a scale, too.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ from rdukit.pef.model import INT4_GROUP, int4_shape
 #: Rows of a block, and lines of its groups.
 _BLOCK: Final = 16
 _LINES: Final = 4
-#: Scales that are tried for a group, as multiples of the one by which its largest magnitude becomes 8.
+#: Scales that are tried for a group, as multiples of the one that maps its largest magnitude to 8.
 _TRIED: Final = (0.86, 0.93, 1.0, 1.07, 1.14)
 #: Rows that are quantised at a time: complete blocks.
 _ROWS: Final = 4096
@@ -60,7 +60,7 @@ def dequantize_rows(weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
 def quantize_groups(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return a weight [N, K], K a multiple of 32, as int4: uint8 [N, K / 32, 16] and scales bf16 [N, K / 32].
 
-    Each group has, of a few scales, that with the smallest sum of squared errors. A group with NaN or an
+    Each group gets the scale, of a few candidates, with the smallest sum of squared errors. A group with NaN or an
     infinite number stands for NaN.
     """
     made = [round_groups(weight[at : at + _ROWS]) for at in range(0, len(weight), _ROWS)]

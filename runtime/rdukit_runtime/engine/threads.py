@@ -1,7 +1,7 @@
-"""The number of threads of a run: those that its lease has cores for, or one where more would only wait.
+"""The number of threads of a run: the lease's cores, or one if more would only wait.
 
-torch's count belongs to the program: a run borrows it and gives it back, so what the program computes itself between
-runs is not touched. Source: ours; that an application has the cores of its tiles: runtime reference 3.2.
+torch's count belongs to the program: a run borrows it and restores it, so the program's own computations between runs
+are unaffected. Source: ours; that an application has the cores of its tiles: runtime reference 3.2.
 """
 
 import os
@@ -29,7 +29,8 @@ _CHOICES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 def gains_from_threads(costs: Iterable[Cost]) -> bool:
     """Return whether at least half of the time is spent in sections large enough for several threads. Pure.
 
-    Small and large are told apart by FLOPs and bytes, on any machine alike, so that a program always runs the same way.
+    FLOPs and bytes decide whether a section is large, equally on all machines, so that a program always runs the same
+    way.
     """
     small = large = 0.0
     for cost in costs:
@@ -45,8 +46,8 @@ def max_threads(current: int, leased: int, setting: int, usable: int, *, is_chos
     """Return the most threads that a run may have. Pure.
 
     Args:
-        current: what torch is set to. leased: cores of the lease. setting: of ``engine.threads``, 0 for none.
-        usable: cores that the process has the time of. is_chosen: the program, or who started it, chose ``current``.
+        current: torch's setting. leased: cores of the lease. setting: value of ``engine.threads``; 0: not set.
+        usable: cores whose time the process may use. is_chosen: the program, or its starter, chose ``current``.
     """
     if setting > 0:
         return min(setting, usable)
@@ -56,9 +57,8 @@ def max_threads(current: int, leased: int, setting: int, usable: int, *, is_chos
 def is_chosen_count(current: int, environ: Mapping[str, str], machine_cores: int, bound: int) -> bool:
     """Return whether torch's number of threads is somebody's choice rather than its default. Pure.
 
-    torch's default is all cores that the process is bound to, or where cores run two hardware threads each the half of
-    them. A choice that equals it makes no difference but on a lease of fewer cores; ``engine.threads`` says it
-    unmistakably.
+    torch's default is all cores that the process is bound to, or half of them if cores run two hardware threads each.
+    An equal choice matters only on a lease of fewer cores; ``engine.threads`` states it unmistakably.
     """
     if any(environ.get(name, "").strip() for name in _CHOICES):
         return True
@@ -109,7 +109,7 @@ class LeasedThreads:
 
 
 def in_one_thread(called: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``called``, which computes in one thread whatever the run has."""
+    """Return ``called``, limited to one thread regardless of the run's number."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         threads = torch.get_num_threads()

@@ -1,6 +1,6 @@
 """Private names of torch that the runtime uses.
 
-torch is pinned to one exact version. ``tests/unit/test_torch_private.py`` says what an upgrade lacks or has changed.
+torch is pinned to one exact version. ``tests/unit/test_torch_private.py`` shows what an upgrade lacks or has changed.
 """
 
 from datetime import timedelta
@@ -35,7 +35,7 @@ def has_cuda_kernel(called: OpOverload) -> bool:
 
 
 def gloo_group(store: Store, rank: int, size: int, timeout: timedelta) -> ProcessGroup:
-    """Return a group of torch over gloo that is in none of torch's lists."""
+    """Return a gloo group that is in none of torch's lists."""
     group = ProcessGroup(store, rank, size)
     group._set_default_backend(ProcessGroup.BackendType.GLOO)
     group._register_backend(
@@ -45,6 +45,6 @@ def gloo_group(store: Store, rank: int, size: int, timeout: timedelta) -> Proces
 
 
 def wait_limit_of(group: ProcessGroup) -> timedelta:
-    """Return how long a call of a gloo group may take."""
+    """Return the time limit of a call of a gloo group."""
     limit: timedelta = group._get_backend(torch.device("cpu")).options._timeout
     return limit

@@ -1,4 +1,4 @@
-"""``rdukit pef profile``: what the sections of a PEF take on this machine. Attached to ``rdukit pef`` by entry point.
+"""``rdukit pef profile``: the times of a PEF's sections on this machine. Attached to ``rdukit pef`` by entry point.
 
 torch is imported when it runs, not when ``rdukit pef --help`` lists it.
 """
@@ -36,7 +36,7 @@ def profile(
     shows_operators: bool, shows_all: bool, renews_limits: bool, ranks: int | None, as_json: bool, trace: Path | None,
     roofline: Path | None,
 ) -> None:  # fmt: skip
-    """Run FILE with made-up values and show what each section takes here, and what the machine allows.
+    """Run FILE with made-up values and show each section's time here, and the machine's limits.
 
     Host time, GFLOP/s and GB/s are measured on this machine; emulated time, flop and bytes are the cost model's.
     Weights, inputs and labels are made up: only times mean anything.

@@ -75,8 +75,8 @@ def compare(
 def compare_files(before: Path, after: Path, rounds: int, runs: int) -> "PefComparison":
     """Measure two PEFs in turns: A B, then B A, and so on.
 
-    Each round loads both anew, in alternating order. Where tensors lie in memory changes a section's time by some
-    percent for as long as they stay there; measured in one load, two equal PEFs differ.
+    Each round loads both anew, in alternating order. The addresses of tensors change a section's time by some percent
+    until the next load; measured in one load, two equal PEFs differ.
 
     Raises:
         PefError: a file cannot be used. NoResources: the node has no room for both.

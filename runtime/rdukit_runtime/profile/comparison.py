@@ -1,9 +1,9 @@
 """Whether one of two PEFs is faster: paired rounds, an interval for the ratio, and a verdict that may be *undecided*.
 
-In each round both run, one right after the other, and the order changes from round to round; so a slow spell of the
-machine hits both. A round's ratio is B's best time over A's. The interval is that of the ratios' median, from the
-binomial distribution (the sign test): it holds for any distribution of disturbances. If both are equally fast, the
-verdict is wrong in at most ``1 - confidence`` of all comparisons. Sections share that rate: each has its part of it.
+In each round both run, one right after the other, in alternating order, so a slow spell of the machine affects both. A
+round's ratio is B's best time over A's. The interval is that of the ratios' median, from the binomial distribution (the
+sign test): it holds for any distribution of disturbances. If both are equally fast, at most ``1 - confidence`` of all
+verdicts are wrong. The sections share that rate: each gets its part of it.
 
 Source: ours; Conover, Practical Nonparametric Statistics, on intervals for quantiles.
 """
@@ -38,7 +38,7 @@ class Ratio:
 
     @property
     def verdict(self) -> SpeedVerdict:
-        """Faster or slower only where the whole interval says so."""
+        """Returns faster or slower only if the complete interval agrees."""
         if self.high < 1.0:
             return SpeedVerdict.FASTER
         return SpeedVerdict.SLOWER if self.low > 1.0 else SpeedVerdict.UNDECIDED
@@ -68,9 +68,10 @@ class PefComparison:
 
 
 def interval_places(count: int, confidence: float) -> int:
-    """Return how many of ``count`` ordered values lie below the interval of their median, and as many above.
+    """Return the number of values, out of ``count`` ordered ones, that lie below the interval of their median, and
+    above it.
 
-    0 means that the whole range is the interval, and that even this holds less often where ``count`` is too small.
+    0: the complete range is the interval; for a small ``count`` even that holds less often than wanted.
     """
     allowed, below, places = (1.0 - confidence) / 2.0, 0.0, 0
     for k in range(count // 2):
@@ -97,7 +98,7 @@ def make_ratio(before_s: Sequence[float], after_s: Sequence[float], confidence: 
     return Ratio(median(before_s), median(after_s), middle, low, high)
 
 
-#: Of a round: seconds of the step, and of each section by its id.
+#: Per round: seconds of the step, and of each section by its id.
 Round = tuple[float, Mapping[int, float]]
 
 

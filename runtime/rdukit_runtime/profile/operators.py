@@ -1,4 +1,4 @@
-"""Timing of the operators inside portable kernels: each is called by itself.
+"""Timing of the operators inside portable kernels: each is called alone.
 
 Source: ours.
 """
@@ -133,7 +133,7 @@ def operator_steps(graph: KernelGraph, device: torch.device = CPU) -> list[Opera
 
 
 def _shapes_of(operands: Sequence[object]) -> str:
-    """Return ``128×768 768×768`` of the first three tensors; scalars have none."""
+    """Return ``128×768 768×768`` for the first three tensors; scalars are left out."""
     shapes = ["×".join(map(str, v.shape)) or "scalar" for v in operands if isinstance(v, torch.Tensor)]
     return " ".join(shapes[:3]) + (f" … {len(shapes)}" if len(shapes) > 3 else "")
 

@@ -1,11 +1,11 @@
 """The profile of a PEF's sections on this machine, and its distance from the machine's limits. Pure.
 
-Two clocks are kept apart everywhere: *measured* is the host's, *projected* the cost model's for the emulated chip.
-FLOPs and bytes are the cost model's count; a section moves its inputs, weights and outputs once.
+Two clocks are always distinguished: *measured* is the host's, *projected* the cost model's for the emulated chip. FLOPs
+and bytes are the cost model's count; a section moves its inputs, weights and outputs once.
 
 The limit of a section is the roofline: the smaller of the machine's GEMM speed in the section's dtype and of memory
-bandwidth times FLOPs per byte. Portable kernels have a third limit, their operator calls; it is named where it binds
-and does not change the share. A section's dtype is that of its matrix products: a kernel's graph has the dtypes of its
+bandwidth times FLOPs per byte. Portable kernels have a third limit, their operator calls; it is named if it binds, and
+does not change the share. A section's dtype is that of its matrix products: a kernel's graph has the dtypes of its
 inputs, the others follow from conversions and operands.
 
 Source: ours.
@@ -38,7 +38,9 @@ class Bound(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SectionWork:
-    """A section and how this process runs it: ``form`` is native or portable, ``operators`` ATen's calls in one run."""
+    """A section and its execution in this process: ``form`` is native or portable, ``operators`` are ATen's calls in
+    one run.
+    """
 
     section: Section
     form: str
@@ -66,7 +68,7 @@ class SectionRow:
 
     @property
     def name(self) -> str:
-        """The first section's name, and how many there are."""
+        """The first section's name, and the number of sections."""
         return self.first.name if self.sections == 1 else f"{self.first.name} ×{self.sections}"
 
     @property
@@ -86,7 +88,7 @@ class SectionRow:
 
     @property
     def limit_share(self) -> float:
-        """Share of the roofline; above 1 where the data were in the cache."""
+        """Share of the roofline; above 1 if the data were in the cache."""
         return self.limit_s / self.measured_s if self.measured_s else 0.0
 
     @property
@@ -154,9 +156,7 @@ def section_rows(work: Sequence[SectionWork], measured: Measured, limits: Machin
 
 
 def group_rows(rows: Sequence[SectionRow]) -> tuple[SectionRow, ...]:
-    """Return rows of one kernel, type and work added up, in the order of their first; the limits'
-    seconds add up too.
-    """
+    """Add up rows of equal kernel, type and work, in the order of their first; limits' seconds are also added."""
     groups: dict[tuple[object, ...], list[SectionRow]] = {}
     for row in rows:
         key = (row.first.graph, row.first.type, row.first.kernel, row.flops, row.bytes)
@@ -165,7 +165,7 @@ def group_rows(rows: Sequence[SectionRow]) -> tuple[SectionRow, ...]:
 
 
 def limits_of(work: SectionWork, limits: MachineLimits) -> tuple[float, float, Bound]:
-    """(GFLOP/s, seconds, what binds) that the machine allows for one run of a section."""
+    """Return (GFLOP/s, seconds, the binding limit) that the machine allows for one run of a section."""
     flops, moved = work.section.cost.flops, bytes_of(work.section)
     peak = limits.gemm.get(work.dtype) or limits.gemm["f32"]
     compute_s = flops / (peak * 1e9) if peak else 0.0

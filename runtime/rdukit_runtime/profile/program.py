@@ -1,6 +1,6 @@
 """``rdukit profile``: run a program and draw its time, from its lines of Python to the kernels of its sections.
 
-torch is imported by the program, and by this command only where a process has recorded something.
+The program imports torch; this command does only if a process has recorded something.
 """
 
 import json
@@ -69,7 +69,7 @@ def profile(
     context: click.Context, /, command: tuple[str, ...], folder: Path, limit_mb: int, is_tried: bool,
     try_with: str | None, rounds: int, as_json: bool,
 ) -> None:  # fmt: skip
-    """Run COMMAND, and show where its time goes: host and sections, from the lines of Python to the kernels.
+    """Run COMMAND, and show the parts of its time: host and sections, from the lines of Python to the kernels.
 
     Put -- before COMMAND. Traces hold names, lines and times, never values of tensors. The exit status is the
     program's, or 3 if it ended well without compiling or running anything.
@@ -128,10 +128,11 @@ def profile_program(
     """Run a program with recorders in its processes.
 
     Args:
-        most_events: calls and sections that each process keeps. environment: of the program, without the recorder's.
-        output: descriptor that gets what it prints; None: as this process.
+        most_events: calls and sections that each process keeps. environment: the program's variables, without the
+        recorder's.
+        output: descriptor of its output; None: this process's.
     Raises:
-        NotFound: it cannot be started.
+        NotFound: the program cannot be started.
     """
     from rdukit_runtime.profile.snprof import run_program
 

@@ -1,4 +1,4 @@
-"""What the processes of a profiled program recorded, and the account of their time. Pure.
+"""Records of a profiled program's processes, and the account of their time. Pure.
 
 Each process wrote its sums (``step``) and its calls (``timeline``). Spans of compiles, traces and loads come from the
 file that ``telemetry.span_file`` names.
@@ -18,13 +18,13 @@ from rdukit_runtime.profile.timeline import CALL_FIELDS, SCHEMA, Line
 
 #: The span of a loaded PEF, which lasts as long as the program's runs and says nothing about a phase.
 _DEVICE_SPAN: Final = "device"
-#: How much longer than the median of the others a rank may take, without its reduce, before it is named.
+#: Factor over the others' median above which a rank's time, without its reduce, is reported.
 STRAGGLES: Final = 1.10
 
 
 @dataclass(frozen=True, slots=True)
 class TimedCall:
-    """A timed call. ``stack``: the program's lines that led to it, innermost first; None of a call inside another."""
+    """A timed call. ``stack``: the program's lines that led to it, innermost first; None for a call inside another."""
 
     row: BreakdownRow
     name: str
@@ -60,7 +60,7 @@ class ProcessRecording:
         return self.ended_ns - self.started_ns
 
     def section_times(self) -> dict[tuple[int, int], tuple[int, int]]:
-        """Return (PEF, section) → runs and ns of all its runs, also of those that were not kept."""
+        """Return (PEF, section) → runs and ns of all its runs, including those that were not kept."""
         found = dict(self.dropped_sections)
         for call in self.calls:
             for section, taken in call.sections:
@@ -129,7 +129,7 @@ def monotonic_spans(spans: Sequence[Span], offset_ns: int) -> list[Span]:
 
 
 def account(recording: ProcessRecording, spans: Sequence[Span] = ()) -> list[AccountRow]:
-    """Return where the life of a process went: rows of host and sections that add up to ``wall_ns``.
+    """Return the account of a process's life: rows of host and sections that add up to ``wall_ns``.
 
     Args:
         spans: of this process alone, by which the time before the first run is split.
@@ -176,7 +176,7 @@ def _sections_by_name(recording: ProcessRecording) -> list[AccountRow]:
 
 
 def find_straggler(recordings: Sequence[ProcessRecording]) -> tuple[int, float] | None:
-    """Return the rank that the others wait for, and its time as a multiple of their median; None if none stands out.
+    """Return the rank that the others wait for, and its time as a multiple of their median; None: no rank stands out.
 
     A rank's time is that of a run without its ``reduce`` sections, in which it waits for others.
     """
@@ -200,7 +200,7 @@ def _own_ns(recording: ProcessRecording) -> float:
 def summary_to_dict(
     command: str, status: int, wall_ns: int, recordings: Sequence[ProcessRecording], spans: Sequence[Span]
 ) -> dict[str, Any]:
-    """Return the summary as plain values. Times are ns of this machine, but for ``emulated_ns``, which is projected."""
+    """Return the summary as plain values. Times are ns of this machine, except ``emulated_ns``, which is projected."""
     alone = len(recordings) == 1
     straggler = find_straggler(recordings)
     return {

@@ -1,7 +1,7 @@
 """Reports of a profile: tables for people, and the trace that Perfetto and Chrome's ``about:tracing`` show. Pure.
 
-Headings of tables say which figures were measured here and which are projected. A trace has tracks of events, each with
-its clock.
+Headings of tables distinguish figures measured here and projected ones. A trace has tracks of events, each with its
+clock.
 
 Source: ours; the trace is the Trace Event Format's JSON object form, complete events (``X``).
 """
@@ -30,7 +30,7 @@ def profile_tables(profile: Profile, shows_all: bool) -> list[Table]:
 
 
 def machine_table(limits: MachineLimits) -> Table:
-    """Return the limits that sections are held against."""
+    """Return the limits for comparison with sections."""
     gemm = ", ".join(f"{dtype} {_three(speed)}" for dtype, speed in limits.gemm.items())
     rows = (
         ("processor", f"{limits.processor}, {limits.threads} thread{'s' * (limits.threads != 1)}"),
@@ -45,7 +45,7 @@ def machine_table(limits: MachineLimits) -> Table:
 
 
 def sections_table(profile: Profile, rows: Sequence[SectionRow]) -> Table:
-    """Return one line a row, figures of one step, and what the step takes outside its sections."""
+    """Return one line per row, figures of one step, and the time of a step outside its sections."""
     lines = [
         (
             str(row.first.id), row.first.type.value, row.name, row.form, str(row.sections),
@@ -110,7 +110,7 @@ def _three(value: float) -> str:
 
 HOST_TRACK: Final = "host sections (measured)"
 RDU_TRACK: Final = "RDU sections (projected)"
-#: A track is a thread of a process; the two clocks are two processes, so that none reads them as one.
+#: A track is a thread of a process; the two clocks are two processes, so that they are not mixed up.
 _HOST_PROCESS: Final = "host: measured on this machine"
 _RDU_PROCESS: Final = "emulated RDU: projected by the cost model, on its own clock"
 
@@ -128,7 +128,7 @@ class TraceEvent:
 
 @dataclass(frozen=True, slots=True)
 class TraceTrack:
-    """Events in order, none before the end of the one before it."""
+    """Events in order; each begins after the end of the previous one."""
 
     process: str
     name: str
@@ -138,7 +138,7 @@ class TraceTrack:
 def trace_profile(profile: Profile) -> dict[str, Any]:
     """Return the last run: its sections on the host's track, one after the other, and on the emulated chip's.
 
-    Time between two sections is not recorded: on the host's track each begins where the one before it ended.
+    Time between two sections is not recorded: on the host's track each begins at the end of the previous one.
     """
     sections = [profile.sections[number] for number, _ in profile.last_run]
     values = [

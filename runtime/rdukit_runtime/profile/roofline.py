@@ -1,6 +1,6 @@
 """A profile as a roofline: FLOPs per byte against GFLOP/s, on logarithmic axes, under this machine's limits. Pure.
 
-Names stand beside their dots, none on another name, dot or line. Coordinates are pixels, y downwards.
+Names stand next to their dots and overlap no other name, dot or line. Coordinates are pixels, y downwards.
 
 Source: ours.
 """
@@ -37,7 +37,7 @@ class Rectangle:
         return across and self.top < other.bottom and other.top < self.bottom
 
     def overlaps_any(self, others: Iterable["Rectangle"]) -> bool:
-        """Return whether it shares a pixel with one of them."""
+        """Return whether it shares a pixel with any of them."""
         return any(self.overlaps(other) for other in others)
 
     def is_inside(self, frame: "Rectangle") -> bool:
@@ -48,7 +48,7 @@ class Rectangle:
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """A circle and the text that belongs beside it."""
+    """A circle and the text next to it."""
 
     text: str
     x: float
@@ -86,7 +86,7 @@ class Label:
 
     @property
     def is_far(self) -> bool:
-        """True if it takes a line to see which dot is meant."""
+        """Return whether a line must show which dot is meant."""
         x1, y1, x2, y2 = self.leader
         return sqrt((x2 - x1) ** 2 + (y2 - y1) ** 2) > _NEAR
 
@@ -97,7 +97,7 @@ def place_labels(
     """Return a label for each of ``labelled``, the nearest free place first; a dot without one stays without a name.
 
     Args:
-        dots: all of them. taken: where nothing may be. frame: what labels stay inside of.
+        dots: all dots. taken: rectangles to keep free. frame: rectangle that contains all labels.
     """
     covered = [*taken, *(dot.box for dot in dots)]
     labels: list[Label] = []
@@ -123,7 +123,7 @@ def _line_of(label: Label) -> list[Rectangle]:
 
 
 def text_box(x: float, y: float, text: str) -> Rectangle:
-    """Return the rectangle of a line of text, generously; ``x``, ``y`` is the beginning of its baseline."""
+    """Return a generous rectangle of a line of text; ``x``, ``y`` is the beginning of its baseline."""
     return Rectangle(x - 2, y - 10, x + len(text) * CHARACTER + 2, y + 3)
 
 
@@ -156,7 +156,7 @@ _RIGHT: Final = 30
 _TOP: Final = 78
 _BOTTOM: Final = 66
 _LINE: Final = 13
-#: Labelled dots; the others have their name where the pointer is.
+#: Largest number of labelled dots; the others show their names at the pointer.
 MAX_LABELS: Final = 16
 _MAX_NAME: Final = 30
 _MIN_RADIUS: Final = 3.5
@@ -203,7 +203,7 @@ class Axis:
         return [value for value in found if self.low <= log10(value) <= self.high]
 
     def pixel(self, value: float) -> float:
-        """Return the pixel of a value; one outside the range is drawn at its edge."""
+        """Return the pixel of a value; values outside the range are drawn at the edge."""
         power = min(max(log10(value), self.low), self.high) if value > 0 else self.low
         return self.start + (power - self.low) / (self.high - self.low) * (self.end - self.start)
 
@@ -235,7 +235,7 @@ def draw_roofline(profile: Profile) -> str:
 
 
 def axes(profile: Profile, rows: Sequence[SectionRow]) -> tuple[Axis, Axis]:
-    """Return FLOPs per byte and GFLOP/s in ranges that hold every dot, the highest roof and where it begins."""
+    """Return FLOPs per byte and GFLOP/s in ranges that contain every dot, and the highest roof with its begin."""
     peaks = [profile.limits.gemm[dtype] for dtype in _dtypes(profile)]
     ridge = max(peaks) / profile.limits.memory_gb_s
     x = [row.intensity * 2.5 for row in rows] + [row.intensity for row in rows] + [ridge * 4, ridge / 10]
@@ -250,7 +250,7 @@ def _dot(profile: Profile, row: SectionRow, horizontal: Axis, vertical: Axis) ->
 
 
 def _dtypes(profile: Profile) -> list[str]:
-    """Roofs that sections of this PEF have, f32 if it has none."""
+    """Return the roofs for this PEF's sections; f32 if it has none."""
     used = {row.dtype for row in profile.rows if row.flops}
     return [dtype for dtype, speed in profile.limits.gemm.items() if speed and dtype in used] or ["f32"]
 
@@ -304,7 +304,7 @@ def _roof(segment: tuple[float, float, float, float], style: str) -> str:
 
 
 def _segments(profile: Profile, horizontal: Axis, vertical: Axis) -> list[tuple[float, float, float, float]]:
-    """Return lines in pixels: memory's slope first, then a roof for each dtype from where it meets the slope."""
+    """Return lines in pixels: memory's slope first, then a roof per dtype from the slope on."""
     bandwidth = profile.limits.memory_gb_s
     peaks = [profile.limits.gemm[dtype] for dtype in _dtypes(profile)]
     low, ridge = _slope_begin(bandwidth, horizontal, vertical), max(peaks) / bandwidth
@@ -326,7 +326,7 @@ def _slope_begin(bandwidth: float, horizontal: Axis, vertical: Axis) -> float:
 
 
 def _gemm_names(profile: Profile, vertical: Axis) -> Iterator[tuple[float, float, str]]:
-    """(x, y, text) of the roofs' names, no two on each other."""
+    """Return (x, y, text) of the roofs' names, without overlaps."""
     taken: list[Rectangle] = []
     for dtype in sorted(_dtypes(profile), key=lambda name: -profile.limits.gemm[name]):
         speed = profile.limits.gemm[dtype]
@@ -339,7 +339,7 @@ def _gemm_names(profile: Profile, vertical: Axis) -> Iterator[tuple[float, float
 
 
 def _memory_name(profile: Profile, horizontal: Axis, vertical: Axis, dots: Sequence[Dot]) -> tuple[float, float, str]:
-    """(x, y, text) of the slope's name: under or over the slope, from its beginning on, where no dot is."""
+    """Return (x, y, text) of the slope's name: below or above the slope, near its beginning, away from dots."""
     bandwidth = profile.limits.memory_gb_s
     text = f"memory {bandwidth:.3g} GB/s"
     low = _slope_begin(bandwidth, horizontal, vertical)

@@ -1,8 +1,8 @@
-"""Run a PEF by itself, with made-up values, and time its sections: the doing part of ``rdukit pef profile``.
+"""Run a PEF alone, with made-up values, and time its sections: the effects of ``rdukit pef profile``.
 
-Small random numbers go into inputs and parameters; buffers get positive ones, for a variance may be among them;
-integers get zeros, or random rows where only table look-ups read them, so that a look-up is as slow as it is in use;
-truth values are true, for an empty attention mask makes no numbers. Optimizer state keeps its zeros.
+Inputs and parameters get small random numbers, and buffers positive ones, since one may be a variance. Integers get
+zeros, or random rows if only table look-ups read them, so that a look-up is as slow as in use. Booleans are true: an
+empty attention mask would give no numbers. Optimizer state keeps its zeros.
 
 Source: ours.
 """
@@ -33,7 +33,7 @@ _NAME = "profile"
 
 @dataclass(frozen=True, slots=True)
 class ProfileRequest:
-    """Graphs and section types to run. None: all graphs in order, all section types."""
+    """Graphs and section types to run. None means all: graphs in order, or section types."""
 
     path: Path
     runs: int = 10
@@ -41,7 +41,7 @@ class ProfileRequest:
     types: tuple[str, ...] | None = None
     #: Leave native libraries aside and run generated ATen code.
     is_portable: bool = False
-    #: Measure the machine again, even if its limits are kept.
+    #: Measure the machine again, even if its limits are cached.
     renews_limits: bool = False
 
 
@@ -52,7 +52,7 @@ OnRun = Callable[[], None]
 def profile_file(request: ProfileRequest, on_run: OnRun = lambda: None) -> Profile:
     """Run the PEF once for warming up and ``runs`` times for measuring.
 
-    A section type that needs what earlier ones leave is run after these; only what was asked for is in the result.
+    Earlier section types run first if a type needs their results; the result has only the requested ones.
 
     Raises:
         PefError: the file cannot be used. NoResources: the node has no room.
@@ -77,12 +77,12 @@ def profile_file(request: ProfileRequest, on_run: OnRun = lambda: None) -> Profi
 
 
 def _portable_build(request: ProfileRequest) -> Callable[[KernelGraph], Kernel] | None:
-    """Return the builder of kernels without native libraries, if that was asked for; a GPU has none anyway."""
+    """Return the builder of kernels without native libraries, if requested; a GPU never has any."""
     return build_portable if request.is_portable and engine_device().type == "cpu" else None
 
 
 def profile_operators(request: ProfileRequest, on_run: OnRun = lambda: None) -> tuple[OperatorRow, ...]:
-    """Return the same with every kernel as generated ATen code and every operator timed by itself, the longest first.
+    """Return the same with every kernel as generated ATen code and every operator timed alone, the longest first.
 
     Raises:
         As ``profile_file``.
@@ -101,7 +101,7 @@ Scheduled = tuple[Graph, tuple[int, ...], frozenset[int]]
 
 
 def schedule_of(app: Application, request: ProfileRequest) -> list[Scheduled]:
-    """Return each graph with the sections up to the last wanted one: an earlier one may leave what it reads."""
+    """Return each graph with the sections up to the last wanted one, which may read results of earlier ones."""
     program = app.program
     graphs = list(app.pef.main_graphs()) if request.graph is None else [program.find_graph(request.graph)]
     found: list[Scheduled] = []
@@ -166,7 +166,7 @@ _SAME_INDICES: Final = frozenset(
     {"aten.view.default", "aten.reshape.default", "aten.unsqueeze.default", "aten.squeeze.dim", "aten.clone.default",
      "aten._unsafe_view.default", "aten.expand.default", "aten.contiguous.default"}
 )  # fmt: skip
-#: Operators after which a table has as many rows as before.
+#: Operators that keep a table's number of rows.
 _SAME_ROWS: Final = frozenset(
     {"aten.to.dtype", "aten._to_copy.default", "prims.convert_element_type.default", "aten.clone.default"}
 )
@@ -195,7 +195,7 @@ def fill_program(program: LoadedProgram, kernels: Mapping[str, KernelGraph]) -> 
 
 
 def index_bounds(pef: Pef, kernels: Mapping[str, KernelGraph]) -> dict[str, int]:
-    """Return symbols that nothing but table look-ups read → the number of rows of the smallest of these tables."""
+    """Return symbols that only table look-ups read → the number of rows of the smallest of these tables."""
     found: dict[str, int] = {}
     for section in pef.sections:
         bounds = _kernel_bounds(kernels[section.kernel])

@@ -1,4 +1,4 @@
-"""``snprof``: run a program and say where its time went between host and device.
+"""``snprof``: run a program and show its time on host and device.
 
 Source: runtime reference 6.3 (``-c``, the summary's columns and rows, its files' names); the other options are ours.
 """
@@ -45,8 +45,8 @@ _ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 def snprof(context: click.Context, /, command: str, folder: Path, as_json: bool, as_csv: bool) -> None:
     """Run COMMAND and break down its time from the first run of a session to the last.
 
-    RUN HW near 100 % means that the device is the limit; all else is the host's. With --json or --csv what the program
-    prints goes to stderr. The exit status is the program's, or 3 if it ended well without running a session.
+    RUN HW near 100 % means that the device is the limit; all else is the host's. With --json or --csv the program's
+    output goes to stderr. The exit status is the program's, or 3 if it ended well without running a session.
 
     Example: snprof -c "python mlp.py run --pef=out/mlp/mlp.pef"
 
@@ -80,10 +80,10 @@ def snprof(context: click.Context, /, command: str, folder: Path, as_json: bool,
 
 
 def command_arguments(command: str) -> tuple[list[str], dict[str, str]]:
-    """Return arguments and environment of a command line. A shell runs it only if it has words for one.
+    """Return arguments and environment of a command line. A shell runs the command only if it contains shell syntax.
 
     Raises:
-        InvalidArgument: it is empty, or a quotation mark is left open.
+        InvalidArgument: the command is empty, or a quotation mark is left open.
     """
     try:
         words = shlex.split(command)
@@ -100,7 +100,7 @@ def command_arguments(command: str) -> tuple[list[str], dict[str, str]]:
 
 
 def read_breakdowns(folder: Path) -> Breakdown:
-    """Return the sum of what the processes of a program wrote into ``folder``; zeros if none did."""
+    """Return the sum of the breakdowns of a program's processes in ``folder``; zeros without any."""
     return join_breakdowns(breakdown_from_dict(json.loads(file.read_text())) for file in sorted(folder.glob("*.json")))
 
 
@@ -121,13 +121,12 @@ def breakdown_lines(breakdown: Breakdown) -> list[str]:
 def run_program(arguments: list[str], environment: Mapping[str, str], output: int | None = None) -> int:
     """Run a program to its end; returns its exit status, 128 and the signal's number if a signal ended it.
 
-    SIGTERM is passed on to it; Ctrl-C reaches it by itself.
+    SIGTERM is passed on to it; Ctrl-C reaches it directly.
 
     Args:
-        output: descriptor that gets what it prints, 2 for stderr; what it prints to stderr goes there, too, unless that
-            is 2 anyway.
+        output: descriptor of its standard output; 2: stderr. Its own stderr is unchanged.
     Raises:
-        NotFound: it cannot be started.
+        NotFound: the program cannot be started.
     """
     errors = None if output in {None, 2} else output
     try:

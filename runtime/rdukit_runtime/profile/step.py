@@ -1,11 +1,11 @@
 """The breakdown of a program's time between its first run and its last, as ``snprof`` shows it.
 
-``snprof`` starts a program with ``$RDUKIT_PROFILE_FOLDER``; each of its processes that runs a session then has a
-``Recorder`` and writes what it found into that folder when it ends. Without the setting there is no recorder and
-nothing is timed: functions are wrapped when a PEF is loaded, not asked at each call. ``rdukit profile`` also wants each
-single call: its recorder is ``rdukit_runtime.profile.timeline``'s.
+``snprof`` starts a program with ``$RDUKIT_PROFILE_FOLDER``. Each of its processes with a session then has a
+``Recorder`` and writes its sums into that folder when it ends. Without the setting there is no recorder and nothing is
+timed: functions are wrapped when a PEF is loaded, not asked at each call. ``rdukit profile`` also wants each single
+call: its recorder is ``rdukit_runtime.profile.timeline``'s.
 
-Every nanosecond belongs to one row: the innermost timed function that is open. What is left of the total belongs to
+Every nanosecond belongs to one row: the innermost timed function that is open. The rest of the total belongs to
 ``SAMBA``: the program's own Python and the session's.
 
 Source: runtime reference 6.3 (names of the rows; their meanings are ours).
@@ -55,7 +55,7 @@ class BreakdownRow(StrEnum):
     CONV_FUNC = "CONV FUNC"
 
 
-#: Rows by number, and the number of the one that a run has.
+#: Rows by number, and the number of the current run's row.
 ROWS: Final = tuple(BreakdownRow)
 RUN: Final = ROWS.index(BreakdownRow.SAMBA)
 
@@ -75,7 +75,7 @@ class Breakdown:
 
 
 class Recorder:
-    """Times the functions that it wraps, in the thread that made it; in others they run untimed.
+    """Times the wrapped functions in the thread that created it; in other threads they run untimed.
 
     ``clock`` returns nanoseconds that never go back.
     """
@@ -94,7 +94,8 @@ class Recorder:
         self._last = 0
 
     def timed(self, row: BreakdownRow, function: Callable[P, R], name: str = "") -> Callable[P, R]:
-        """Return ``function``, timed as ``row``; as ``SAMBA`` it is a run, and the first one starts the clock.
+        """Return ``function``, timed as ``row``; a function of the row ``SAMBA`` is a run, and the first run starts the
+        clock.
 
         Args:
             name: of the call in a timeline; default: the function's.
@@ -113,7 +114,7 @@ class Recorder:
         return wrapper
 
     def follow(self, application: "Application") -> None:
-        """Note that a PEF was loaded, before its functions are wrapped; sums need nothing of it."""
+        """Handle the load of a PEF, before its functions are wrapped; sums need nothing of it."""
 
     def _enter(self, row: int) -> None:
         now = self._clock()
@@ -146,7 +147,7 @@ class Recorder:
 
 @cache
 def find_recorder() -> Recorder | None:
-    """Return this process's recorder, which writes at its end; ``None`` unless a profile is wanted."""
+    """Return this process's recorder, which writes at its end; ``None``: no profile is wanted."""
     folder = resolve(PROFILE_FOLDER)
     if not folder:
         return None

@@ -1,10 +1,10 @@
 """Recording of single calls in a profiled process: what ``rdukit profile`` draws.
 
-The calls are those that ``snprof`` adds up. Beside its times each has the Python lines that led to it, and each run its
-sections. What is recorded are names, lines and times, never values of tensors.
+The calls are those that ``snprof`` adds up. Each call has its times and the Python lines that led to it; each run also
+has its sections. Names, lines and times are recorded, but never values of tensors.
 
-A process keeps its first ``most`` calls and sections. Those that come later are added up by section, and counted.
-All times are of ``CLOCK_MONOTONIC``, which all processes of a machine share: ranks need no alignment.
+A process keeps its first ``most`` calls and sections. Later ones are added up by section, and counted. All times are of
+``CLOCK_MONOTONIC``, which all processes of a machine share: ranks need no alignment.
 
 Source: ours.
 """
@@ -29,12 +29,12 @@ from rdukit_runtime.profile.step import ROWS, RUN, BreakdownRow, Recorder
 if TYPE_CHECKING:
     from rdukit_runtime.application import Application
 
-#: Of the file that a process writes; changes with the meaning of a field.
+#: Version of a process's file; it changes with the meaning of a field.
 SCHEMA: Final = 1
 #: Numbers that a call has in ``calls``: row, name, begin and end in ns, stack (-1: an inner call), PEF, first section
 #: in ``sections``, sections.
 CALL_FIELDS: Final = 8
-#: Python lines of a stack, the innermost ones, and frames that are looked at for them.
+#: Python lines of a stack, the innermost ones, and frames that are examined for them.
 _MOST_LINES: Final = 12
 _MOST_FRAMES: Final = 60
 #: Time between two readings of the process's memory, ns.
@@ -54,7 +54,7 @@ class TimelineRecorder(Recorder):
 
     def __init__(self, most: int, clock: Callable[[], int] = time.perf_counter_ns) -> None:
         super().__init__(clock)
-        #: Calls and sections that may still be kept; 0 after the first that was not: a timeline has no holes.
+        #: Remaining number of calls and sections to keep; 0 after the first dropped one: a timeline has no holes.
         self._room = most
         #: ``CALL_FIELDS`` numbers a call, and sections of runs: flat, since Python's garbage collector would visit
         #: millions of tuples again and again.
@@ -72,7 +72,7 @@ class TimelineRecorder(Recorder):
         self._is_of_program: dict[int, bool] = {}
         self._pefs: list[Pef] = []
         self._forms: list[frozenset[str]] = []
-        #: Of each PEF: its file, and the threads and the device that it runs with.
+        #: For each PEF: its file, threads and device.
         self._loaded: list[dict[str, Any]] = []
         #: Calls that were not kept; of their sections, by (PEF, section): runs and nanoseconds.
         self._dropped = 0
@@ -204,7 +204,7 @@ _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 def pef_to_dict(pef: Pef, native: frozenset[str]) -> dict[str, Any]:
-    """Return what a timeline shows of a PEF's sections, and the device memory that is planned while each runs."""
+    """Return the timeline's data of a PEF's sections, and the device memory planned during each."""
     planned: dict[int, int] = {}
     for graph in pef.graphs.values():
         plan = plan_memory(pef, graph)

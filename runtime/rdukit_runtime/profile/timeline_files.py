@@ -1,8 +1,8 @@
 """Files of a timeline: a trace for Perfetto and Chrome, and a flame graph for speedscope. Pure.
 
 The trace has two processes a rank, one for each clock: the host's calls and sections as measured, and the emulated
-chip's sections as the cost model projects them. Memory is drawn as counters. Neither file exceeds its limit: what comes
-later is left out, and the file says how much.
+chip's sections as the cost model projects them. Memory is drawn as counters. Neither file exceeds its limit: later
+events are left out, and the file has their number.
 
 Source: ours; Trace Event Format (JSON object form), speedscope's file format 0.0.1 (evented profiles).
 """
@@ -54,7 +54,7 @@ def trace_text(recordings: Sequence[ProcessRecording], spans: Sequence[Span], be
 
 
 def _process_names(recording: ProcessRecording) -> tuple[str, str]:
-    """Return what a process is called on the trace: with the host's clock, and with the emulated chip's."""
+    """Return a process's names on the trace: with the host's clock, and with the emulated chip's."""
     one = f"rank {recording.rank}, pid {recording.pid}"
     return (
         f"host, {one}: measured on this machine",
@@ -71,7 +71,7 @@ def call_name(call: TimedCall, graph: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A piece of a process's timeline; ``line`` is the line of Python that it stands for, if it is one."""
+    """A piece of a process's timeline; ``line``: its line of Python, if it is one."""
 
     name: str
     category: str
@@ -82,9 +82,9 @@ class Bar:
 
 
 def bars_of(recording: ProcessRecording) -> Iterator[Bar]:
-    """Yield what is drawn of a process, outer bars before inner ones: lines of Python, call, sections, their kernels.
+    """Yield the bars of a process, outer ones before inner ones: lines of Python, call, sections, their kernels.
 
-    A run's sections follow one another; time between them is not recorded, and stands after the last one.
+    A run's sections follow one another; the unrecorded time between them is drawn after the last one.
     """
     calls = recording.calls
     pending: list[Bar] = []  # sections of the run that is open
@@ -181,7 +181,7 @@ def _counter(name: str, pid: int, at_us: float, size: int) -> dict[str, Any]:
 
 
 def _limited(document: Mapping[str, Any], limit: int) -> str:
-    """Return the document as text; the last events, in time, are left out where it would exceed ``limit`` bytes."""
+    """Return the document as text; the last events are left out if it would exceed ``limit`` bytes."""
     ordered = sorted(document["traceEvents"], key=lambda e: e.get("ts", float("-inf")))
     lines, size = [], 300  # what stands around the events
     for event in ordered:
@@ -201,7 +201,7 @@ def line_text(line: Line) -> str:
 
 
 def speedscope_text(recordings: Sequence[ProcessRecording], limit: int) -> str:
-    """Return a flame graph a process: lines of Python, call, graph, section, kernel; at most ``limit`` bytes long."""
+    """Return a flame graph per process: lines of Python, call, graph, section, kernel; at most ``limit`` bytes long."""
     frames: dict[tuple[str, str, int], int] = {}
     profiles = []
     for each in recordings:
@@ -228,7 +228,7 @@ _EVENT_BYTES: Final = 70
 def _flame_events(
     recording: ProcessRecording, frames: dict[tuple[str, str, int], int], most: int
 ) -> tuple[list[dict[str, Any]], bool]:
-    """Return events of whole outer bars, at most about ``most``, and whether those are all; adds to ``frames``."""
+    """Return events of complete outer bars, at most about ``most``, and whether those are all; add to ``frames``."""
     events: list[dict[str, Any]] = []
     open_bars: list[tuple[int, int]] = []
 

@@ -1,9 +1,10 @@
 """The verdict on a profiled program, and advice with the exact change and its predicted gain, best first. Pure.
 
-A gain is a factor of speed, predicted from the recorded times: the time of the runs by what is left of it after the
-change. Each piece of advice says what its prediction assumes. ``rdukit profile --try`` measures what can be applied.
+A gain is a factor of speed, predicted from the recorded times: the time of the runs over the time that would remain
+after the change. Each piece of advice says what its prediction assumes. ``rdukit profile --try`` measures what can be
+applied.
 
-Source: ours. The limits of host bound are those of ``sambatune``.
+Source: ours. ``sambatune`` defines the limits of "host bound".
 """
 
 from collections.abc import Iterable, Iterator
@@ -30,7 +31,7 @@ _WORKERS: Final = 2
 _LEAST_CALLS: Final = 4
 #: Runs between two readings of an output that are advised.
 _READ_EVERY: Final = 10
-#: Runs below which figures are those of a beginning. Source: sambatune reference 1.6.
+#: Runs below which figures only describe the beginning. Source: sambatune reference 1.6.
 FEW_RUNS: Final = 10
 
 
@@ -56,9 +57,9 @@ class ProgramVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Advice. ``change`` is what to type or write; ``gain`` a factor of speed; ``scope`` what becomes faster.
+    """Advice. ``change``: text to type or write; ``gain``: factor of speed; ``scope``: the faster part.
 
-    ``apply``: the change where a trial can apply it; None if the program's text changes. ``trial``: its outcome.
+    ``apply``: the change, if a trial can apply it; None: the program's text must change. ``trial``: its outcome.
     """
 
     diagnosis: str
@@ -73,8 +74,8 @@ class Advice:
 
 
 def find_verdict(facts: ProgramFacts) -> ProgramVerdict:
-    """Return what bounds the runs: the host if over 20 % of their time is outside the sections; else the section
-    that takes half of the sections' time; else what binds the sections with most time.
+    """Return the bottleneck of the runs: the host if over 20 % of their time is outside the sections, else a section
+    with half of the sections' time, else the limit of the sections with most time.
     """
     if not facts.total_ns:
         return ProgramVerdict(BoundBy.NOTHING, "The program ended no run.")
@@ -219,7 +220,7 @@ def _mode(facts: ProgramFacts) -> Iterator[Advice]:
 
 
 def _chains(sections: Iterable[SectionFacts]) -> Iterator[list[int]]:
-    """Yield the times of sections that follow each other without one that is bound by compute, which o3 may fuse."""
+    """Yield the times of consecutive sections without a compute-bound one between them, which o3 may fuse."""
     chain: list[int] = []
     last: tuple[int, str, str, int] | None = None
     for section in sorted(sections, key=lambda each: (each.pef, each.graph, each.type, each.id)):

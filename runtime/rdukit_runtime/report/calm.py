@@ -1,7 +1,7 @@
 """The calmer half of a program's runs: what advice and trials are based on. Pure.
 
-On a busy machine other programs interrupt some runs for much longer than the runs take. Runs are grouped, ten in a row,
-so that what a program does at every tenth run stays in; groups that took longer than the median are left out.
+On a busy machine other programs interrupt some runs for much longer than the runs take. Ten consecutive runs form a
+group, so that work at every tenth run is included; groups slower than the median are left out.
 
 Source: ours.
 """
@@ -24,7 +24,7 @@ LEAST_GROUPS: Final = 4
 def run_groups(recording: ProcessRecording) -> list[tuple[int, int]]:
     """Return begin and end in ns of groups of runs, each with the host's work up to the next run.
 
-    The first run is in none: it also loads libraries and binds memory. Empty if the recording has too few runs.
+    The first run is in no group: it also loads libraries and binds memory. Empty if the recording has too few runs.
     """
     begins = [call.begin_ns for call in recording.calls if call.row is BreakdownRow.SAMBA][1:]
     borders = begins[::GROUP]
@@ -68,7 +68,7 @@ def _own_times(calls: list[TimedCall]) -> dict[BreakdownRow, int]:
 
 
 def at_calm_pace(facts: ProgramFacts, calm: ProgramFacts) -> ProgramFacts:
-    """Return the facts of all runs as they would be at the pace of the calm ones.
+    """Return the facts of all runs at the pace of the calm ones.
 
     Args:
         calm: facts of ``calm_part``: breakdown, sections, copies, and times of reading and of the program's Python.

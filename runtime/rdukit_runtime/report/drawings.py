@@ -22,7 +22,7 @@ _RIGHT: Final = 20
 _LANE: Final = 34
 _BAR: Final = 22
 _CHARACTER: Final = 7.3
-#: Bars nearer to each other than this are drawn as one.
+#: Bars closer together than this are drawn as one.
 _MERGED: Final = 0.5
 #: Sections narrower than this have no bar of their own.
 _NARROW: Final = 1.5
@@ -50,7 +50,7 @@ class _Scale:
     end_ns: int
 
     def pixel(self, at_ns: int) -> float:
-        """Return the pixel of a time; one outside is drawn at the edge."""
+        """Return the pixel of a time; times outside the range are drawn at the edge."""
         share = (at_ns - self.begin_ns) / max(self.end_ns - self.begin_ns, 1)
         return _LEFT + (WIDTH - _LEFT - _RIGHT) * min(max(share, 0.0), 1.0)
 
@@ -58,7 +58,7 @@ class _Scale:
 def draw_life(recordings: Sequence[ProcessRecording], spans: Sequence[Span]) -> str:
     """Return the timeline of the program's life: phases, and for each process its calls and its sections.
 
-    Processes are drawn on one clock. Bars that touch are drawn as one.
+    All processes share one clock. Touching bars are drawn as one.
     """
     scale = _Scale(min(r.started_ns for r in recordings), max(r.ended_ns for r in recordings))
     lanes: list[tuple[str, list[tuple[int, int]], str]] = []
@@ -118,7 +118,7 @@ def find_median_run(recording: ProcessRecording) -> TimedCall | None:
 def draw_run(recording: ProcessRecording, run: TimedCall) -> str:
     """Return the sections of a run, one after the other, with their names where these fit.
 
-    Narrow sections of one type that touch are drawn as one bar.
+    Touching narrow sections of one type are drawn as one bar.
     """
     taken = list(accumulate((ns for _, ns in run.sections), initial=0))
     scale = _Scale(0, max(run.end_ns - run.begin_ns, taken[-1]))

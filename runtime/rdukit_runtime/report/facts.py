@@ -19,9 +19,9 @@ from rdukit_runtime.profile.timeline import Line
 
 @dataclass(frozen=True, slots=True)
 class SectionFacts:
-    """A section's runs. ``limit_ns``: the least time that the machine allows them; None if its PEF cannot be read.
+    """A section's runs. ``limit_ns``: least possible time on the machine; None: the PEF cannot be read.
 
-    ``weight_share``: part of its bytes that are weights, whose time does not grow with the batch.
+    ``weight_share``: share of weights in its bytes; their time does not grow with the batch.
     """
 
     pef: int
@@ -167,12 +167,12 @@ def count_copies(recording: ProcessRecording) -> int:
 
 
 def program_python_ns(recording: ProcessRecording) -> int:
-    """Return the time from the first run to the last that is outside all recorded calls; at most the row ``SAMBA``."""
+    """Return the time outside all recorded calls, from the first run to the last; at most the row ``SAMBA``."""
     sums = recording.breakdown.nanoseconds
     called = sum(call.end_ns - call.begin_ns for call in recording.calls if call.stack is not None)
     return min(max(sums[BreakdownRow.TOTAL] - called, 0), sums[BreakdownRow.SAMBA])
 
 
 def option_of(pefs: Sequence[Mapping[str, Any]], name: str) -> str:
-    """Return what the first PEF says of itself."""
+    """Return an option from the first PEF's metadata."""
     return str(pefs[0].get(name, "")) if pefs else ""

@@ -11,7 +11,7 @@ from rdukit.units import format_seconds
 from rdukit_runtime.profile.recording import ProcessRecording
 from rdukit_runtime.profile.timeline_files import Bar, bars_of
 
-#: Boxes narrower than this share of the whole are left out, and boxes at most.
+#: Share of the width below which boxes are left out, and largest number of boxes.
 _LEAST_SHARE: Final = 0.0005
 _MOST_BOXES: Final = 1500
 
@@ -37,7 +37,7 @@ class FlameBox:
 
 
 def flame_boxes(recording: ProcessRecording) -> tuple[list[FlameBox], int]:
-    """Return the boxes, outer ones before inner ones, and how many were left out because they are too narrow."""
+    """Return the boxes, outer ones before inner ones, and the number of omitted narrow ones."""
     root = _Node("all calls", "root")
     open_bars: list[tuple[Bar, _Node]] = []
     for bar in bars_of(recording):

@@ -54,10 +54,10 @@ def build_page(
     title: str, recordings: Sequence[ProcessRecording], spans: Sequence[Span], commands: Sequence[str],
     environment: Mapping[str, str],
 ) -> ReportPage:  # fmt: skip
-    """Return the page of a program that ran: of its slowest rank where one stands out, else of the first.
+    """Return the page of a finished program: of its slowest rank if one stands out, else of the first.
 
     Args:
-        recordings: at least one. commands: what repeats the measurement. environment: of the program.
+        recordings: at least one. commands: commands that repeat the measurement. environment: the program's variables.
     """
     straggler = find_straggler(recordings)
     recording = next((r for r in recordings if straggler and r.rank == straggler[0]), recordings[0])
@@ -196,7 +196,7 @@ def _roofline(
     recording: ProcessRecording, loaded: Mapping[int, LoadedPef], works: Mapping[int, Mapping[int, SectionWork]],
     limits: MachineLimits | None,
 ) -> list[PagePicture]:  # fmt: skip
-    """Return the roofline of the PEF whose sections took longest; none without limits, or if it cannot be read."""
+    """Return the roofline of the PEF with the longest sections; none without limits, or if it cannot be read."""
     spent: dict[int, int] = {}
     for (number, _), (_, taken) in recording.section_times().items():
         spent[number] = spent.get(number, 0) + taken

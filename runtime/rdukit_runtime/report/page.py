@@ -1,7 +1,7 @@
-"""The page of a profiled program as one HTML file that makes no request. Pure but for its templates.
+"""The page of a profiled program as one self-contained HTML file. Pure, except for its templates.
 
-Names come from programs and PEFs of others: the template escapes all of them, pictures are images that run no script,
-and the page's policy allows only its own script, by digest.
+Names come from programs and PEFs of others. The template escapes them, pictures cannot run scripts, and the page's
+policy allows only its own script, by digest.
 
 Source: ours.
 """
@@ -31,7 +31,7 @@ _MOST_NAME: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class PagePicture:
-    """A picture with its heading, and the text for those who do not see it."""
+    """A picture with its heading, and an alternative text."""
 
     heading: str
     svg: str
@@ -45,7 +45,7 @@ class PagePicture:
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
-    """A line of the program, with its text where the file is still there."""
+    """A line of the program, with its text if the file still exists."""
 
     line: Line
     calls: int
@@ -55,7 +55,7 @@ class SourceLine:
 
 @dataclass(frozen=True, slots=True)
 class ReportPage:
-    """Contents of the page. ``missing`` lists what it should have and has not, with the reasons."""
+    """Contents of the page. ``missing`` lists absent parts, with the reasons."""
 
     title: str
     process: str

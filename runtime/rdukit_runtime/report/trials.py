@@ -1,4 +1,4 @@
-"""Trials of advice: the commands that apply a change, and the verdict on what they measured. Pure.
+"""Trials of advice: the commands that apply a change, and the verdict on their measurements. Pure.
 
 A trial measures what the advice predicts: the time of a sample in the program's calmer runs.
 
@@ -28,7 +28,7 @@ _RUN: Final = frozenset({"run", "test", "measure-performance"})
 LEAST_GAIN: Final = 1.02
 #: Runs of a program that has a time of a sample.
 LEAST_RUNS: Final = 3
-#: Entries of a PEF's metadata that no compile takes as options, or that the trial sets itself.
+#: Entries of a PEF's metadata that are not options of a compile, or that the trial sets itself.
 _NOT_OPTIONS: Final = frozenset(
     {
         "command", "pef", "pef_name", "output_folder", "yaml_config", "local_rank", "log_level", CONSTANTS,
@@ -50,7 +50,7 @@ class TrialState(StrEnum):
 
     CONFIRMED = "confirmed"
     WITHDRAWN = "withdrawn"
-    #: Faster in most rounds, but not for certain.
+    #: Faster in most rounds, but not with certainty.
     UNDECIDED = "undecided"
     NOT_TRIED = "not tried"
 
@@ -126,7 +126,7 @@ def signature(recording: ProcessRecording) -> list[object]:
 
 
 def changed_command(words: Sequence[str], change: ProgramChange, pef: str = "") -> list[str]:
-    """Return a command with a change's options at its end, where they overrule earlier ones.
+    """Return a command with a change's options at its end, where they override earlier ones.
 
     Args:
         pef: the PEF to run; empty: the program compiles.
@@ -164,7 +164,7 @@ def compile_options(metadata: Mapping[str, Any], change: ProgramChange) -> dict[
     """Return the options of a compile that differs from a PEF's only by ``change``.
 
     Args:
-        metadata: of the PEF, which records the options that it was compiled with.
+        metadata: the PEF's, which records its compile options.
     """
     dropped = _NOT_OPTIONS | ({"kernels"} if "RDUKIT_KERNELS" in change.variables else frozenset())
     kept = {key: value for key, value in metadata.items() if key.isidentifier() and key not in dropped}

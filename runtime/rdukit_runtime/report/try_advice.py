@@ -64,11 +64,11 @@ class Trials:
     echo: Callable[[str], None]
 
     def try_all(self, advice: Sequence["Advice"]) -> list["Advice"]:
-        """Try the best advice that can be applied, and the next while none helps; returns all advice with outcomes."""
+        """Try the best applicable advice, then the next ones until one helps; return all advice with outcomes."""
         return try_in_order(advice, self._try_change)
 
     def try_command(self, advice: Sequence["Advice"], command: Sequence[str]) -> list["Advice"]:
-        """Try a command in which the user made the change of the best advice that changes the program's text."""
+        """Try a command in which the user has applied the best advice about the program's text."""
         chosen = next((n for n, each in enumerate(advice) if each.apply is None and each.scope == "runs"), None)
         if chosen is None:
             self.echo("no advice changes the program's text: --try-with was not measured")
@@ -160,7 +160,7 @@ class Trials:
 def try_in_order(advice: Sequence["Advice"], try_change: Callable[[ProgramChange], AdviceTrial]) -> list["Advice"]:
     """Try changes until one helps or the user interrupts; returns all advice with outcomes, withdrawn advice last.
 
-    Advice that has an outcome, as from ``--try-with``, keeps it.
+    Advice with an outcome, as from ``--try-with``, keeps it.
     """
     tried, helps, found = 0, False, []
     is_stopped = any(each.trial == INTERRUPTED for each in advice)

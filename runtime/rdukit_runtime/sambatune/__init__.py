@@ -1,1 +1,1 @@
-"""``sambatune``: compile and run a program, and report where its time goes, by the vendor's configuration and files."""
+"""``sambatune``: compile and run a program, and report its times, with the vendor's configuration and files."""

@@ -72,9 +72,9 @@ def sambatune(
     context: click.Context, /, config: Path, modes: tuple[str, ...], artifact_root: Path | None, is_compile_only: bool,
     disable_override: bool,
 ) -> None:  # fmt: skip
-    """Compile and run the program of CONFIG, a YAML file, and report where its time goes.
+    """Compile and run the program of CONFIG, a YAML file, and report its times.
 
-    A step that fails stops no other; the exit status is 1 then, and the last line names them.
+    A failed step does not stop the others; then the exit status is 1, and the last line names the failed steps.
 
     Example: sambatune --modes benchmark instrument -- linear_net.yaml
 

@@ -1,4 +1,4 @@
-"""The configuration of ``sambatune``: YAML text → what to compile and run. Pure.
+"""The configuration of ``sambatune``: YAML text → programs to compile and run. Pure.
 
 Source: sambatune reference 1.3 and compiler reference 10.2 (keys; the vendor's name of ``existing-compile-output``
 is not public); how relative paths and unknown variables are treated is ours.
@@ -27,7 +27,7 @@ _NOT_IMPLEMENTED: Final = "parameter-sweep-batch"
 _VARIABLE: Final = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 
 
-#: A value of an option in a sweep. True and False: the flag alone, or not at all; None: the option is left out.
+#: Value of an option in a sweep. True: the flag alone; False: no flag; None: the option is left out.
 SweepValue = str | int | float | bool | None
 
 
@@ -35,7 +35,7 @@ SweepValue = str | int | float | bool | None
 class TuneConfig:
     """A program to compile and run, with its arguments."""
 
-    #: Of the file, without its ending.
+    #: The file's name without its suffix.
     name: str
     app: str
     run_app: str
@@ -73,10 +73,10 @@ def read_config(name: str, text: str, environ: Mapping[str, str]) -> TuneConfig:
     """Read a configuration.
 
     Args:
-        name: of the file, without its ending. environ: variables beside those of ``env``, for ``$NAME`` in arguments.
+        name: the file's name without its suffix. environ: variables in addition to ``env``, for ``$NAME`` in arguments.
     Raises:
-        InvalidArgument: it is no mapping, a key is unknown or missing, a value is of another kind, or a variable is not
-            set.
+        InvalidArgument: the text is not a mapping, a key is unknown or missing, a value is of another kind, or a
+            variable is not set.
     """
     values = _mapping_of(name, read_yaml(text))
     env = {key: str(value) for key, value in _mapping(values, "env").items()}

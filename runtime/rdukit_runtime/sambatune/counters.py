@@ -1,7 +1,7 @@
-"""``read_perf_counters``: counters of an instrumented PEF. They are the cost model's projection, not hardware's.
+"""``read_perf_counters``: counters of an instrumented PEF. The cost model projects them; no hardware counts.
 
-A compile counts where it was asked to: ``--stage-instrumentation`` says what, ``--include-read-stall-cycles`` adds
-stalls. Names of options are the vendor's; the layout of the file is ours, since the vendor's is not public.
+A compile counts the stages of ``--stage-instrumentation``; ``--include-read-stall-cycles`` adds stalls. Names of
+options are the vendor's; the layout of the file is ours, since the vendor's is not public.
 """
 
 import json
@@ -25,7 +25,7 @@ def read_stages(pef: Path) -> dict[str, Any]:
     """Return the projected stages that the compile wrote next to its PEF.
 
     Raises:
-        NotFound: it wrote none, as older compiles do.
+        NotFound: the compile wrote no stages; older compiles never do.
     """
     path = pef.parent / "mac_gen" / "stages.json"
     try:
@@ -40,7 +40,7 @@ def counters_of(path: Path) -> dict[str, Any]:
 
     Raises:
         InvalidArgument: it was compiled with another instrumentation than there is. RuntimeFault: with none.
-        NotFound: the compile's stages are not beside it.
+        NotFound: the compile's stages are not next to the PEF.
     """
     pef = read_pef(path).pef
     chosen = str(pef.metadata.get("stage_instrumentation") or _NONE)

@@ -1,7 +1,7 @@
 """Reports of ``sambatune``: rows of sections and stages, the host-device breakdown and what follows from it. Pure.
 
-Names of files and of the columns' subjects are the vendor's. Each time says its clock: ``projected`` figures are the
-cost model's for the emulated chip, ``host`` figures are measured on this machine. There are no others: the vendor's
+Names of files and of the columns' subjects are the vendor's. Each time names its clock: ``projected`` figures are the
+cost model's for the emulated chip; ``host`` figures are measured on this machine. There are no others: the vendor's
 *measured* columns are measured on the chip.
 
 Source: sambatune reference 1.5, compiler reference 10.5 and 10.7; the thresholds of the verdicts are ours.
@@ -73,13 +73,13 @@ def section_rows(pef: Pef, batch: int | None, host_ns: Mapping[int, tuple[int, i
 
 
 def stage_rows(stages: Mapping[str, Any], counters: Sequence[str] = ()) -> list[Row]:
-    """Return a row a stage: what each operator of a section's pipeline takes of a batch, as projected.
+    """Return a row per stage: the projected time of each operator in a section's pipeline for a batch.
 
     The cost model has no buffers, so no row has the stage id -1, and the vendor's related stages are left out.
 
     Args:
-        stages: what a compile wrote to ``mac_gen/stages.json``.
-        counters: what to count: of ``COUNTERS``; none: the latency alone.
+        stages: content of a compile's ``mac_gen/stages.json``.
+        counters: chosen ``COUNTERS``; empty: only the latency.
     """
     rows = []
     clock, mac = stages["clock_hz"], 0
@@ -171,7 +171,7 @@ def _section_insight(section: Section, total_s: float, stages: Sequence[Row]) ->
 
 
 def unified(sections: Sequence[Row], stages: Sequence[Row], breakdown: Sequence[Row]) -> Row:
-    """Return the reports as one document. Of the vendor's parts, those that the emulated chip has."""
+    """Return the reports as one document. Those of the vendor's parts that the emulated chip has."""
     return {
         "stage_latency": list(stages),
         "measure_sections": list(sections),

@@ -1,4 +1,5 @@
-"""Steps of ``sambatune``: each is tried, logged with its time and the command that repeats it, and stops no other.
+"""Steps of ``sambatune``: each is tried, and logged with its time and the command that repeats it; a failure does not
+stop the others.
 
 A line a step goes to the terminal and to ``logs/run.log`` in the vendor's form. The other logs are written at the end:
 ``status_summary`` (steps with their seconds, -1.000 where nothing was timed), ``status_debug`` (commands that repeat a
@@ -24,7 +25,7 @@ NOT_TIMED: Final = -1.0
 
 @dataclass(frozen=True, slots=True)
 class TuneStep:
-    """An ended step. ``failure`` is empty where it succeeded; ``command`` repeats it, where it is one."""
+    """An ended step. ``failure``: empty if it succeeded; ``command``: repeats it, if a command can."""
 
     name: str
     seconds: float
@@ -37,8 +38,7 @@ class StepLog:
     """Steps so far, in order.
 
     Args:
-        folder: of the logs. echo: prints a line for the user. now: the time for lines. clock: seconds that never go
-            back.
+        folder: folder of the logs. echo: prints a line for the user. now: the time for lines. clock: monotonic seconds.
     """
 
     folder: Path
@@ -49,7 +49,7 @@ class StepLog:
 
     @property
     def run_log(self) -> Path:
-        """The file that gets each line, and what programs print."""
+        """The file of all lines and of the programs' output."""
         return self.folder / "run.log"
 
     def run(self, name: str, action: Callable[[], object], command: Sequence[str] = ()) -> bool:
@@ -65,11 +65,11 @@ class StepLog:
         return not failure
 
     def skip(self, name: str, missing: str) -> None:
-        """Note that a step cannot be done, because the step ``missing`` failed."""
+        """Record that a step is impossible, because the step ``missing`` failed."""
         self._note(TuneStep(name, NOT_TIMED, failure=f"needs what the step {missing!r} makes, which failed"))
 
     def info(self, text: str) -> None:
-        """Note what the user should know and what is no step."""
+        """Log information for the user that is not a step."""
         self._say("Info", text)
 
     def _note(self, result: TuneStep) -> None:

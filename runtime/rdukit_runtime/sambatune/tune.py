@@ -76,7 +76,7 @@ class TunePaths:
 
 
 def choose_paths(root: Path, config: TuneConfig, now: datetime) -> TunePaths:
-    """Return folders that are new; a number is added where the minute's are taken."""
+    """Return new folders; a number is added if the minute's names are taken."""
     stamp, arch = f"{now.month}_{now.day}_{now.hour}_{now.minute}", config.option("--arch") or "rdu"
     number = 1
     while True:
@@ -92,7 +92,7 @@ class Tuning:
     """Tuning of a configuration, from its compile to its reports.
 
     Args:
-        folder: of the configuration, where ``app`` is looked up after the current one.
+        folder: the configuration's folder, in which ``app`` is searched after the current one.
     Raises:
         InvalidArgument: ``app`` or ``run-app`` is not there.
     """
@@ -104,7 +104,7 @@ class Tuning:
     echo: Callable[[str], None]
     is_compile_only: bool = False
     log: StepLog = field(init=False)
-    #: The PEF, once it is there, and figures as they are measured.
+    #: The PEF, once it exists, and figures in the order of their measurement.
     pef_path: Path | None = None
     breakdown: Breakdown | None = None
     recordings: "Sequence[ProcessRecording]" = ()
@@ -180,7 +180,7 @@ class Tuning:
         return [sys.executable, "-m", "rdukit_node.cli.snconfig", "show", "Node", "all", "-j", str(folder)]
 
     def _call(self, command: Sequence[str]) -> str:
-        """Run a command with the configuration's variables; returns what it printed, which is also in the log.
+        """Run a command with the configuration's variables; return its output, which is also logged.
 
         Raises:
             RuntimeFault: it failed.
@@ -360,7 +360,7 @@ class Tuning:
 
 
 def batch_of(pef: Pef) -> int | None:
-    """Return the samples of a step that the compile recorded; None if it recorded none."""
+    """Return the compile's recorded number of samples in a step; None: not recorded."""
     value = pef.metadata.get("batch_size")
     return value if isinstance(value, int) and value > 0 else None
 

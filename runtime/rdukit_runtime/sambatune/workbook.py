@@ -1,6 +1,6 @@
 """Rows → an Excel workbook with plain cells, one worksheet a table, by XlsxWriter. Pure.
 
-Texts stay texts: names that look like formulas or addresses become neither.
+Texts stay texts, even if they look like formulas or addresses.
 """
 
 import io
@@ -34,7 +34,7 @@ def make_workbook(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> bytes:
 
 
 def _write(sheet: "xlsxwriter.worksheet.Worksheet", row: int, column: int, value: object) -> None:
-    """Write a cell: numbers as such, nothing for None, all else as text, which numbers without end are, too."""
+    """Write a cell: numbers as numbers, nothing for None, and other values, also infinite ones, as text."""
     if value is None:
         return
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from rdukit_runtime.tune.space import Point, Value
     from rdukit_runtime.tune.study import Tried, TuneStudy
 
-#: Share of the points that is measured at most, and the least number of measurements.
+#: Largest measured share of the points, and least number of measurements.
 _SHARE: Final = 0.25
 _LEAST: Final = 6
 _MOST_ROWS: Final = 20
-#: Options that change what is computed, and so the numbers.
+#: Options that change the computation, and so the numbers.
 _NUMERIC: Final = frozenset(
     {"precision", "batch-size", "graphamp-preset", "enable-mixed-precision-ops", "weight-dtype"}
 )
@@ -55,10 +55,10 @@ def tune(
     program: Path, model_args: tuple[str, ...], tries: tuple[str, ...], objective: str, measurements: int | None,
     rounds: int, output: Path, fresh: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Search the options of PROGRAM's compile, and write those that make its steps faster.
+    """Search the options of PROGRAM's compile, and write a file with those that speed up its steps.
 
     PROGRAM is a SambaFlow program, or a sambatune configuration whose samba-sweep-parameters are the space. Put --
-    before the program's own arguments. The cost model predicts all points, and few of them are measured.
+    before the program's own arguments. The cost model predicts all points; only a few of them are measured.
 
     Example: rdukit tune app.py --try optim-level=o0,o1,o3 --try batch-size=32,64 -- --in-features 512
 
@@ -123,7 +123,7 @@ def _space_of(config: TuneConfig, tries: Sequence[str]) -> "dict[str, tuple[Valu
 
 
 def _finish(study: "TuneStudy", best: "Tried", objective: str, rounds: int, output: Path) -> dict[str, Any]:
-    """Compare the best point with the program as it is, and write it if it is faster."""
+    """Compare the best point with the unchanged program, and write the point if it is faster."""
     from rdukit_runtime.tune.space import point_key
 
     now = study.tried[point_key({})]

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-#: A measurement takes the best of at least so many steps, and as many as fit into the time.
+#: A measurement takes the best of at least this many steps, and of as many as fit into the time.
 _LEAST_STEPS: Final = 10
 _MOST_STEPS: Final = 2000
 _SECONDS: Final = 1.0

@@ -1,9 +1,9 @@
-"""The next point to measure: the cost model's prediction, corrected by what was measured so far. Pure.
+"""The next point to measure: the cost model's prediction, corrected by the measurements so far. Pure.
 
 The logarithm of measured over predicted speed is taken as a sum of effects, one for each value of each option, with a
-normal prior (Bayesian linear regression). A point's score is its corrected prediction and two standard deviations: a
-value that was not measured yet has an uncertain effect, so it is tried before it is left out. The search ends when no
-other point's score is above the best measured speed.
+normal prior (Bayesian linear regression). A point's score is its corrected prediction plus two standard deviations. The
+effect of an unmeasured value is uncertain, so it is tried before it is excluded. The search ends when no other point's
+score is above the best measured speed.
 
 Source: ours; the rule is that of linear bandits (upper confidence bounds).
 """
@@ -17,13 +17,13 @@ import numpy as np
 
 from rdukit_runtime.tune.space import Point, point_key
 
-#: Standard deviations: of an effect, of the common factor, and of what effects do not explain, in logarithms.
+#: Standard deviations: of an effect, of the common factor, and of the unexplained rest, in logarithms.
 _EFFECT: Final = 0.4
 _COMMON: Final = 3.0
 _REST: Final = 0.08
 #: Standard deviations that a score lies above the corrected prediction.
 _OPTIMISM: Final = 2.0
-#: Measurements before the search may end by itself.
+#: Measurements before the search may end.
 LEAST: Final = 3
 
 
@@ -41,7 +41,7 @@ class TuneCandidate:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A corrected prediction in samples/s; ``score`` is what the search hopes for."""
+    """A corrected prediction in samples/s; ``score``: optimistic prediction for the search."""
 
     expected: float
     score: float
@@ -73,7 +73,7 @@ def estimate(candidates: Sequence[TuneCandidate], measured: Mapping[str, float])
 
 
 def choose_next(candidates: Sequence[TuneCandidate], measured: Mapping[str, float]) -> TuneCandidate | None:
-    """Return the candidate to measure next; None if all are measured, or no other promises to be faster."""
+    """Return the candidate to measure next; None: all are measured, or the others promise less speed."""
     estimates = estimate(candidates, measured)
     rest = [(e.score, c) for e, c in zip(estimates, candidates, strict=True) if c.digest not in measured]
     if not rest:

@@ -13,13 +13,13 @@ import yaml
 
 from rdukit.errors import InvalidArgument
 
-#: A value of an option. True and False: the flag alone, or not at all; None: the option is left out.
+#: Value of an option. True: the flag alone; False: no flag; None: the option is left out.
 Value = str | int | float | bool | None
 Point = Mapping[str, Value]
 
 #: Most points of a space: each is compiled once.
 MOST_POINTS: Final = 256
-#: Modes that are tried where nothing is said.
+#: Modes that are tried by default.
 _MODES: Final = ("o0", "o1", "o3")
 _ALIASES: Final[Mapping[str, str]] = {"b": "batch-size", "mb": "microbatch-size", "n": "num-iterations"}
 #: Options that name files of a compile, which the search chooses itself.
@@ -30,7 +30,7 @@ def option_name(text: str) -> str:
     """Return an option's long name without dashes at its beginning.
 
     Raises:
-        InvalidArgument: it has one letter and no long name is known, or the search sets it itself.
+        InvalidArgument: the option has one letter without a known long name, or the search sets it itself.
     """
     name = text.lstrip("-").replace("_", "-")
     name = _ALIASES.get(name, name)
@@ -45,7 +45,7 @@ def read_try(text: str) -> tuple[str, tuple[Value, ...]]:
     """Read ``NAME=VALUE,VALUE``; an empty value leaves the option out.
 
     Raises:
-        InvalidArgument: it has another form.
+        InvalidArgument: the text has another form.
     """
     name, equals, values = text.partition("=")
     if not equals or not name.strip("- "):
@@ -65,7 +65,7 @@ def _typed(text: str) -> Value:
 
 
 def default_space(batch: str) -> dict[str, tuple[Value, ...]]:
-    """Return what is searched where nothing is said: all modes, and batches once, twice and four times as large.
+    """Return the default space: all modes, and batches once, twice and four times as large.
 
     Args:
         batch: the program's batch size; empty: unknown, and not searched.
@@ -80,7 +80,7 @@ def list_points(space: Mapping[str, Sequence[Value]]) -> list[Point]:
     """Return all combinations, the last option varying fastest.
 
     Raises:
-        InvalidArgument: there are too many, or an option has no value or one value twice.
+        InvalidArgument: there are too many points, or an option has no value or a repeated one.
     """
     for name, values in space.items():
         if not values or len({json.dumps(value) for value in values}) < len(values):

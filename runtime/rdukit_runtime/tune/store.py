@@ -1,7 +1,7 @@
 """Results of ``rdukit tune`` that later studies reuse: compiled points by program, measurements by what runs.
 
-They lie in the home folder. Each result is written as soon as it is there, so an interrupted study goes on where it
-was. A damaged file counts as empty.
+They lie in the home folder. Each result is written at once, so an interrupted study continues. A damaged file counts as
+empty.
 
 Source: ours.
 """
@@ -26,7 +26,7 @@ from rdukit_runtime.sambatune.config import TuneConfig
 
 logger = logging.getLogger(__name__)
 
-#: Of the files; changes with the meaning of a field.
+#: Version of the files; it changes with the meaning of a field.
 SCHEMA: Final = 1
 #: Most results of a file; the oldest are dropped.
 _MOST_RESULTS: Final = 5000
@@ -53,7 +53,7 @@ class CompiledPoint:
 
 @dataclass(slots=True)
 class ResultFile:
-    """Results by key in a JSON file, written at each change. What others keep there stays, but is not seen here."""
+    """Results by key in a JSON file, written at each change. Entries of others stay, but are not visible here."""
 
     path: Path
     results: dict[str, Any] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class ResultFile:
             write_atomic(self.path, json.dumps({"schema": SCHEMA, "results": kept}).encode())  # in order
 
     def find_point(self, key: str) -> CompiledPoint | None:
-        """Return a compiled point; None if it is not kept, or damaged."""
+        """Return a compiled point; None: not stored, or damaged."""
         try:
             found = CompiledPoint(**self.results[key])
             is_whole = bool(found.error) or (found.batch > 0 and found.predicted_s > 0 and found.projected_s > 0)
@@ -94,7 +94,7 @@ class ResultFile:
         self.put(key, asdict(point))
 
     def find_seconds(self, key: str) -> float | None:
-        """Return the measured seconds of a step; None if they are not kept, or damaged."""
+        """Return the measured seconds of a step; None: not stored, or damaged."""
         try:
             seconds = float(self.results[key]["step_s"])
         except (KeyError, TypeError, ValueError):
@@ -102,7 +102,7 @@ class ResultFile:
         return seconds if 0 < seconds < float("inf") else None
 
     def find_ratio(self, key: str) -> dict[str, Any] | None:
-        """Return a kept comparison; None if it is not kept, or damaged."""
+        """Return a stored comparison; None: not stored, or damaged."""
         found = self.results.get(key)
         if not isinstance(found, dict) or not isinstance(found.get("high"), float | None):
             return None
@@ -129,12 +129,12 @@ def points_file(config: TuneConfig) -> Path:
 
 
 def measured_file() -> Path:
-    """Return the file of this machine's measurements: another one when rdukit, whose kernels are measured, changes."""
+    """Return the file of this machine's measurements; it changes with rdukit, whose kernels are measured."""
     return home_folder() / "tune" / f"measured-{__version__}-{cpu_signature()}-{torch.__version__}.json"
 
 
 def digest_of(pef: Pef) -> str:
-    """Return the digest of what runs: kernels, their order, and tensors; not names, costs or tiles."""
+    """Return the digest of the executed parts: kernels, their order, and tensors; not names, costs or tiles."""
     symbols = {name: (s.kind.value, s.dtype, list(s.shape), s.region) for name, s in sorted(pef.symbols.items())}
     sections = [(s.type.value, s.kernel, s.inputs, s.outputs) for s in pef.sections]
     graphs = [(name, graph.schedule) for name, graph in sorted(pef.graphs.items())]

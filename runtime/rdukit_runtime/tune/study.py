@@ -1,7 +1,8 @@
-"""A study of ``rdukit tune``: compile points, predict, measure the promising ones, compare the best with what is now.
+"""A study of ``rdukit tune``: compile points, predict, measure the promising ones, compare the best with the present
+program.
 
-Points are compiled without native kernels to be predicted, and with them to be measured. What is known of earlier
-studies is not done again.
+Points are compiled without native kernels to be predicted, and with them to be measured. Results of earlier studies are
+reused.
 
 Source: ours.
 """
@@ -48,7 +49,7 @@ _MOST_WORDS: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A point with what is known of it. Speeds are samples/s; None: not measured."""
+    """A point with its known results. Speeds are samples/s; None: not measured."""
 
     point: Point
     compiled: CompiledPoint
@@ -71,7 +72,8 @@ class TuneStudy:
     """A study of one program.
 
     Args:
-        config: the program; ``app`` is the path of its file. limits: of this machine. points, results: kept results.
+        config: the program; ``app`` is the path of its file. limits: this machine's limits. points, results: stored
+            results.
         echo: prints a line for the user.
     """
 
@@ -90,7 +92,7 @@ class TuneStudy:
         """Compile all points that are not known, to predict them.
 
         Raises:
-            RuntimeFault: none compiles; carries the reason of the first.
+            RuntimeFault: no point compiles; the message has the reason of the first.
         """
         for number, point in enumerate(points, 1):
             key = point_key(point)
@@ -114,7 +116,7 @@ class TuneStudy:
         return [each for each in self.tried.values() if not each.compiled.error]
 
     def search(self, most: int, first: Point | None) -> None:
-        """Measure points until no other promises to be faster, or ``most`` were measured; ``first`` in any case.
+        """Measure points until the others promise less speed, or ``most`` were measured; always measure ``first``.
 
         Equal PEFs are measured once. Measurements of earlier studies count as such, and cost nothing.
         """
@@ -159,7 +161,7 @@ class TuneStudy:
         """Return the best point; of equally fast ones that which the cost model projects to be faster on the chip.
 
         Raises:
-            NotFound: none was measured.
+            NotFound: no point was measured.
         """
         if objective == "projected":
             return max(self.compiled, key=lambda each: (each.projected, point_key(each.point)))
@@ -188,8 +190,8 @@ class TuneStudy:
         return found
 
     def accepts(self, outcome: str, best: Tried) -> bool:
-        """Return whether the program's compile takes a file with the text ``outcome``: what it compiles then runs as
-        the best point does.
+        """Return whether the program's compile accepts a file with the text ``outcome``, so that the result runs like
+        the best point.
         """
         key = f"takes {point_key(best.point)} as a file"
         if self.points.results.get(key) == {"takes": True}:
@@ -274,7 +276,7 @@ class TuneStudy:
         """Run a command; returns its stdout.
 
         Raises:
-            RuntimeFault: it failed; carries the end of what it printed.
+            RuntimeFault: the command failed; the message has the end of its output.
         """
         environment = {**os.environ, **self.config.env, **variables}
         try:
@@ -291,7 +293,7 @@ class TuneStudy:
 
 
 def predict_step(loaded: LoadedPef, limits: MachineLimits) -> float:
-    """Return the seconds of a step by this machine's limits: each section as a native kernel takes, at the least."""
+    """Return the seconds of a step by this machine's limits, as a lower bound: each section as a native kernel."""
     seconds = 0.0
     for graph in loaded.pef.main_graphs():
         for number in graph.schedule:

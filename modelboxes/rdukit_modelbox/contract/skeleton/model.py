@@ -1,4 +1,4 @@
-"""The model of this box. It is imported in the processes that run verbs, never in the one that serves.
+"""The model of this box. Processes that run verbs import it; the serving process never does.
 
 Axes: B batch, F features, C classes.
 """

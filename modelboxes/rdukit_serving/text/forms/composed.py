@@ -1,7 +1,7 @@
-"""Forms that are put together: thinking first, then a call of a tool or a text of a form. Pure.
+"""Composed forms: thinking first, then a call of a tool or a text of a form. Pure.
 
-Parts are llguidance's Lark with two additions, which ``spelling`` takes out where the tokenizer is known: ``@"TEXT"``
-is a text that is a token where the tokenizer has one of it, and ``@until "TEXT"`` anything up to it.
+Parts are llguidance's Lark with two additions, which ``spelling`` resolves with the tokenizer. ``@"TEXT"`` is a text,
+as one token if the tokenizer has it; ``@until "TEXT"`` is everything up to it.
 """
 
 import json
@@ -16,12 +16,12 @@ _NAMES: Final = re.compile(LITERAL.pattern + r"|(?<![\w%])(?:start|answer|thinki
 
 
 def compose(thinking: Thinking | None, body: TextForm | None, calls: TextForm | None, opener: str = "") -> TextForm:
-    """Return the form of a text that thinks first, if it may, and then is a call after ``opener`` or has a form.
+    """Return the form of a text that may think first, and then is a call after ``opener`` or has a form.
 
-    At least one of ``body`` and ``calls`` is there.
+    At least one of ``body`` and ``calls`` is given.
 
     Raises:
-        InvalidArgument: it is too long.
+        InvalidArgument: the form is too long.
     """
     answers = ([] if calls is None else ["opened"]) + ([] if body is None else ["body"])
     lines = [f"answer: {' | '.join(answers)}"]
@@ -43,7 +43,7 @@ def compose(thinking: Thinking | None, body: TextForm | None, calls: TextForm | 
 
 
 def _lark(form: TextForm) -> str:
-    """Return a form as a rule ``body``, with those that it needs."""
+    """Return a form as a rule ``body``, with the rules that it needs."""
     if form.kind == FormKind.JSON:
         return f"body: {json_part(form.text)}"
     if form.kind == FormKind.REGEX:
@@ -53,7 +53,7 @@ def _lark(form: TextForm) -> str:
 
 
 def _renamed(grammar: str, name: str) -> str:
-    """Return a grammar that begins with the rule ``name``, and whose other rules are none of the parts'."""
+    """Return a grammar that begins with the rule ``name``; its other rules get names that the parts lack."""
 
     def rename(found: re.Match[str]) -> str:
         word = found[0]

@@ -1,6 +1,6 @@
 """Options of ``oneOf``: whether a value can match two, and the same options apart. Pure.
 
-llguidance keeps ``anyOf``. Where no value matches two options the two keywords say the same.
+llguidance keeps ``anyOf``. If no value matches two options, both keywords mean the same.
 """
 
 import json
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import Any, Final
 
-#: Gives what a schema refers to.
+#: Resolves references of a schema.
 Resolve = Callable[[Any], Any]
 
 _KINDS: Final = frozenset({"object", "array", "string", "number", "boolean", "null"})
-#: Options of options that are looked at.
+#: Depth of nested options that are examined.
 _MAX_DEPTH: Final = 8
 #: Pairs of schemas that are compared for one ``oneOf``: all requests wait meanwhile.
 MAX_COMPARED: Final = 5000
@@ -25,7 +25,7 @@ _MAX_SPANS: Final = 1000
 
 @dataclass(slots=True)
 class Comparisons:
-    """Comparisons that are left for all ``oneOf`` of a request."""
+    """Remaining comparisons for all ``oneOf`` of a request."""
 
     left: int = MAX_COMPARED_FOR_ALL
 
@@ -33,8 +33,8 @@ class Comparisons:
 def exclusive_options(options: Sequence[Any], resolve: Resolve, shared: Comparisons | None = None) -> list[Any] | None:
     """Return options for ``anyOf`` of the values that match exactly one of ``options``.
 
-    The result is None if these are not known, or not within ``MAX_COMPARED`` comparisons, or those that are left of
-    the ``shared`` ones. Options with a discriminator need none.
+    The result is None if the options are unknown, or need more than ``MAX_COMPARED`` or the remaining ``shared``
+    comparisons. Options with a discriminator need no comparison.
     """
     if _have_a_discriminator(options, resolve):
         return list(options)
@@ -66,7 +66,7 @@ def _have_a_discriminator(options: Sequence[Any], resolve: Resolve) -> bool:
 
 
 def _are_apart(one: Any, other: Any, resolve: Resolve, left: list[int], depth: int = 0) -> bool:
-    """Return whether surely no value matches both; false, too, once none of the comparisons are ``left``."""
+    """Return whether certainly no value matches both; also false when no comparisons are ``left``."""
     left[0] -= 1
     if left[0] < 0:
         return False
@@ -131,7 +131,7 @@ def _values(schema: Mapping[str, Any]) -> set[str] | None:
 
 
 def _integer_span(schema: Any) -> tuple[int, int] | None:
-    """Return the least and most integer of a range; None if the schema is another."""
+    """Return the least and largest integer of a range; None for another schema."""
     if not isinstance(schema, dict) or schema.get("type") != "integer":
         return None
     if schema.keys() - {"type", "minimum", "maximum", "title", "description"}:

@@ -1,14 +1,14 @@
 """Regular expressions of JSON schemas (ECMA 262) in the terms of llguidance, which has no look-around. Pure.
 
-An expression becomes one or more that must all match. Where ECMA, Python and llguidance read a class differently
-(digits and letters beyond ASCII, line ends), the result keeps to what all of them take.
+An expression becomes one or more that must all match. ECMA, Python and llguidance read some classes differently (digits
+and letters beyond ASCII, line ends); the result matches only what all of them accept.
 """
 
 import re
 from collections.abc import Iterator
 from typing import Final
 
-#: Any character; ``.`` as all dialects read it; and short classes in ASCII, without brackets.
+#: Any character; ``.`` in its common meaning; and short classes in ASCII, without brackets.
 _ANY: Final = r"[\s\S]"
 _DOT: Final = r"[^\n\r\u2028\u2029]"
 _SHORT: Final = {"d": "0-9", "w": "A-Za-z0-9_", "s": r" \t\n\r\f\v"}
@@ -29,14 +29,14 @@ _MAX_DEPTH: Final = 16
 
 
 class UnkeptPattern(ValueError):
-    """Regular expression that cannot be kept while a text is made."""
+    """Regular expression that cannot be enforced during generation."""
 
 
 def plain_patterns(pattern: str, depth: int = 0) -> list[str]:
-    """Return expressions without look-around of which a text must match all, as it must match ``pattern``.
+    """Return expressions without look-around; a text must match all of them exactly if it must match ``pattern``.
 
     Args:
-        depth: expressions that look ahead for this one.
+        depth: number of enclosing look-aheads.
     Raises:
         UnkeptPattern: it looks ahead elsewhere than at its beginning, for something too rich, or looks behind.
     """
@@ -50,7 +50,7 @@ def plain_patterns(pattern: str, depth: int = 0) -> list[str]:
             end = _group_end(rest)
             inner = rest[3:end].removeprefix("^")
             if rest.startswith("(?="):
-                # What is looked for may itself look ahead at its beginning.
+                # The sought expression may itself begin with a look-ahead.
                 found += plain_patterns("^" + inner if len(_split(inner)) == 1 else f"^(?:{inner})", depth + 1)
             else:
                 for option in _split(inner):
@@ -63,7 +63,7 @@ def plain_patterns(pattern: str, depth: int = 0) -> list[str]:
 
 
 def _whole(option: str) -> str:
-    """Return an option of several as an expression for all of a text."""
+    """Return one of several options as an expression for the complete text."""
     before = "" if option.startswith("^") else f"{_ANY}*"
     ends = _ends(option)
     core = option.removeprefix("^")
@@ -104,7 +104,7 @@ def _escaped(piece: str) -> str:
 
 
 def _plain_class(text: str) -> str:
-    """Return a class as all dialects read it: an inverse one leaves out letters and digits of all languages."""
+    """Return a class with one meaning in all dialects: a negated one excludes letters and digits of all languages."""
     sign = "^" if text.startswith("[^") else ""
     inner = text[1 + len(sign) : -1]
     if not inner:
@@ -145,7 +145,7 @@ def _group_end(pattern: str) -> int:
 
 
 def _other_than(pattern: str) -> str:
-    """Return an expression of the texts that do not begin with ``pattern``.
+    """Return an expression for the texts that do not begin with ``pattern``.
 
     Known: a repeated class up to the end, and a few single characters at the beginning, anywhere or at the end.
     """
@@ -164,7 +164,8 @@ def _other_than(pattern: str) -> str:
     if not is_anywhere:
         tail: str | None = None
         for one, other in zip(reversed(ones), reversed(others), strict=True):
-            # Nothing, another character here, or this one with another continuation; all of it is the refused text.
+            # Nothing, another character here, or this one with another continuation; the complete expression is the
+            # refused text.
             longer = (f"|{one}{_ANY}+" if ends else "") if tail is None else f"|{one}{tail}"
             tail = f"(?:|{other}{_ANY}*{longer})"
         return f"^{tail}$"
@@ -188,10 +189,10 @@ def _bare(atom: str) -> str:
 
 
 def _inverse(atom: str) -> str:
-    """Return the class of all characters but those of a piece.
+    """Return the class of all characters except those of a piece.
 
     Raises:
-        UnkeptPattern: it is no class and no character.
+        UnkeptPattern: the piece is neither a class nor a character.
     """
     if atom.startswith("[^"):
         return _plain_class("[" + atom[2:])

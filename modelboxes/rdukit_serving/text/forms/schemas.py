@@ -1,6 +1,6 @@
 """JSON schemas as pydantic, zod and people write them, in the terms that llguidance keeps exactly. Pure.
 
-Annotations are dropped; what llguidance would keep inexactly is rewritten or refused with what to write in its place.
+Annotations are dropped; schemas that llguidance enforces inexactly are rewritten, or refused with an alternative.
 Source: JSON Schema 2020-12: ``format`` is an annotation, unknown formats and keywords are, too.
 """
 
@@ -19,7 +19,7 @@ _KEPT_FORMATS: Final = frozenset(
 )
 _HEX: Final = "[0-9a-fA-F]"
 _UUID: Final = f"{_HEX}{{8}}-{_HEX}{{4}}-%s{_HEX}{{3}}-%s{_HEX}{{3}}-{_HEX}{{12}}"
-#: Formats of pydantic's that are kept as expressions.
+#: Formats of pydantic that are enforced as expressions.
 _FORMAT_PATTERNS: Final = {f"uuid{version}": f"^{_UUID % (version, '[89abAB]')}$" for version in range(1, 9)}
 #: Names of a dict's keys by their format.
 _NAME_PATTERNS: Final = {
@@ -30,7 +30,7 @@ _NAME_PATTERNS: Final = {
 _ONE: Final = ("items", "additionalProperties", "additionalItems")
 _LISTS: Final = ("anyOf", "allOf", "oneOf", "prefixItems")
 _MAPS: Final = ("properties", "$defs", "definitions")
-#: Keywords that no text can be made by, and what to write in their place.
+#: Keywords that cannot be enforced, and alternatives.
 _UNKEPT: Final = {
     "not": "name the values that are meant by enum, pattern or anyOf",
     "uniqueItems": "leave it out (a list in place of a set), and drop what comes twice from the answer",
@@ -58,16 +58,16 @@ _MOST: Final = 2**63 - 2**10
 
 
 class UnkeptSchema(ValueError):
-    """JSON schema that cannot be kept while a text is made; the message says where and what to write."""
+    """JSON schema that cannot be enforced during generation; the message has the place and an alternative."""
 
 
 def plain_schema(schema: Any, shared: Comparisons | None = None) -> Any:
-    """Return a schema of the same texts, or of fewer, that llguidance keeps exactly.
+    """Return a schema of the same texts, or of fewer, that llguidance enforces exactly.
 
     ``shared``: comparisons that are left for its request; without it the schema is a request's only one.
 
     Raises:
-        UnkeptSchema: it has a keyword, an expression or a number that no text can be made by.
+        UnkeptSchema: a keyword, an expression or a number cannot be enforced.
     """
     return _Rewriter(schema, shared or Comparisons()).rewrite(schema, "", 0)
 
@@ -134,7 +134,7 @@ class _Rewriter:
         first, *more = _kept(plain_patterns, found["pattern"], place)
         found["pattern"] = first
         if more:
-            # An expression says nothing of values that are no text.
+            # An expression constrains only texts.
             kind = {} if "type" not in found else {"type": found["type"]}
             found["allOf"] = [*found.get("allOf", ()), *({**kind, "pattern": each} for each in more)]
 
@@ -203,7 +203,7 @@ class _Rewriter:
                 )
 
     def _drafts(self, found: dict[str, Any], place: str) -> None:
-        """Rewrite what older drafts write in another way: exclusive bounds as booleans, items as a list."""
+        """Rewrite forms of older drafts: exclusive bounds as booleans, items as a list."""
         for plain, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
             if isinstance(found.get(exclusive), bool) and found.pop(exclusive) and plain in found:
                 found[exclusive] = found.pop(plain)
@@ -235,7 +235,7 @@ class _Rewriter:
             found["anyOf"] = apart
 
     def _bounds(self, found: dict[str, Any], place: str) -> Any:
-        """Narrow bounds of integers beyond 2^53 to the nearest within that are doubles of at most 63 bits."""
+        """Narrow bounds of integers beyond 2^53 to the nearest inner doubles of at most 63 bits."""
         if found.get("type") != "integer":
             return found
         least = _bound(found, "minimum", "exclusiveMinimum", math.ceil, 1)
@@ -253,7 +253,7 @@ class _Rewriter:
         return {**{key: value for key, value in found.items() if key not in _BOUNDS}, **bounds}
 
     def _resolved(self, schema: Any) -> Any:
-        """Return what a schema refers to, where it does nothing else."""
+        """Return the target of a reference, if the schema is nothing else."""
         for _ in range(16):
             if not (isinstance(schema, dict) and isinstance(schema.get("$ref"), str)):
                 return schema
@@ -275,7 +275,7 @@ _ANNOTATIONS: Final = frozenset(
 
 
 def _has_many_sets(values: int, least: int, most: int) -> bool:
-    """Return whether ``least`` to ``most`` of so many values have more than ``_MAX_SETS`` arrangements."""
+    """Return whether ``least`` to ``most`` of the values have more than ``_MAX_SETS`` arrangements."""
     found, arrangements = 0, 1
     for size in range(most + 1):
         found += arrangements if size >= least else 0
@@ -297,7 +297,7 @@ def _kept(rewrite: Callable[[str], list[str]], pattern: str, place: str) -> list
 
 
 def _find_rounded(value: Any) -> int | None:
-    """Return an integer within a value that no double is equal to; None if there is none."""
+    """Return an integer within a value that no double equals; None if there is none."""
     if isinstance(value, int):
         return None if abs(value) <= _EXACT or (value.bit_length() < 1024 and int(float(value)) == value) else value
     inner: Sequence[Any] = [*value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -307,7 +307,7 @@ def _find_rounded(value: Any) -> int | None:
 def _bound(
     found: Mapping[str, Any], plain: str, exclusive: str, rounded: Callable[[float], int], step: int
 ) -> int | None:  # fmt: skip
-    """Return the integer that two keywords bound a value by; None without them. Source: draft 4 has booleans."""
+    """Return the integer bound of two keywords; None without them. Source: draft 4 has booleans."""
     values: list[int] = []
     for key in (plain, exclusive):
         value = found.get(key)
@@ -321,7 +321,7 @@ def _bound(
 
 
 def _inner(bound: int | None, step: int) -> int | None:
-    """Return the nearest bound within that is a double of at most 63 bits."""
+    """Return the nearest bound inside that is a double of at most 63 bits."""
     if bound is None or abs(bound) <= _EXACT:
         return bound
     if abs(bound) > _MOST:

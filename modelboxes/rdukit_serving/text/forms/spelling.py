@@ -1,4 +1,4 @@
-"""Texts of composed forms as literals and tokens of a tokenizer. Pure."""
+"""Texts of composed forms, spelled as literals and tokens of a tokenizer. Pure."""
 
 import json
 import re
@@ -9,7 +9,7 @@ _MARKED: Final = re.compile(r'@("(?:\\.|[^"\\])*")')
 
 
 def spell(grammar: str, tokens: Mapping[str, int]) -> str:
-    """Return parts as Lark for a tokenizer that has ``tokens`` added, by their texts."""
+    """Return parts as Lark for a tokenizer with the added ``tokens``, by their texts."""
     lines = []
     for line in grammar.split("\n"):
         name, _, rest = line.partition(": ")

@@ -1,5 +1,5 @@
-"""Objects of a bucket of S3, below a prefix, by boto3: endpoint, region and credentials come from the usual AWS
-variables and files; rdukit never logs or shows them.
+"""Objects of an S3 bucket, below a prefix, by boto3. Endpoint, region and credentials come from the usual AWS variables
+and files; rdukit never logs or shows them.
 
 Refusals of S3 become ``NotFound`` for a missing object, and ``StoreUnavailable`` for everything else, which the
 operator can repair. Messages have S3's codes, but not its texts.

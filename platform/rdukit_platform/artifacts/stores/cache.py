@@ -23,7 +23,7 @@ class ContentCache:
     """Copies of content in one folder. Safe for several processes."""
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
-        """Use a folder; its copies have at most ``max_bytes`` together, without those being fetched."""
+        """Use a folder; its complete copies have at most ``max_bytes`` together."""
         self.folder, self._most = folder, max_bytes
 
     def fits(self, size: int) -> bool:
@@ -31,7 +31,7 @@ class ContentCache:
         return size <= self._most
 
     def find(self, digest: str) -> Path | None:
-        """Return the copy of a blob, and mark it as used; ``None``: there is none."""
+        """Return the copy of a blob, and mark it as used; ``None``: there is no copy."""
         path = self._path(digest)
         try:
             os.utime(path)

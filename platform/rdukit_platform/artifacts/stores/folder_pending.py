@@ -1,11 +1,12 @@
 """Group commit of content into a folder store: files are synced to the disk together.
 
-A blob is written to ``incoming``, without a wait. When it is kept, the disk first has its bytes, then it gets its name,
-and then the disk has the name: whatever has the name of a digest has its bytes, also after a power failure, and a
-blob's row is written when it cannot lose its name any more. A blob that is there already gets the new file in its
-place: it may be damaged; and how long an upload takes must not tell that another tenant has it.
+A blob is written to ``incoming``, without a wait. To keep a blob, its bytes are synced first, then it gets its name,
+then the name is synced. So a file named by a digest has its bytes even after a power failure, and a blob's row is
+written only when its name is durable. A new file replaces an existing blob, which may be damaged; also, the time of an
+upload must not reveal that another tenant has the blob.
 
-A disk may refuse what it had taken, and says so once. So a blob of which it did is not tried again.
+A disk may refuse bytes that it had accepted, and the kernel reports that only once. Such a blob is therefore not tried
+again.
 """
 
 import hashlib
@@ -35,7 +36,7 @@ class PendingBlob:
     #: Order of creation: a blob with a smaller number was opened earlier.
     number: int = field(default_factory=lambda: next(_NUMBERS))
     digest: str = ""
-    #: Folders that have new names for it, once it is in its place.
+    #: Folders with new names for it, once it is in its place.
     folders: tuple[str, ...] = ()
     #: Write error reported by the disk.
     error: OSError | None = None

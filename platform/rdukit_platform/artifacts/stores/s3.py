@@ -1,9 +1,9 @@
 """Store in a bucket of S3, which all nodes of a platform reach.
 
 ``blobs/ab/abcdef…/UNIQUE`` holds the bytes whose SHA-256 is the folder's name. No object is written twice: content
-added again becomes another object of the same digest, and the youngest is read. So a sweep never removes content that
-is added at the same time, without a lock, and adding the right bytes repairs damage. A sweep removes the older objects
-of a digest.
+added again becomes another object of the same digest, and the youngest is read. So a sweep needs no lock to spare
+content that is added at the same time, and adding the right bytes repairs damage. A sweep removes the older objects of
+a digest.
 
 Processes announce their activity by objects below ``holds`` and ``alone``, which they renew; those of dead processes
 run out. Times are compared by the server's clock.
@@ -53,7 +53,7 @@ _HOLDS, _ALONE = "holds/", "alone/"
 
 
 class S3Store(BlobStore):
-    """A content-addressed store in a bucket, with copies of what is read in a folder."""
+    """A content-addressed store in a bucket, with copies of read blobs in a folder."""
 
     #: Times of objects and of answers are whole seconds.
     slack_s = 5.0
@@ -151,7 +151,7 @@ class S3Store(BlobStore):
         return True
 
     def begin(self) -> PendingContent:
-        """``BlobStore.begin``: content is sent to the bucket as it is added."""
+        """``BlobStore.begin``: content is sent to the bucket while it is added."""
         return _SentContent(self._add, self._publish)
 
     def keep(self, added: PendingContent) -> None:
@@ -168,7 +168,7 @@ class S3Store(BlobStore):
         """Write, list, read and remove an object. Returns the seconds by which the server's clock is ahead.
 
         Raises:
-            StoreUnavailable: one of these is not possible; the message says what to do.
+            StoreUnavailable: one of these operations fails; the message says what to do.
         """
         key, data = f"probe/{os.urandom(8).hex()}", os.urandom(16)
         self.bucket.put(key, data)
@@ -341,7 +341,7 @@ class S3Store(BlobStore):
 
 
 class _SentContent(PendingContent):
-    """Container of content that is sent as it is added."""
+    """Container of content that is sent while it is added."""
 
     def __init__(
         self, add: Callable[[BinaryIO, str | None], tuple[str, int]], publish: Callable[[str, bytes], None]

@@ -1,4 +1,4 @@
-"""A box's answers: its progress and logs as they come, its result, or its silence."""
+"""A box's answers: its progress and logs, its result, or its silence."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -59,7 +59,9 @@ def ask(attempt: AttemptState, client: BoxClient, box: RunningBox, traceparent: 
 
 
 def _told_by_box(events: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield the box's events. An error that it names is no word on this attempt, such as a lost lease or full disk."""
+    """Yield the box's events. A box's named error is not a statement about this attempt, such as a lost lease or full
+    disk.
+    """
     try:
         yield from events
     except (Cancelled, OutputRefused):
@@ -71,7 +73,7 @@ def _told_by_box(events: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, A
 
 
 def _as_silence(named: RdukitError) -> Unavailable:
-    """Return an error that a box named by the code of ours, as that of a box that gives no result."""
+    """Return an error of a box that has the code of our own error as the error of a silent box."""
     return Unavailable(f"the box broke off its answer: {named.message}")
 
 
@@ -110,7 +112,7 @@ def _check_result(attempt: AttemptState, operation: Mapping[str, Any]) -> None:
 
 
 def judge_silence(attempt: AttemptState, error: Cancelled | Unavailable) -> AttemptFailure:
-    """Return what it means that a box gave no result: its end says why. Keeps the last lines of its log."""
+    """Return the meaning of a box that gave no result, from its end. Keeps the last lines of its log."""
     box = attempt.box
     if box is not None and not box_ends.is_timeout(error):
         box_ends.await_end(box, DYING_S, attempt.stop)

@@ -34,10 +34,10 @@ class EarlierAttempt:
 
 
 def choose_work(earlier: Iterable[EarlierAttempt], here: str, *, has_folder: bool = True) -> str | None:
-    """Choose the stored content that an attempt begins with (pure); ``None``: the local folder.
+    """Choose the stored content with which an attempt begins (pure); ``None``: the local folder.
 
     Args:
-        earlier: newest first. The newest that ran here or stored content has the most progress.
+        earlier: newest first. The newest attempt that ran here or stored content has the most progress.
         has_folder: an output folder exists here; without one no attempt has run here.
     """
     for attempt in earlier:
@@ -52,7 +52,7 @@ def choose_work(earlier: Iterable[EarlierAttempt], here: str, *, has_folder: boo
 def keeping_work(context: WorkerContext, output: Path) -> Iterator[str | None]:
     """Store the output folder, and hold it while the block records its digest. Yields the digest.
 
-    ``None``: the folder is empty, there is no other node, or storing failed.
+    ``None``: the folder is empty, this is the only node, or storing failed.
     """
     if not output.is_dir() or not any(output.iterdir()) or not _has_others(context):
         yield None

@@ -78,7 +78,7 @@ def bring_inputs(context: WorkerContext, job: JobRow, incoming: Path) -> dict[st
 
 
 def bring_box(context: WorkerContext, job: JobRow, folder: Path) -> OwnBox | None:
-    """Fetch the box if the job's tenant installed it; ``None``: the box comes with rdukit.
+    """Fetch the box if the job's tenant installed it; ``None``: the box is rdukit's.
 
     Raises:
         PermissionDenied, InvalidArgument: it is no longer allowed. NotFound: its content is lost.

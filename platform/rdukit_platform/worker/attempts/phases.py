@@ -1,7 +1,7 @@
 """Phases of an attempt in order: in a box of its own, or in one of the pool.
 
-A box of its own: two boxes of one job cannot use the job's folder at once, because a box that is a process inherits
-its file lock, and every backend finds and ends boxes of earlier attempts.
+A box of its own: two boxes of one job never use the job's folder at once. A box process inherits the folder's lock, and
+every backend finds and ends boxes of earlier attempts.
 """
 
 import logging
@@ -47,10 +47,10 @@ Phases = Sequence[tuple[AttemptPhase, Callable[[AttemptState], None]]]
 
 
 def run_phases(attempt: AttemptState) -> None:
-    """Run the attempt's phases in order; the job has succeeded then, or goes on elsewhere.
+    """Run the attempt's phases in order; then the job has succeeded, or continues elsewhere.
 
     Raises:
-        AttemptFailure: the attempt has failed. LeaseLost: it is not this worker's any more.
+        AttemptFailure: the attempt has failed. LeaseLost: the attempt no longer belongs to this worker.
         Exception: the worker's own fault.
     """
     pool = attempt.context.pool

@@ -1,4 +1,4 @@
-"""State of a claimed attempt that its phases share, and what each of them writes down."""
+"""State of a claimed attempt: its phases share it, and write it down."""
 
 import logging
 import threading
@@ -31,13 +31,13 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Seconds that a box has to end itself.
+#: Seconds that a box may take to end itself.
 STOP_S: Final = 8.0
 
 
 @dataclass(slots=True)
 class AttemptState:
-    """Claimed attempt: what it was given, what its phases have got so far, and its writes to the database."""
+    """Claimed attempt: its message, the results of its phases so far, and its writes to the database."""
 
     context: WorkerContext
     fencing: FencingToken
@@ -52,7 +52,7 @@ class AttemptState:
     trace: AttemptTrace
     #: The job's folder. It outlives attempts, so that the next one finds the checkpoint.
     folder: Path
-    #: Folder that the box writes its outputs to; a further part keeps none.
+    #: Folder for the box's outputs; a further part keeps none.
     output: Path
     #: Folder with everything that the box writes.
     scope: Path
@@ -61,7 +61,7 @@ class AttemptState:
     lock: int = -1
     inputs: dict[str, str] = field(default_factory=dict)
     own: OwnBox | None = None
-    #: Leases of tiles, one per member, as the node gave them, and as the box gets them.
+    #: Leases of tiles, one per member, in the node's form and in the box's form.
     leases: list[dict[str, Any]] = field(default_factory=list)
     tiles: Sequence[LeasedTiles] = ()
     link: LinkedPart | None = None

@@ -76,7 +76,7 @@ class AttemptTrace:
 
 
 def adopt(reported: Iterable[Span], attempt: Span, own: Iterable[Span]) -> list[Span]:
-    """Adopt a box's spans into an attempt, overriding what is not trusted (pure).
+    """Adopt a box's spans into an attempt; untrusted values are overridden (pure).
 
     Trace, sampling and limits of time are the attempt's. Ids of the worker's spans are refused, parents must be spans
     of the attempt, and only rdukit's own attributes stay.

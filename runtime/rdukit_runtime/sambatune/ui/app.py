@@ -26,7 +26,7 @@ from rdukit_runtime.sambatune.ui.comparison import compare_runs
 from rdukit_runtime.sambatune.ui.runs import TuneRun, find_run, list_runs
 
 USER: Final = "sambatune"
-#: Runs that are compared at once.
+#: Largest number of runs that are compared at once.
 MOST_COMPARED: Final = 8
 _HEADERS: Final[Mapping[str, str]] = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'none'; "
@@ -122,7 +122,7 @@ def _chosen(root: Path, names: list[str]) -> list[TuneRun]:
     """Return the runs to compare.
 
     Raises:
-        InvalidArgument: there are too few or too many. NotFound: there is no such run.
+        InvalidArgument: too few or too many runs are named. NotFound: the run does not exist.
     """
     if not 2 <= len(names) <= MOST_COMPARED:
         raise InvalidArgument(

@@ -92,7 +92,7 @@ def _number(value: object) -> float | None:
 
 
 def _figures(values: Sequence[float | None]) -> tuple[str, ...]:
-    """Return figures as text; those after the first with their ratio to it."""
+    """Return figures as text; later ones with their ratio to the first."""
     first = values[0]
     texts = []
     for number, value in enumerate(values):

@@ -1,4 +1,4 @@
-"""Runs of ``sambatune`` as they lie below an artifact root. Files may be damaged or hostile: sizes are bounded.
+"""Runs of ``sambatune`` below an artifact root. Files may be damaged or hostile: sizes are bounded.
 
 Source: sambatune reference 1.4 and 1.5 (tree and names of files); ours otherwise.
 """
@@ -16,7 +16,7 @@ from rdukit.errors import InvalidArgument, NotFound
 from rdukit.strict_json import find_number
 from rdukit_runtime.sambatune.reports import Row
 
-#: Most bytes of a report that is read, and runs and files that are listed.
+#: Most bytes of a report that is read, and most runs and files in lists.
 MOST_BYTES: Final = 1 << 24
 _MOST_RUNS: Final = 1000
 _MOST_FILES: Final = 500
@@ -35,7 +35,7 @@ class TuneRun:
         return self.folder.stat().st_mtime
 
     def document(self, path: str) -> dict[str, Any]:
-        """Return a JSON object below the folder; empty if the run has no such file, or one that cannot be read."""
+        """Return a JSON object below the folder; empty if it is missing or unreadable."""
         try:
             value = json.loads(self._read(path))
         except (OSError, ValueError, RecursionError):
@@ -43,8 +43,8 @@ class TuneRun:
         return value if isinstance(value, dict) else {}
 
     def table(self, path: str) -> list[Row]:
-        """Return the rows of a CSV file below the folder, with the cells of the columns that its first line names; none
-        if the run has no such file.
+        """Return the rows of a CSV file below the folder, as cells by the first line's columns; empty if the file is
+        missing.
         """
         try:
             found = csv.DictReader(io.StringIO(self._read(path)), restval="")
@@ -79,7 +79,7 @@ class TuneRun:
 
     @property
     def throughput(self) -> float | None:
-        """Samples a second, measured on the machine of the run; None if it was not measured."""
+        """Samples a second, measured on the machine of the run; None: not measured."""
         found = find_number(self.document("reports/runtime_perf_info.json").get("throughput_samples_s"))
         return found if found is not None and math.isfinite(found) else None
 
@@ -93,7 +93,7 @@ class TuneRun:
         """Return a file of the run.
 
         Raises:
-            NotFound: there is none, or the path leads out of the folder, by a link too.
+            NotFound: the file is missing, or the path leaves the folder, perhaps by a link.
         """
         try:
             found = (self.folder / path).resolve()
@@ -108,7 +108,7 @@ class TuneRun:
         """Return a file's text.
 
         Raises:
-            OSError: it cannot be read. ValueError: it is too large, no text, or outside of the folder.
+            OSError: it cannot be read. ValueError: the file is too large, not text, or outside of the folder.
         """
         try:
             found = self.file(path)
@@ -129,7 +129,7 @@ def list_runs(root: Path) -> list[TuneRun]:
     """Return the runs below an artifact root, the latest first.
 
     Raises:
-        InvalidArgument: it is no artifact root.
+        InvalidArgument: the folder is not an artifact root.
     """
     folder = root / "sambatune_gen"
     if not folder.is_dir():
@@ -144,7 +144,7 @@ def find_run(root: Path, name: str) -> TuneRun:
     """Return a run by its name.
 
     Raises:
-        NotFound: there is none.
+        NotFound: the run does not exist.
     """
     found = next((run for run in list_runs(root) if run.name == name), None)
     if found is None:

@@ -1,4 +1,4 @@
-"""The front of each tenant's queue is found by an index; lost attempts are counted; files keep their names."""
+"""An index finds the front of each tenant's queue; lost attempts are counted; files keep their names."""
 
 import sqlalchemy as sa
 from alembic import op

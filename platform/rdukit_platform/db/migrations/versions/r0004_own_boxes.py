@@ -1,4 +1,4 @@
-"""Tenants install boxes of their own, in versions; a job keeps which one it takes."""
+"""Tenants install versions of their own boxes; a job keeps its version."""
 
 import sqlalchemy as sa
 from alembic import op

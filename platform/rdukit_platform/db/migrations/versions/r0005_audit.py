@@ -1,4 +1,4 @@
-"""An audit log: who did what, or was refused what."""
+"""An audit log: acts and refusals, with their actors."""
 
 import sqlalchemy as sa
 from alembic import op

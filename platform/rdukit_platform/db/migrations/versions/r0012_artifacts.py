@@ -19,7 +19,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    # Not in a batch: that makes the table anew, and SQLite removes none that others refer to.
+    # Not in a batch, which would recreate the table: SQLite drops no table that others refer to.
     op.drop_column("tenants", "artifact_bytes")
     op.drop_column("artifacts", "deleted_at")
     op.drop_column("artifacts", "pinned_at")

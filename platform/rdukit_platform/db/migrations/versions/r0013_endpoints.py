@@ -1,4 +1,4 @@
-"""Endpoints: what a tenant wants served, its revisions, the replicas that serve it, and how much it is used."""
+"""Endpoints: wanted models of a tenant, their revisions, replicas, and use."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Entries of the audit log are chained by hashes; those that are there already, too."""
+"""Hashes chain the entries of the audit log, including existing ones."""
 
 import hashlib
 import json

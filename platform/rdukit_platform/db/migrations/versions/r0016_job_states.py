@@ -1,4 +1,4 @@
-"""Index of a tenant's jobs in one state, newest first: rare states are found without reading all of its jobs."""
+"""Index of a tenant's jobs in one state, newest first, which finds rare states without reading all jobs."""
 
 from alembic import op
 

@@ -1,4 +1,4 @@
-"""Endpoints have canaries and do without replicas while nobody calls them; calls are counted for each revision."""
+"""Endpoints have canaries and end their replicas while they get no calls; calls are counted for each revision."""
 
 import sqlalchemy as sa
 from alembic import op

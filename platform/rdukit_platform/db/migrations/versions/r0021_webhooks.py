@@ -1,4 +1,4 @@
-"""Tenants have webhooks, and an outbox of what they are told."""
+"""Tenants have webhooks, and an outbox of their messages."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Steps of pipelines keep what they refer to, and are not run again where a job has made the same."""
+"""Steps of pipelines keep their references, and reuse the outputs of identical jobs."""
 
 import sqlalchemy as sa
 from alembic import op

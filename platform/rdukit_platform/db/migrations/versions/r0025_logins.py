@@ -1,4 +1,4 @@
-"""Logins that are under way: at an issuer, and of devices."""
+"""Logins in progress: at an issuer, and of devices."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Jobs are found by their labels in a table of its own."""
+"""A table of labels finds jobs."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -9,7 +9,7 @@ branch_labels = None
 depends_on = None
 
 INDEX = "ix_job_labels_found"
-#: Function that yields the keys and values of an object of texts, and the condition that there are any.
+#: Function that yields the keys and values of an object of texts, and the condition that it has any.
 READ = {"sqlite": ("json_each(jobs.labels)", "jobs.labels <> '{}'"),
         "postgresql": ("json_each_text(jobs.labels)", "jobs.labels::text <> '{}'")}  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Of several schedulers one holds a lease, and decides."""
+"""Only one scheduler holds a lease, and decides."""
 
 import sqlalchemy as sa
 from alembic import op
