@@ -143,7 +143,7 @@ def test_data_that_were_refused_do_not_hold_the_output(folder: Path) -> None:
     write_model(folder / "model", "llama")
     output, wrong = folder / "out", folder / "wrong.jsonl"
     wrong.write_text('{"question": "What is 2 and 3?"}\n')
-    box = load_box(box_file_of(folder / "model"))
+    box = box_for(folder / "model")
     options = FinetuneOptions(context=CONTEXT, max_steps=1)
     with pytest.raises(InvalidArgument, match=r"wrong\.jsonl:1: expected a text"):
         run(folder / "model", wrong, output, options, RecordingContext(box))

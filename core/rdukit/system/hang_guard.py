@@ -5,8 +5,9 @@ end within ``CHECK_S``, or ends with ``STUCK``, means that the part hangs. If it
 healthy once, the children of process 1 are killed. Process 1 is an init, which then ends, and the container with it.
 Engines restart containers that have exited, but not unhealthy ones. Parts that are down or not ready are left alone.
 
-On a busy machine a healthy part answers late as well. The patience is therefore multiplied by the check's own slowdown:
-the time in which it ran or waited for a processor, divided by the time in which it ran (Linux: ``/proc/PID/schedstat``).
+On a busy machine a healthy part answers late as well. The patience is therefore multiplied by the check's own
+slowdown: the time in which it ran or waited for a processor, divided by the time in which it ran. Linux counts both in
+``/proc/PID/schedstat``.
 
 Source: ours.
 """

@@ -194,7 +194,9 @@ class DeviceClient:
             async with asyncio.timeout(timeout_s):
                 await readable.wait()
         except TimeoutError as cause:
-            raise Unavailable(f"the model was not loaded within {timeout_s:g} s; raise box.load_timeout_s, or try again") from cause
+            raise Unavailable(
+                f"the model was not loaded within {timeout_s:g} s; raise box.load_timeout_s, or try again"
+            ) from cause
         finally:
             self._loop.remove_reader(self._end)
         packet, descriptors, _, _ = socket.recv_fds(self._end, MAX_PACKET_BYTES, 1)

@@ -43,7 +43,8 @@ class SpeechTokens:
 
     ``start`` begins a transcript, ``end`` ends it, ``previous`` stands before a prompt, ``no_timestamps`` is followed
     by the timestamps, one for each state of the encoder. ``languages`` are by code, such as ``en``; without any the
-    model knows one language and no tasks. ``suppressed`` tokens are never written, ``suppressed_first`` are not the first.
+    model knows one language and no tasks. ``suppressed`` tokens are never written, ``suppressed_first`` are never the
+    first.
     """
 
     start: int

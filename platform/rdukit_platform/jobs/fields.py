@@ -39,6 +39,12 @@ CHOICES: Final = (
         default={},
     ),
     Choice(
+        "profile",
+        "bool",
+        "Record where its time goes, as the output profile. For train, evaluate and infer.",
+        default=False,
+    ),
+    Choice(
         "tiles",
         "int",
         "RDU tiles to lease; by default as many as its PEF was compiled for.",
@@ -85,6 +91,7 @@ class JobFields:
     retry: dict[str, Any] | None = None
     labels: dict[str, str] = field(default_factory=dict)
     constraint: dict[str, str] = field(default_factory=dict)
+    profile: bool = False
     attempt: int = 0
     max_attempts: int = 0
     pipeline: str | None = None

@@ -253,19 +253,20 @@ static void float_rows_of(const float* x, int64_t x_stride, const Weights& w, in
     Lanes all[M]{};
     for (int64_t g = 0; g < w.groups(); g++) {
       Lanes sums[M]{}, factors{};
+      for (int64_t i = 0; i < part.there; i++) factors[i] = value(part.scales[g * part.rows + i]);
       for (int64_t j = 0; j < LINES; j++) {
         Words words{};
         std::memcpy(&words, part.lines + (g * LINES + j) * part.rows * WORD, part.there * WORD);
         for (int64_t i = 0; i < 2 * WORD; i++) {
           const uint32_t shift = 8 * (i % WORD) + 4 * (i / WORD);
-          const Lanes numbers = __builtin_convertvector((words >> shift) & 15, Lanes) - 8;
+          // Weights before products: numbers times elements of x may be infinite where products are not.
+          const Lanes weights = (__builtin_convertvector((words >> shift) & 15, Lanes) - 8) * factors;
 #pragma GCC unroll 8
-          for (int m = 0; m < M; m++) sums[m] += numbers * x[m * x_stride + g * GROUP + 2 * WORD * j + i];
+          for (int m = 0; m < M; m++) sums[m] += weights * x[m * x_stride + g * GROUP + 2 * WORD * j + i];
         }
       }
-      for (int64_t i = 0; i < part.there; i++) factors[i] = value(part.scales[g * part.rows + i]);
 #pragma GCC unroll 8
-      for (int m = 0; m < M; m++) all[m] += sums[m] * factors;
+      for (int m = 0; m < M; m++) all[m] += sums[m];
     }
     put(part, all);
   }
