@@ -14,7 +14,8 @@ from safetensors.torch import load_file, save_file
 from rdukit.errors import InvalidArgument
 from rdukit.pef import read_pef
 from rdukit.pef.model import SymbolKind
-from rdukit_modelbox.finetune.run import FinetuneOptions, box_for
+from rdukit_modelbox.finetune.options import FinetuneOptions
+from rdukit_modelbox.finetune.run import box_for
 from rdukit_modelbox.finetune.run import finetune as run
 from rdukit_runtime.engine.quantized_weights import dequantize_groups, dequantize_rows, quantize_groups, quantize_rows
 from support import shows

@@ -13,7 +13,8 @@ import torch
 
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.finetune.classes import choose_classes
-from rdukit_modelbox.finetune.run import FinetuneOptions, box_for, open_model
+from rdukit_modelbox.finetune.options import FinetuneOptions
+from rdukit_modelbox.finetune.run import box_for, open_model
 from rdukit_modelbox.finetune.run import finetune as run
 from rdukit_modelbox.training.options import learning_rate
 from rdukit_serving.raw_inputs.pictures import find_picture_preprocessing

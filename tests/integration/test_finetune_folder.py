@@ -17,7 +17,8 @@ from rdukit.errors import Conflict, InvalidArgument, NotFound
 from rdukit_modelbox.artifacts.hub_folder import prepare_hub_folder
 from rdukit_modelbox.cli.finetune import finetune
 from rdukit_modelbox.finetune.examples import CHATS, PAIRS, TEXT, prepare_examples
-from rdukit_modelbox.finetune.run import FinetuneOptions, box_for, open_model
+from rdukit_modelbox.finetune.options import FinetuneOptions
+from rdukit_modelbox.finetune.run import box_for, open_model
 from rdukit_modelbox.finetune.run import finetune as run
 from rdukit_serving.text.program import TextProgram, generate_all
 from rdukit_serving.text.sampling import Sampler, SamplingOptions

@@ -13,7 +13,7 @@ from rdukit_modelbox.contract.box import Verb, find_box_file, load_box
 from rdukit_modelbox.contract.check_parameters import check_parameters
 from rdukit_modelbox.contract.metrics import find_undeclared
 from rdukit_modelbox.finetune.job import options_of, parameters_of
-from rdukit_modelbox.finetune.run import FinetuneOptions
+from rdukit_modelbox.finetune.options import FinetuneOptions
 from rdukit_modelbox.verbs import load_verb
 from support import shows
 from support.boxes import RecordingContext

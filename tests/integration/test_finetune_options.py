@@ -12,7 +12,8 @@ from safetensors.torch import load_file
 from rdukit.errors import IllegalValue, InvalidArgument
 from rdukit_modelbox.cli.finetune import finetune
 from rdukit_modelbox.contract.box import Verb, find_box_file, load_box
-from rdukit_modelbox.finetune.run import FinetuneOptions, box_for
+from rdukit_modelbox.finetune.options import FinetuneOptions
+from rdukit_modelbox.finetune.run import box_for
 from rdukit_modelbox.finetune.run import finetune as run
 from rdukit_modelbox.training.checkpoints import load_checkpoint
 from support import shows

@@ -12,8 +12,9 @@ from tokenizers import Tokenizer, processors
 
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.finetune.examples import PREFERENCES, prepare_examples
+from rdukit_modelbox.finetune.options import FinetuneOptions
 from rdukit_modelbox.finetune.preferences import tokenize_pairs
-from rdukit_modelbox.finetune.run import FinetuneOptions, box_for, open_model
+from rdukit_modelbox.finetune.run import box_for, open_model
 from rdukit_modelbox.finetune.run import finetune as run
 from rdukit_modelbox.preprocessing.articles import ArticlePolicy, cut_pieces, join_tokens
 from rdukit_modelbox.training.options import learning_rate

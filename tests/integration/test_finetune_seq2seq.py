@@ -16,7 +16,8 @@ from safetensors.torch import load_file
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.artifacts.hub_folder import prepare_hub_folder
 from rdukit_modelbox.cli.finetune import finetune
-from rdukit_modelbox.finetune.run import Finetuned, FinetuneOptions, box_for, open_model
+from rdukit_modelbox.finetune.options import FinetuneOptions
+from rdukit_modelbox.finetune.run import Finetuned, box_for, open_model
 from rdukit_modelbox.finetune.run import finetune as run
 from rdukit_modelbox.finetune.seq2seq import tokenize_sources
 from rdukit_modelbox.training.options import learning_rate

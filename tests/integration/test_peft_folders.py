@@ -15,8 +15,9 @@ from safetensors.torch import load_file, save_file
 
 from rdukit.errors import Conflict, InvalidArgument, NotFound
 from rdukit_modelbox.finetune.export import merge_folder
+from rdukit_modelbox.finetune.options import FinetuneOptions
 from rdukit_modelbox.finetune.peft_folder import read_peft_folder
-from rdukit_modelbox.finetune.run import FinetuneOptions, box_for, open_model
+from rdukit_modelbox.finetune.run import box_for, open_model
 from rdukit_modelbox.finetune.run import finetune as run
 from rdukit_zoo.checkpoints.cli import checkpoint
 from support import shows

@@ -72,7 +72,8 @@ def finetune(
     """
     from rdukit_modelbox.cli.call import ProgressBars
     from rdukit_modelbox.finetune.job import as_the_box_takes
-    from rdukit_modelbox.finetune.run import FinetuneOptions, box_for
+    from rdukit_modelbox.finetune.options import FinetuneOptions
+    from rdukit_modelbox.finetune.run import box_for
     from rdukit_modelbox.finetune.run import finetune as run
     from rdukit_modelbox.preprocessing.columns import split_names
 

@@ -22,7 +22,8 @@ from rdukit.errors import Cancelled, Conflict, RdukitError, error_from_body
 from rdukit.files.atomic import sha256_of, write_json_atomic
 from rdukit.settings import home_folder
 from rdukit_modelbox.finetune.job import BASE, BOX, DATA, FOLDER, parameters_of
-from rdukit_modelbox.finetune.run import Finetuned, FinetuneOptions, box_for, check_finetune, read_finetuned
+from rdukit_modelbox.finetune.options import FinetuneOptions
+from rdukit_modelbox.finetune.run import Finetuned, box_for, check_finetune, read_finetuned
 
 if TYPE_CHECKING:
     from rdukit_modelbox.cli.call import ProgressBars

@@ -12,8 +12,9 @@ from rdukit.errors import InvalidArgument
 from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.contract.box import Box, Verb, find_box_file, load_box
 from rdukit_modelbox.contract.check_parameters import check_parameters
+from rdukit_modelbox.finetune.options import FinetuneOptions
 from rdukit_modelbox.finetune.peft_folder import is_peft_folder
-from rdukit_modelbox.finetune.run import FinetuneOptions, box_for, finetune
+from rdukit_modelbox.finetune.run import box_for, finetune
 from rdukit_modelbox.preprocessing.columns import split_names
 from rdukit_modelbox.verbs.context import Progress, VerbContext, VerbResult
 

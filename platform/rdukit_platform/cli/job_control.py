@@ -10,7 +10,7 @@ import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Duration, parse_name_values
 from rdukit_platform.cli.complete import JOBS
-from rdukit_platform.jobs.choices import Choice
+from rdukit_platform.jobs.choices import JobChoice
 from rdukit_platform.jobs.fields import CHOICES
 
 R = TypeVar("R")
@@ -39,7 +39,7 @@ class Deadline(click.ParamType[dict[str, object]]):
         return {"deadline": at.isoformat()}
 
 
-def _plain_option(choice: Choice) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _plain_option(choice: JobChoice) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return the option of a plain field of a request."""
     names, help_ = (choice.option, choice.name), choice.help
     if choice.kind == "bool":

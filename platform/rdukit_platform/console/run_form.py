@@ -18,7 +18,7 @@ from rdukit.units import format_seconds
 from rdukit_platform.catalog.check import is_legal
 from rdukit_platform.catalog.figures import figure_words
 from rdukit_platform.catalog.model import BoxVerb, VerbParameter
-from rdukit_platform.jobs.choices import Choice
+from rdukit_platform.jobs.choices import JobChoice
 from rdukit_platform.jobs.fields import CHOICES
 from rdukit_platform.jobs.schemas import LABEL_KEY
 
@@ -181,7 +181,7 @@ def read_pairs(text: str, keys: re.Pattern[str]) -> dict[str, str]:
     return pairs
 
 
-def read_choice(choice: Choice, text: str) -> object:
+def read_choice(choice: JobChoice, text: str) -> object:
     """Read a plain field of a job's request; ``None``: nothing was given.
 
     Raises:
@@ -199,7 +199,7 @@ def read_choice(choice: Choice, text: str) -> object:
     return read_whole(text, int(choice.lowest or 0), int(choice.highest or 0))
 
 
-def view_choice(choice: Choice, value: str, error: str) -> Field:
+def view_choice(choice: JobChoice, value: str, error: str) -> Field:
     """Return the form's field for a plain field of a job's request."""
     number = {"min": choice.lowest, "max": choice.highest, "step": 1 if choice.kind == "int" else "any"}
     limits = number if choice.kind in {"int", "float"} else {"maxlength": choice.highest}

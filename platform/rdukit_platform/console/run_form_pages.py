@@ -42,7 +42,7 @@ from rdukit_platform.console.run_form import (
 from rdukit_platform.console.views import age_words
 from rdukit_platform.db.models import ArtifactRow, JobRow
 from rdukit_platform.jobs import service
-from rdukit_platform.jobs.choices import Choice
+from rdukit_platform.jobs.choices import JobChoice
 from rdukit_platform.jobs.fields import CHOICES
 from rdukit_platform.jobs.fit import with_tiles
 from rdukit_platform.jobs.schemas import JobRequest, PipelineRequest
@@ -271,7 +271,7 @@ def given_by_job(row: JobRow, verb: BoxVerb) -> dict[str, str]:
     return given | {"labels": "\n".join(f"{key}={value}" for key, value in row.labels.items())}
 
 
-def job_choices() -> list[Choice]:
+def job_choices() -> list[JobChoice]:
     """Return the plain fields of a job with the operator's limit and default."""
     own: dict[str, dict[str, Any]] = {
         "priority": {"highest": resolve(JOB_MAX_PRIORITY)},

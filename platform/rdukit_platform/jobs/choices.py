@@ -6,7 +6,7 @@ from shlex import quote
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class JobChoice:
     """A field of ``JobRequest`` whose value is a number, a flag, a text or a mapping of texts.
 
     ``kind`` is ``int``, ``float``, ``bool``, ``text`` or ``labels``. ``lowest`` and ``highest`` are the limits of a

@@ -42,7 +42,7 @@ class Goal(StrEnum):
     MAXIMIZE = "maximize"
 
 
-class Split(StrEnum):
+class SweepSplit(StrEnum):
     """Splits that trials are compared on; a training reports ``TEST`` once, at its end."""
 
     DEV = "dev"
@@ -87,7 +87,7 @@ class Objective(RequestBody):
 
     metric: MetricName
     goal: Goal | None = Field(default=None, strict=False, description=GOAL)
-    split: Split | None = Field(default=None, strict=False, description=SPLIT)
+    split: SweepSplit | None = Field(default=None, strict=False, description=SPLIT)
 
     @property
     def direction(self) -> Goal:

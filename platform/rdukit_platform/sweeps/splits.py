@@ -9,7 +9,7 @@ from typing import Final
 
 from rdukit.errors import IllegalValue
 from rdukit_platform.catalog.model import BoxDescription, BoxVerb
-from rdukit_platform.sweeps.model import Range, Split, SweepRequest
+from rdukit_platform.sweeps.model import Range, SweepRequest, SweepSplit
 
 #: Begin of the names of figures on the dev split.
 _PREFIX: Final = "validation_"
@@ -43,15 +43,15 @@ def with_split(request: SweepRequest, box: BoxDescription, verb: BoxVerb) -> Swe
                 f"objective: {verb.name} of box {box.name!r} reports {metric!r} on one split only; leave split out"
             )
         return request
-    if metric == on_dev and asked is Split.TEST:
+    if metric == on_dev and asked is SweepSplit.TEST:
         raise IllegalValue(f"objective: {metric!r} is a figure of the dev split; expected split dev, or leave it out")
     if asked is None and metric != on_dev and given.get(_SHARE) == 0:
-        asked = Split.TEST
-    if asked is Split.TEST:
-        return _changed(request, metric, Split.TEST)
+        asked = SweepSplit.TEST
+    if asked is SweepSplit.TEST:
+        return _changed(request, metric, SweepSplit.TEST)
     every = {parameter.name: parameter for parameter in verb.parameters}.get(_EVERY)
     if every is None:
-        return _changed(request, on_dev, Split.DEV)
+        return _changed(request, on_dev, SweepSplit.DEV)
     space = request.space.get(_EVERY)
     lowest = [space.low] if isinstance(space, Range) else space.values if space is not None else [given.get(_EVERY, 1)]
     if 0 in lowest:
@@ -60,14 +60,14 @@ def with_split(request: SweepRequest, box: BoxDescription, verb: BoxVerb) -> Swe
             "by the test split with split test",
             metric=metric,
         )
-    made = _changed(request, on_dev, Split.DEV)
+    made = _changed(request, on_dev, SweepSplit.DEV)
     if space is not None or _EVERY in given:
         return made
     last = int(every.schema.get("maximum", _LAST_STEP))
     return made.model_copy(update={"job": request.job.model_copy(update={"parameters": {**given, _EVERY: last}})})
 
 
-def _changed(request: SweepRequest, metric: str, split: Split) -> SweepRequest:
+def _changed(request: SweepRequest, metric: str, split: SweepSplit) -> SweepRequest:
     return request.model_copy(
         update={"objective": request.objective.model_copy(update={"metric": metric, "split": split})}
     )

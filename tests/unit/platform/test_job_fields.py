@@ -13,7 +13,7 @@ from rdukit_platform.cli.job_control import queue_options
 from rdukit_platform.client.jobs import Job as ClientJob
 from rdukit_platform.client.jobs import Jobs
 from rdukit_platform.console.run_form import Field, read_choice, submit_command, view_choice
-from rdukit_platform.jobs.choices import Choice
+from rdukit_platform.jobs.choices import JobChoice
 from rdukit_platform.jobs.facts import queue_facts
 from rdukit_platform.jobs.fields import CHOICES
 from rdukit_platform.jobs.schemas import CloneRequest, Job, JobRequest
@@ -30,7 +30,7 @@ VALUES: list[tuple[str, object, str, str]] = [
 ]
 #: Fields of a job that only REST has.
 NOT_OVER_GRPC = {"references", "cached_from", "submitted_by", "attempts"}
-COMMENT = Choice("some_comment", "text", "Remark.", highest=100)
+COMMENT = JobChoice("some_comment", "text", "Remark.", highest=100)
 
 
 def test_the_generated_module_has_the_fields_of_the_models() -> None:
