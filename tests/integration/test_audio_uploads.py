@@ -24,6 +24,11 @@ def children() -> set[str]:
     return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
 
 
+def is_decoder(pid: str) -> bool:
+    """Return whether a child has begun its program."""
+    return b"audio_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
 def test_several_uploads_are_decoded_each_by_its_own_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RDUKIT_BOX_MAX_AUDIO_S", "2")
     before = children()
@@ -44,13 +49,15 @@ def test_several_uploads_are_decoded_each_by_its_own_process(monkeypatch: pytest
     assert children() == before
 
 
-def test_the_process_of_a_caller_that_leaves_is_ended() -> None:
+def test_the_process_of_a_caller_that_leaves_is_ended_and_had_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RDUKIT_BOX_TOKEN", "of the box alone")
     before = children()
 
     async def leave() -> None:
-        reading = asyncio.create_task(AudioReader().read(file_of(spoken(1)), FORM))
-        while children() == before:
+        reading = asyncio.create_task(AudioReader().read(file_of(spoken(60)), FORM))
+        while not (decoder := [pid for pid in children() - before if is_decoder(pid)]):
             await asyncio.sleep(0)
+        assert b"of the box alone" not in Path(f"/proc/{decoder[0]}/environ").read_bytes()
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reading

@@ -27,6 +27,9 @@ _MEMORY_BYTES: Final = 256 << 20
 #: Copies of samples and of spectrograms that it makes.
 _COPIES: Final = 4
 _MAX_LINE: Final = 1 << 16
+#: Variables that a process gets of the server's environment, which may hold tokens.
+_VARIABLES: Final = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG", "TMPDIR")
+_THREADS: Final = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ async def _decode(content: bytes, form: AudioForm, most_s: float) -> tuple[dict[
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "rdukit_serving.speech.audio_process", stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL, limit=_MAX_LINE, start_new_session=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            env={name: os.environ[name] for name in _VARIABLES if name in os.environ} | _THREADS,
         )  # fmt: skip
     except OSError as cause:
         raise Unavailable(f"no process could be started to decode the file: {cause}") from cause
