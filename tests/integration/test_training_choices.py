@@ -74,6 +74,17 @@ def test_accumulated_batches_are_one_large_batch(tmp_path: Path, dataset: Path, 
         assert torch.allclose(value, other[name], rtol=0, atol=1e-5), name
 
 
+@pytest.mark.long
+def test_only_a_limit_of_gradients_that_was_asked_for_is_warned_about(
+    tmp_path: Path, dataset: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pef = compiled(tmp_path, mode="o0")
+    trained(tmp_path / "plain", pef, dataset, max_steps=1)
+    assert "max_grad_norm" not in caplog.text
+    trained(tmp_path / "asked", pef, dataset, max_steps=1, max_grad_norm=0.5)
+    assert "hyperparam_dict['max_grad_norm'] has no effect" in caplog.text
+
+
 def test_accumulation_is_refused_with_members(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="accumulation_steps is 2 and members is 3; expected one of them to be 1"):
         compiled(tmp_path, accumulation_steps=2, members=3)
