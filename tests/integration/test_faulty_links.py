@@ -41,6 +41,11 @@ def test_a_fault_of_a_link_is_avoided_by_the_plan_and_named_in_the_report(monkey
         assert (route["topology"], route["broken"]) == ("SN30-8", ["xrdu0-xrdu1"])
         assert any("xrdu0-xrdu1 is broken" in note for note in route["notes"])
         with SndClient(daemon.socket) as client:
+            lease = client.acquire("job", 8, 100)
+            monkeypatch.setenv("RDUKIT_SND_SOCKET", str(client.own_socket(lease["id"])))
+            assert find_route(8, 8, 10**9) is None, "a lease's own socket shows no faults"
+            monkeypatch.setenv("RDUKIT_SND_SOCKET", str(daemon.socket))
+        with SndClient(daemon.socket) as client:
             client.call("repair", component="/NODE/XRDU_0/RDU_0/PCIE_1")
         assert find_route(8, 8, 10**9) is None
 

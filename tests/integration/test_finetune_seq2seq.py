@@ -101,7 +101,7 @@ def losses_of_transformers(model: Any, output: Path, lr: float) -> list[float]:
         order = np.random.default_rng([0, epoch]).permutation(len(tokens))
         for rows in order[: len(order) // size * size].reshape(-1, size)[: total - len(losses)]:
             for group in optimizer.param_groups:
-                group["lr"] = learning_rate(len(losses), total, lr, "linear", 0, 0.0)
+                group["lr"] = learning_rate(len(losses), total, lr, "linear", 0, 1 / total)
             asked = torch.from_numpy(tokens[rows])
             loss = model(
                 input_ids=asked, attention_mask=(asked != 0).long(), labels=torch.from_numpy(labels[rows])

@@ -101,7 +101,7 @@ def test_whoever_stops_waiting_is_told_what_goes_on(gateway: GatewayUnderTest, t
         [rdukit, *words, "--wait", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as waiting:
         assert waiting.stderr is not None and waiting.stdout is not None
-        sweep = waiting.stderr.readline().split()[0]
+        sweep = waiting.stderr.readline().split()[2].rstrip(";")
         waiting.send_signal(signal.SIGINT)
         told, known = waiting.stderr.read(), json.loads(waiting.stdout.read())
     assert (waiting.returncode, known["id"], known["state"]) == (130, sweep, "running")

@@ -12,19 +12,22 @@ from rdukit.collectives.plan import plan_collective
 from rdukit.collectives.projection import rank_tiles
 from rdukit.collectives.steps import Op
 from rdukit.collectives.topology import break_links, build_machine
-from rdukit.errors import InvalidArgument, Unavailable
+from rdukit.errors import InvalidArgument, PermissionDenied, Unavailable
 from rdukit.hardware import NodeSpec, find_node
 from rdukit.snd import SndClient
 from rdukit_node.settings import socket_path
 
 
 def find_route(ranks: int, tiles: int, size: int) -> dict[str, Any] | None:
-    """Return ``describe_route`` for the active faults of the node daemon; None also if it does not answer."""
+    """Return ``describe_route`` for the active faults of the node daemon.
+
+    ``None`` also if it does not answer, or does not show faults at this socket, such as that of a job's lease.
+    """
     try:
         with SndClient(socket_path()) as client:
             node = find_node(str(client.call("hello")["platform"]))
             faults = client.call("faults", limit=MAX_FAULTS)["faults"]
-    except Unavailable:
+    except (PermissionDenied, Unavailable):
         return None
     return describe_route(node, ranks, tiles, size, rerouted_components(faults))
 
