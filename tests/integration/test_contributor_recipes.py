@@ -44,6 +44,7 @@ def run(copy: Path, *command: str) -> str:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)  # it runs the tests near a model
 def test_a_new_model_of_the_zoo_passes_the_tests_as_it_is_made(copy: Path) -> None:
     run(
         copy,
