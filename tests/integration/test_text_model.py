@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rdukit.errors import InvalidArgument, NotFound, PefMismatch
 from rdukit_modelbox.training.checkpoints import load_checkpoint
 from rdukit_serving.text.generation_config import end_tokens
-from rdukit_serving.text.process import TextLoop, read_tokens, tokenizer_file
+from rdukit_serving.text.loop import TextLoop, read_tokens, tokenizer_file
 from rdukit_serving.text.program import TextProgram, generate_all
 from rdukit_serving.text.sampling import Sampler, SamplingOptions
 from rdukit_zoo.language.decoder import generate_by_recomputing

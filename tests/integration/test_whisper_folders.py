@@ -14,7 +14,7 @@ from rdukit_modelbox.artifacts.hub_folder import box_of, prepare_hub_folder
 from rdukit_modelbox.artifacts.speech_folder import describe_speech
 from rdukit_serving.speech.description import SpeechDescription, read_description
 from rdukit_serving.speech.loop import SpeechGeneration
-from rdukit_serving.text.process import read_tokens, tokenizer_file
+from rdukit_serving.text.loop import read_tokens, tokenizer_file
 from rdukit_serving.text.program import TextProgram
 from rdukit_serving.text.rows import Row
 from rdukit_zoo.checkpoints.folder import load_hub_folder, open_hub_folder, save_hub_folder

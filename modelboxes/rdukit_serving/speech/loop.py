@@ -22,7 +22,7 @@ from rdukit_serving.speech.rules import SpeechRules, SpeechSampler
 from rdukit_serving.text.draft import DraftModel
 from rdukit_serving.text.generation import Generation, ModelTokens, Tell
 from rdukit_serving.text.generation_config import options_of
-from rdukit_serving.text.process import TextLoop, tell_ready
+from rdukit_serving.text.loop import TextLoop, tell_ready
 from rdukit_serving.text.program import TextProgram
 
 

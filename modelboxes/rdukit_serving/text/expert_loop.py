@@ -22,7 +22,7 @@ from rdukit_serving.text.chat_template import check_draft_tokens
 from rdukit_serving.text.draft import DraftModel, load_draft
 from rdukit_serving.text.generation import Generation, ModelTokens
 from rdukit_serving.text.generation_config import end_tokens, forced_tokens, known_tokens, sampling_defaults
-from rdukit_serving.text.process import TextLoop, read_tokens, tell_ready, tokenizer_file
+from rdukit_serving.text.loop import TextLoop, read_tokens, tell_ready, tokenizer_file
 from rdukit_serving.text.program import TextProgram
 from rdukit_serving.text.rows import choose_turn
 
