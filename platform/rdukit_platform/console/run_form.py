@@ -287,8 +287,6 @@ def submit_command(
         if queue.get(key) is not None:
             value = queue[key]
             words.append(f"{option} {quote(f'{value:.15g}' if isinstance(value, float) else str(value))}")
-    if queue.get("profile"):
-        words.append("--profile")
     labels = queue.get("labels")
     if isinstance(labels, Mapping):
         words += [f"--label {quote(f'{key}={value}')}" for key, value in labels.items()]

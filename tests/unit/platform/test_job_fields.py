@@ -26,6 +26,7 @@ BY_NAME = {choice.name: choice for choice in CHOICES}
 VALUES: list[tuple[str, object, str, str]] = [
     ("priority", 7, "7", "--priority 7"),
     ("preemptible", True, "true", "--preemptible"),
+    ("profile", True, "true", "--profile"),
     ("constraint", {"zone": "a", "Rack": "r 1"}, "zone=a\nRack=r 1", "--constraint zone=a --constraint 'Rack=r 1'"),
 ]
 #: Fields of a job that only REST has.
