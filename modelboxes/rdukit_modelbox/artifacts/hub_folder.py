@@ -48,6 +48,7 @@ from rdukit_zoo.checkpoints.folder import (
     drawing_nothing,
     identity_of,
     open_hub_folder,
+    read_optional_json,
     read_tensors,
     shared_names,
     weight_files,
@@ -244,7 +245,7 @@ def write_checkpoint(
         if pictures is not None:
             write_picture_file(target, pictures)
     generation = hub.path / GENERATION_FILE
-    known = json.loads(generation.read_text()) if generation.is_file() else {}
+    known = read_optional_json(generation)
     ends = known.get("eos_token_id", hub.config.get("eos_token_id"))
     if "vocabulary" not in sizes:
         return

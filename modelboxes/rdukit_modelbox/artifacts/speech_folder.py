@@ -4,7 +4,6 @@
 looked up in the tokenizer.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ from tokenizers import Tokenizer
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit_serving.speech.description import AudioForm, SpeechDescription, SpeechTokens
 from rdukit_serving.text.chat_template import GENERATION_FILE, TOKENIZER_FILE
-from rdukit_zoo.checkpoints.folder import HubFolder
+from rdukit_zoo.checkpoints.folder import HubFolder, read_optional_json
 
 PROCESSOR: Final = "preprocessor_config.json"
 #: Keys of the processor → what is computed.
@@ -39,7 +38,7 @@ def describe_speech(hub: HubFolder) -> SpeechDescription:
 
 def _audio_form(hub: HubFolder) -> AudioForm:
     path = hub.path / PROCESSOR
-    known = _read(path)
+    known = read_optional_json(path)
     mels, frames = int(hub.sizes["mels"]), 2 * int(hub.sizes["states"])
     for key, computed in _FIXED:
         if known.get(key, computed) != computed:
@@ -72,7 +71,7 @@ def _speech_tokens(hub: HubFolder) -> SpeechTokens:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as cause:  # what the library raises has no other class
         raise InvalidArgument(f"{file} is damaged: {cause}") from cause
-    known = _read(path)
+    known = read_optional_json(path)
     asked = [f"{key} is {known[key]!r}" for key in _NOT_DONE if known.get(key) not in (None, False)]
     if asked:
         raise InvalidArgument(f"{path}: {', '.join(asked)}; expected none, as windows are transcribed once each")
@@ -125,12 +124,3 @@ def _numbers(path: Path, known: Mapping[str, Any], key: str) -> list[int]:
     if not isinstance(value, list) or not all(type(token) is int and token >= 0 for token in value):
         raise InvalidArgument(f"{path}: {key} is {value!r}; expected numbers of tokens")
     return value
-
-
-def _read(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        return dict(json.loads(path.read_text()).items())
-    except (OSError, ValueError, AttributeError) as cause:
-        raise InvalidArgument(f"{path} is damaged: {cause}") from cause

@@ -6,7 +6,6 @@ folder's start token.
 Axes: N records, S tokens of a source, T tokens of a target.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +30,7 @@ from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.verbs.context import VerbContext
 from rdukit_serving.shape import IGNORED
 from rdukit_serving.text.chat_template import GENERATION_FILE
-from rdukit_zoo.checkpoints.folder import HubFolder
+from rdukit_zoo.checkpoints.folder import HubFolder, read_optional_json
 from rdukit_zoo.language.seq2seq_configs import seq2seq_generation
 from rdukit_zoo.language.seq2seq_sizes import SEQ2SEQ
 from rdukit_zoo.registry import ModelEntry, SizeValue
@@ -95,7 +94,7 @@ def _target_form(hub: HubFolder, end_id: int) -> _TargetForm:
             than its training would.
     """
     start, file = int(hub.sizes["start"]), hub.path / GENERATION_FILE
-    said: Mapping[str, Any] = json.loads(file.read_text()) if file.is_file() else hub.config
+    said: Mapping[str, Any] = read_optional_json(file) if file.is_file() else hub.config
     ends = said.get("eos_token_id", hub.config.get("eos_token_id"))
     if ends is not None and end_id not in (ends if isinstance(ends, list) else [ends]):
         raise InvalidArgument(
@@ -120,8 +119,8 @@ def tokenize_sources(
 ) -> dict[str, Arrays]:
     """Return both splits of a file of prompts with completions as tokens and labels.
 
-    A source is tokenized as a prompt is when the model is served. What does not fit is cut on the right, before the end
-    that each text has; the number of such texts is logged. Labels beyond a target are ``IGNORED``.
+    A source gets the tokens of a served prompt. Texts that are too long are cut on the right, before the end that each
+    text has; their number is logged. Labels beyond a target are ``IGNORED``.
 
     Args:
         data: a file of JSON lines, CSV or Parquet with ``prompt`` and ``completion``, or a folder of such files.

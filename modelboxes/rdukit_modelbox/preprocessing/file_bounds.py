@@ -74,6 +74,17 @@ def dataset_inside(name: str, file: Any, array: str) -> Any:
     return data
 
 
+def check_labels(name: str, rows: int, what: str, labels: int, each_bytes: int) -> None:
+    """Refuse labels that are not as many as the rows, or do not fit into memory.
+
+    Raises:
+        InvalidArgument: says how many of each there are, or how many fit.
+    """
+    if labels != rows:
+        raise InvalidArgument(f"{name} has {rows} {what} and {labels} labels; expected as many of each")
+    require_memory(name, rows, max(each_bytes, LABEL_BYTES), "labels")
+
+
 def labels_inside(name: str, file: Any, array: str, rows: int, what: str = "pictures") -> Any:
     """Return an HDF5 file's labels, as many as it has rows; texts are read one at a time.
 
@@ -81,9 +92,7 @@ def labels_inside(name: str, file: Any, array: str, rows: int, what: str = "pict
         InvalidArgument: as ``dataset_inside``, they are too many, or a text is too long.
     """
     data = dataset_inside(name, file, array)
-    if prod(data.shape) != rows:
-        raise InvalidArgument(f"{name} has {rows} {what} and {prod(data.shape)} labels; expected as many of each")
-    require_memory(f"{name}, {array!r}", rows, max(data.dtype.itemsize, LABEL_BYTES), "labels")
+    check_labels(name, rows, what, prod(data.shape), data.dtype.itemsize)
     if data.dtype.kind != "O":
         return data[:]
     found = np.empty(rows, object)

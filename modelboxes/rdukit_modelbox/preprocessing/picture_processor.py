@@ -12,7 +12,7 @@ from rdukit.errors import InvalidArgument
 from rdukit_modelbox.contract.allowed_values import ParameterValue
 from rdukit_modelbox.preprocessing.picture_folders import NORMALISATIONS, preprocessing_of
 from rdukit_serving.raw_inputs.pictures import RESAMPLES, PicturePreprocessing
-from rdukit_zoo.checkpoints.folder import HubFolder, identity_of
+from rdukit_zoo.checkpoints.folder import HubFolder, identity_of, read_optional_json
 
 PROCESSOR: Final = "preprocessor_config.json"
 #: Pillow's numbers of ``resample``.
@@ -31,7 +31,7 @@ def picture_parameters(hub: HubFolder) -> dict[str, ParameterValue]:
             than the model.
     """
     path = hub.path / PROCESSOR
-    said = _read(path)
+    said = read_optional_json(path)
     for name in _NEEDED:
         if said.get(name, True) is not True:
             raise InvalidArgument(f"{path}: {name} is {said[name]!r}; expected true")
@@ -47,18 +47,6 @@ def picture_parameters(hub: HubFolder) -> dict[str, ParameterValue]:
         "image_normalize": _normalisation(said, path), "image_fit": "crop" if crops else "squash",
         "image_resample": _RESAMPLES[number], "image_shorter_side": _shorter_side(said, path, side, crops),
     }  # fmt: skip
-
-
-def _read(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_text())
-    except (OSError, ValueError) as cause:
-        raise InvalidArgument(f"{path} is damaged: {cause}") from cause
-    if not isinstance(value, dict):
-        raise InvalidArgument(f"{path} is damaged: it holds no JSON object")
-    return value
 
 
 def _normalisation(said: Mapping[str, Any], path: Path) -> str:

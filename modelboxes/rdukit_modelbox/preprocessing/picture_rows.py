@@ -28,6 +28,7 @@ from rdukit_modelbox.preprocessing.array_rows import NpyStream
 from rdukit_modelbox.preprocessing.file_bounds import (
     CACHE_BYTES,
     LABEL_BYTES,
+    check_labels,
     check_parquet,
     dataset_inside,
     labels_inside,
@@ -269,11 +270,7 @@ def _rows_of_arrays(
     layout = _layout(source, image, head.shape, head.dtype)
     with open_array(label) as stream:
         found = NpyStream(source, label, stream)
-        if prod(found.shape) != head.shape[0]:
-            raise InvalidArgument(
-                f"{source.name} has {head.shape[0]} pictures and {prod(found.shape)} labels; expected as many of each"
-            )
-        require_memory(source.name, head.shape[0], max(found.dtype.itemsize, LABEL_BYTES), "labels")
+        check_labels(source.name, head.shape[0], "pictures", prod(found.shape), found.dtype.itemsize)
         values = found.read_all().reshape(-1).tolist()
     labels = [_label(source, row, value) for row, value in enumerate(values)]
 

@@ -210,7 +210,7 @@ class ModelProgram:
             PeerLost: another member died or does not answer.
         """
         others = _OF_OTHER_OPTIMIZERS.get(self.shape.optimizer, frozenset())
-        if not self.shape.clips_gradients and rates.get(CLIP) == COMPILED_GRAD_NORM:  # nobody asked for a limit
+        if not self.shape.clips_gradients and rates.get(CLIP) == COMPILED_GRAD_NORM:  # no limit was requested
             others |= {CLIP}
         scalars = {name: rate for name, rate in rates.items() if name not in others}
         if self._shares:

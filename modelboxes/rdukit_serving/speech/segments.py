@@ -49,7 +49,7 @@ def cut_segments(
         part = tokens[start:end]
         last = part[-1] if end != ends[-1] or is_ended else part[-2]
         found.append(Segment(begin_s + (part[0] - first) * state_s, begin_s + (last - first) * state_s, tuple(part)))
-    # What comes behind the last pair of timestamps is cut off, and heard again from there.
+    # Tokens behind the last pair of timestamps are dropped: the next window begins there.
     return found, frames if is_ended else 2 * (tokens[ends[-1] - 2] - first)
 
 

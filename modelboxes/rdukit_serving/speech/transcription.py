@@ -1,5 +1,5 @@
-"""Transcripts of audio of any length: the model hears one window after another, and each begins where the last segment
-of the one before ended.
+"""Transcripts of audio of any length: the model hears one window after another. Each window begins where the last
+segment of the previous one ended.
 
 Source: transformers' sequential generation of long audio with Whisper.
 """
@@ -51,7 +51,7 @@ class Transcript:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Parts of a request that the model is told."""
+    """Parts of a request that the model needs."""
 
     translates: bool
     language: str | None

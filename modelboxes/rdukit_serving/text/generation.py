@@ -223,7 +223,7 @@ class Generation:
         )  # fmt: skip
 
     def _told_at_end(self) -> dict[str, Any]:
-        """Return what else is told of a text that is over."""
+        """Return further facts of a text that has ended."""
         return {}
 
     def _choose(self, logits_V: NDArray[np.float32]) -> None:

@@ -267,8 +267,7 @@ class Elastic:
             self.collectives.barrier()
         return progress
 
-    # -- agreeing on the members that continue
-    # ---------------------------------------------------------------------------
+    # -- agreeing on the members that continue -------------------------------------------------------------------------
 
     def _named(self, loss: PeerLost, detail: str) -> set[int]:
         """Return the members that a detail of the loss names by their ranks in the group."""

@@ -57,7 +57,7 @@ def test_a_sampler_records_tokens_and_probabilities() -> None:
     [
         # Two segments, and what follows them is heard again from 0.08 s on.
         ([13, 1, 15, 15, 2, 17, 17, 5], [(0.0, 0.04, [13, 1, 15]), (0.04, 0.08, [15, 2, 17, 17])], 8),
-        # Ended by one timestamp: nobody speaks behind it.
+        # One timestamp ends it: silence follows.
         ([13, 1, 15, 15, 2, 17], [(0.0, 0.04, [13, 1, 15]), (0.04, 0.08, [15, 2, 17])], 100),
         ([13, 1, 2, 18], [(0.0, 0.1, [13, 1, 2, 18])], 100),
         ([1, 2], [(0.0, 1.0, [1, 2])], 100),

@@ -415,6 +415,15 @@ def tie_again(model: torch.nn.Module, folder: HubFolder) -> None:
         setattr(model.get_submodule(place), attribute, model.get_parameter(other))
 
 
+def read_optional_json(path: Path) -> dict[str, Any]:
+    """Return the object in a folder's JSON file; empty if there is no such file.
+
+    Raises:
+        InvalidArgument: the file is damaged, or holds no object.
+    """
+    return _read_json(path) if path.is_file() else {}
+
+
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text())
