@@ -47,7 +47,7 @@ def test_each_face_reads_and_writes_a_plain_field(name: str, value: object, text
     job = {**{one.name: one.default for one in CHOICES}, "preemptions": 0, "run_limit_s": None, "deadline_at": None,
            "retry": None}  # fmt: skip
     assert queue_facts(job) == []
-    shown = {"preemptible": "yes", "constraint": "zone=a, Rack=r 1"}.get(name, text)
+    shown = {"preemptible": "yes", "profile": "yes", "constraint": "zone=a, Rack=r 1"}.get(name, text)
     assert queue_facts({**job, name: value}) == [(name, shown)]
 
     @click.command()
