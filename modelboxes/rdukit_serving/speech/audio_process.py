@@ -16,6 +16,7 @@ import soundfile
 import soxr
 from numpy.typing import NDArray
 
+from rdukit.system.limits import limit_this_process
 from rdukit_serving.speech.description import AudioForm
 from rdukit_serving.speech.features import log_mel
 
@@ -43,7 +44,8 @@ def main() -> None:
     asked = json.loads(sys.stdin.buffer.readline())
     form, most_s = AudioForm(**asked["form"]), float(asked["seconds"])
     log_mel(np.zeros(form.transform, np.float32), AudioForm(form.rate, form.transform, form.hop, form.mels, 4))
-    limit(int(asked["memory"]), _CPU_S + int(most_s))
+    limit_this_process(int(asked["memory"]))
+    resource.setrlimit(resource.RLIMIT_CPU, (_CPU_S + int(most_s),) * 2)
     try:
         samples_L = read_samples(sys.stdin.buffer.read(), form.rate, most_s)
         features_MN = log_mel(samples_L, form)
@@ -110,17 +112,6 @@ def _decoded(file: soundfile.SoundFile, rate: int, most_s: float) -> NDArray[np.
     if not count:
         raise BadAudio("it has no samples; expected some audio")
     return np.concatenate(parts)
-
-
-def limit(memory: int, seconds: int) -> None:
-    """Limit memory beyond what is there, seconds of the processor, files, and sizes of files."""
-    with open("/proc/self/statm", "rb") as statm:
-        there = int(statm.read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (there + memory, there + memory))
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))  # Python imports some modules when it first needs them
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 if __name__ == "__main__":

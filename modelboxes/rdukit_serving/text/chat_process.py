@@ -15,6 +15,8 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
 
+from rdukit.system.limits import limit_this_process
+
 #: Memory in addition to that of a ready process.
 MEMORY_BYTES: Final = 256 << 20
 MAX_PROMPT: Final = 4 << 20
@@ -25,7 +27,7 @@ def main() -> None:
     """Answer until the input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the box
     environment = _make_environment()
-    _limit()
+    limit_this_process(MEMORY_BYTES)
     for line in sys.stdin.buffer:
         asked = json.loads(line)
         _allow_seconds(float(asked["seconds"]))
@@ -95,16 +97,6 @@ def _render(environment: Any, template: str, values: dict[str, Any]) -> str:
 @lru_cache(maxsize=8)
 def _compiled(environment: Any, template: str) -> Any:
     return environment.from_string(template)
-
-
-def _limit() -> None:
-    """Limit memory, files, processes and sizes of files."""
-    with open("/proc/self/statm", "rb") as statm:
-        there = int(statm.read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (there + MEMORY_BYTES, there + MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))  # Python imports some modules when it first needs them
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _allow_seconds(seconds: float) -> None:
