@@ -15,7 +15,7 @@ from rdukit.cli.tables import print_table
 from rdukit.errors import CompileError, InvalidArgument
 from rdukit.files.disk_cache import CachedFile, choose_evicted, remove_cached
 from rdukit.pef import read_pef, write_pef
-from rdukit.pef.units import KERNEL_CHECK, KernelVerdict
+from rdukit.pef.units import KERNEL_CHECK, KERNELS_LATER, KernelVerdict
 from rdukit.settings import resolve
 from rdukit.units import format_bytes, format_seconds
 from rdukit_compiler.backend.kernel_cache import (
@@ -248,7 +248,7 @@ def build_pef(source: Path, output: Path) -> tuple[int, int]:
         click.echo(f"not native: {failure}", err=True)
     pef = replace(
         loaded.pef, torch_version=torch.__version__, cpu_capability=native_signature() if natives else "",
-        metadata={**loaded.pef.metadata, KERNEL_CHECK: checked},
+        metadata={k: v for k, v in loaded.pef.metadata.items() if k != KERNELS_LATER} | {KERNEL_CHECK: checked},
     )  # fmt: skip
     output.parent.mkdir(parents=True, exist_ok=True)
     write_pef(output, pef, loaded.kernels, natives)

@@ -52,6 +52,8 @@ class CompileOptions:
     heuristics: tuple[Path, ...] = ()
     human_decision: Path | None = None
     kernels: str = "auto"
+    #: False: native kernels are left to ``build_pef``, and the PEF is otherwise the same.
+    builds_kernels: bool = True
     #: Run unsupported operators on the host instead of refusing them.
     host_fallback: bool = False
     #: Compile a model also if no RDU has the memory for it; only to plan its placement.

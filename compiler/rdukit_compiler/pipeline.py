@@ -33,7 +33,7 @@ from rdukit.pef.chips import chip_lines, require_room
 from rdukit.pef.debug import DebugLevel, describe_kernel, print_debug
 from rdukit.pef.inspect import memory_line
 from rdukit.pef.model import NO_EVALUATION, ChipPlan, Section
-from rdukit.pef.units import KERNEL_CHECK, KernelVerdict
+from rdukit.pef.units import KERNEL_CHECK, KERNELS_LATER, KernelVerdict
 from rdukit.system.cpu import native_signature
 from rdukit.telemetry.spans import span
 from rdukit_compiler.backend.check_natives import choose_judged
@@ -152,6 +152,8 @@ def _compile(
         natives, verdicts = _build_natives(assembly, options, reporter, builder)
     if verdicts:
         metadata = {**metadata, KERNEL_CHECK: verdicts}
+    if not options.builds_kernels:
+        metadata = {**metadata, KERNELS_LATER: True}
     pef = Pef(
         name=options.name,
         mode=options.mode,
@@ -261,7 +263,7 @@ def _host_warning(plan: SectionPlan) -> str:
 
 def _wants_natives(options: CompileOptions) -> bool:
     """Return whether to build native kernels: O0 runs portably, each operator by itself."""
-    return options.kernels != "portable" and options.mode != "o0"
+    return options.builds_kernels and options.kernels != "portable" and options.mode != "o0"
 
 
 def _build_natives(

@@ -1,6 +1,6 @@
 """``rdukit serve``: serve a PEF over the inference protocol, without a ModelBox."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -10,7 +10,15 @@ import click
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit.settings import home_folder
 from rdukit_serving.access import Access
-from rdukit_serving.models.prepare_folder import context_option, is_hub_folder, precision_option, prepare_folder
+from rdukit_serving.models.prepare_folder import (
+    BUILDS_KERNELS,
+    PreparedModel,
+    all_to_build,
+    context_option,
+    is_hub_folder,
+    precision_option,
+    prepare_folder,
+)
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
@@ -83,18 +91,20 @@ def serve(
     if (pef is None) is (bundle is None) or (bundle is not None and any(of_one)):
         raise click.UsageError("Pass PEF, or --bundle alone: checkpoints, names and batches are in its file.")
     make_service: Callable[[], ServedFiles]
+    made: list[PreparedModel] = []
     if bundle is None:
         assert pef is not None
         if pef in folders:
-            made = prepare_folder(pef, context, precision)
-            name, pef, checkpoint = name or made.name, Path(made.pef), checkpoint or Path(made.checkpoint)
+            made.append(ready := prepare_folder(pef, context, precision))
+            name, pef, checkpoint = name or ready.name, ready.best_pef, checkpoint or Path(ready.checkpoint)
         if draft_checkpoint in folders:
-            made = prepare_folder(draft_checkpoint, context, precision)
-            draft_pef, draft_checkpoint = draft_pef or Path(made.pef), Path(made.checkpoint)
+            made.append(ready := prepare_folder(draft_checkpoint, context, precision))
+            draft_pef, draft_checkpoint = draft_pef or ready.best_pef, Path(ready.checkpoint)
         model = name or pef.stem
         make_service = partial(
-            pef_service, model, pef, checkpoint, max_batch_size, draft_files(draft_pef, draft_checkpoint)
-        )
+            pef_service, model, pef, checkpoint, max_batch_size, draft_files(draft_pef, draft_checkpoint),
+            all_to_build(*made),
+        )  # fmt: skip
     else:
         from rdukit_serving.experts.bundle import load_bundle
         from rdukit_serving.experts.sizes import find_bundle
@@ -106,6 +116,8 @@ def serve(
     def announce_ready(rest: str, grpc: str, kernels: str) -> None:
         if announce is None:
             click.echo(f"kernels: {kernels}", err=True)
+            if all_to_build(*made):
+                click.echo(BUILDS_KERNELS, err=True)
             where = f"{rest}/v1/models" if pef is None else f"{rest}/v2/models/{model}"
             click.echo(f"serving {model}: {where}, gRPC {grpc or 'off'}; Ctrl-C stops it", err=True)
 
@@ -182,14 +194,18 @@ class ServedFiles:
 
 def pef_service(
     name: str, pef: Path, checkpoint: Path | None, max_batch_size: int | None = None,
-    draft: tuple[Path, Path] | None = None,
+    draft: tuple[Path, Path] | None = None, to_build: Mapping[Path, Path] | None = None,
 ) -> ServedFiles:  # fmt: skip
-    """Return a PEF as the server sees it, with the files of its draft. Call on the event loop."""
+    """Return a PEF as the server sees it, with the files of its draft. Call on the event loop.
+
+    ``to_build``: PEF → path of the PEF with native kernels, for those that are built while the model is served.
+    """
     from rdukit_serving.models.served import ServedModels
 
     serving = {} if max_batch_size is None else {"max_batch_size": max_batch_size}
     models = ServedModels(name, serving, home_folder() / "served" / name, lambda: None, _refuse_path)
-    return ServedFiles(name, models, partial(models.start, pef, checkpoint, draft), models.repository.why_not_ready)
+    load = partial(models.start, pef, checkpoint, draft, to_build)
+    return ServedFiles(name, models, load, models.repository.why_not_ready)
 
 
 def bundle_service(found: "FoundBundle") -> ServedFiles:

@@ -33,6 +33,7 @@ with gc_paused():
     from rdukit.pef.kernel import KernelGraph
     from rdukit.pef.memory import persistent_layout
     from rdukit.pef.model import Graph, Pef
+    from rdukit.pef.units import KERNELS_LATER
     from rdukit.settings import TELEMETRY_RUN_SPANS, TELEMETRY_SECTIONS, resolve
     from rdukit.telemetry.model import Attribute, Span
     from rdukit.telemetry.spans import begin_span, end_span, is_traced, span
@@ -230,6 +231,8 @@ _NO_LIBRARIES = (
     "the PEF has no libraries: it was compiled without a C++ compiler, with RDUKIT_KERNELS=portable or in mode o0; "
     "build them with rdukit pef build"
 )
+#: The same, of a model that is served before they are built.
+_LIBRARIES_COME = "native kernels are not built yet"
 
 
 @gc_paused()
@@ -322,7 +325,8 @@ def _load_kernels(
         )
         for digest, graph in loaded.kernels.items()
     }
-    return kernels, frozenset(natives), reason or _NO_LIBRARIES
+    why = _LIBRARIES_COME if KERNELS_LATER in loaded.pef.metadata else _NO_LIBRARIES
+    return kernels, frozenset(natives), reason or why
 
 
 def _load_elsewhere(loaded: LoadedPef, device: torch.device) -> dict[str, Kernel]:

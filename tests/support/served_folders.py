@@ -17,11 +17,14 @@ RDUKIT: Final = Path(sys.executable).with_name("rdukit")
 
 
 @contextmanager
-def running(command: Sequence[str | Path], home: Path) -> Iterator[httpx.Client]:
-    """Run a server until it has announced itself, and end it afterwards."""
+def running(
+    command: Sequence[str | Path], home: Path, kernels: str = "portable"
+) -> Iterator[httpx.Client]:  # fmt: skip
+    """Run a server until it has announced itself, and end it afterwards. ``home`` may be that of an earlier one."""
     announced, log = home / "announced.json", home / "log"
-    home.mkdir()
-    environment = {**os.environ, "RDUKIT_HOME": str(home), "RDUKIT_KERNELS": "portable", "OMP_NUM_THREADS": "1"}
+    home.mkdir(exist_ok=True)
+    announced.unlink(missing_ok=True)
+    environment = {**os.environ, "RDUKIT_HOME": str(home), "RDUKIT_KERNELS": kernels, "OMP_NUM_THREADS": "1"}
     ports: list[str | Path] = ["--rest-port", "0", "--grpc-port", "0", "--announce", announced]
     with log.open("wb") as stream, subprocess.Popen(
         [RDUKIT, *command, *ports], env=environment, stdout=stream, stderr=stream

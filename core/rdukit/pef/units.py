@@ -132,6 +132,8 @@ class KernelVerdict:
 
 #: Key of a PEF's metadata with the check's verdict on each kernel, by digest.
 KERNEL_CHECK = "kernel_check"
+#: Key of metadata: native kernels were left to ``build_pef``.
+KERNELS_LATER = "kernels_later"
 
 
 def describe_verdicts(units: Mapping[str, Unit], verdicts: Mapping[str, KernelVerdict]) -> dict[str, str]:

@@ -1,14 +1,15 @@
 """A Hugging Face folder → a PEF that serves it and a checkpoint as boxes read them.
 
-The results are cached by a digest of the folder and of this version. Run as a program
-of its own, because the process of a box imports neither torch nor models::
+The results are cached: the checkpoint by the folder, the PEF by the model and its sizes. The PEF has no native kernels
+yet, since these take longest; ``native_kernels`` builds them while the model is served. Run as a program of its own,
+because the process of a box imports neither torch nor models::
 
     python -m rdukit_modelbox.artifacts.hub_folder PARENT FOLDER PLACE PRECISION [CONTEXT]
 
 It leads a session, and ends with its parent process PARENT.
 """
 
-import hashlib
+import contextlib
 import json
 import re
 import shutil
@@ -27,17 +28,19 @@ from tokenizers import Tokenizer
 import rdukit
 from rdukit.cli import exit_on_error
 from rdukit.errors import InvalidArgument, NotFound
-from rdukit.files.atomic import sha256_of_file, write_json_atomic
+from rdukit.files.atomic import sha256_of, sha256_of_file, write_json_atomic
 from rdukit.pef.checkpoint_files import LATEST, PICTURE_FILE
 from rdukit.pef.identity import metadata_of
+from rdukit.settings import resolve
 from rdukit.system.process import end_group_with_parent
-from rdukit_modelbox.artifacts.speech_folder import PROCESSOR, describe_speech
+from rdukit_compiler.settings import KERNELS
+from rdukit_modelbox.artifacts.speech_folder import describe_speech
 from rdukit_modelbox.contract.box import box_names, find_box_file, load_box
 from rdukit_modelbox.preprocessing.arrays import PICTURES
 from rdukit_modelbox.preprocessing.picture_processor import preprocessing_of_folder
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.verbs.compile import AUTO, LANGUAGE_MODELLING, compile_text_serving, precision_of
-from rdukit_serving.models.prepare_folder import PreparedModel
+from rdukit_serving.models.prepare_folder import PREPARED, PreparedModel, find_prepared, prepared_place
 from rdukit_serving.raw_inputs.pictures import write_picture_file
 from rdukit_serving.shape import SERVE, Shape
 from rdukit_serving.speech.description import SPEECH_FILE
@@ -51,13 +54,15 @@ from rdukit_zoo.checkpoints.folder import (
     read_optional_json,
     read_tensors,
     shared_names,
-    weight_files,
 )
 from rdukit_zoo.language.seq2seq_configs import seq2seq_generation
 from rdukit_zoo.registry import GENERATES_TEXT, SPEECH_TO_TEXT, TEXT_TO_TEXT, ModelEntry, SizeValue
 
-PREPARED: Final = "prepared.json"
 WEIGHTS: Final = "weights.safetensors"
+#: Folder of the PEF with native kernels.
+NATIVE: Final = "native"
+#: Beginning of the names of folders that are not finished.
+UNFINISHED: Final = ".unfinished-"
 #: Longest context that is compiled for models with a longer one, because caches of that length are allocated.
 CONTEXT: Final = 2048
 #: Largest number of rows per call of a model that takes arrays.
@@ -88,41 +93,66 @@ def prepare_hub_folder(
         NotFound, InvalidArgument: the folder is of no model of the zoo, or it is damaged.
         CompileError: the compiler refuses.
     """
+    found = find_prepared(folder, place, context, precision)
+    if found is not None:
+        return found
+    made = prepared_place(folder, place, context, precision)
     hub = open_hub_folder(folder)
     entry = hub.entry
     check_tokenizer_form(folder)
     sizes = limited_sizes(entry, hub.sizes, context)
     generates = entry.task in GENERATES_TEXT
-    computed_in = precision_of(precision, SERVE) if generates or precision != AUTO else "f32"
-    made = place / _digest(folder, sizes, computed_in)
-    try:
-        return PreparedModel(**json.loads((made / PREPARED).read_text()))
-    except (OSError, ValueError, TypeError):
-        shutil.rmtree(made, ignore_errors=True)
+    takes_texts = generates or (entry.text_serving is not None and (folder / TOKENIZER_FILE).is_file())
+    box = box_of(entry)
+    shape = Shape(
+        (load_box(find_box_file(box)).model if box else "") or entry.name, sizes,
+        texts_at_once(entry, sizes) if generates else 1 if takes_texts else BATCH,
+        precision_of(precision, SERVE) if generates or precision != AUTO else "f32", task=entry.task, purpose=SERVE,
+    )  # fmt: skip
+    shutil.rmtree(made, ignore_errors=True)
     place.mkdir(parents=True, exist_ok=True)
     talk = Console(stderr=True)
-    with tempfile.TemporaryDirectory(dir=place, prefix=".unfinished-") as kept, talk.status("") as status:
+    with tempfile.TemporaryDirectory(dir=place, prefix=UNFINISHED) as kept, talk.status("") as status:
         unfinished = Path(kept)
         tell = status.update if talk.is_terminal else talk.print
         tell(f"converting {entry.name}'s weights")
         write_checkpoint(hub, sizes, unfinished / "checkpoint")
         tell(f"compiling {entry.name}")
-        box = box_of(entry)
-        takes_texts = generates or (entry.text_serving is not None and (folder / TOKENIZER_FILE).is_file())
-        rows = texts_at_once(entry, sizes) if generates else 1 if takes_texts else BATCH
-        model = load_box(find_box_file(box)).model if box else ""
-        shape = Shape(model or entry.name, sizes, rows, computed_in, task=entry.task, purpose=SERVE)
-        name = box or entry.name
-        if takes_texts:
-            pef = compile_text_serving(entry, shape, name, unfinished, "o3", "sn30", 1)
-        else:
-            pef = ModelProgram(shape, entry=entry).compile(name, unfinished, "o3", "sn30", 1)
-        found = PreparedModel(box, served_name(hub), str(made / pef.relative_to(unfinished)), str(made / "checkpoint"))
+        pef, native_pef = _compile_once(entry, shape, box or entry.name, place, takes_texts)
+        found = PreparedModel(box, served_name(hub), str(pef), str(made / "checkpoint"), str(native_pef or ""))
         write_json_atomic(unfinished / PREPARED, asdict(found))
-        (unfinished / "done").touch()
         unfinished.rename(made)
         unfinished.mkdir()  # the context manager removes it
     return found
+
+
+def _compile_once(
+    entry: ModelEntry, shape: Shape, name: str, place: Path, takes_texts: bool
+) -> tuple[Path, Path | None]:  # fmt: skip
+    """Compile a model below ``place``, unless a folder of the same model and sizes was compiled before.
+
+    Returns:
+        The PEF, and the path for the same PEF with native kernels; None if the setting ``kernels`` is not ``auto``.
+    """
+    kernels = resolve(KERNELS)
+    about = json.dumps([shape.to_metadata(), name, takes_texts, kernels, rdukit.__version__], sort_keys=True)
+    made = place / "pefs" / sha256_of(about.encode())[:24]
+    is_later = kernels == KERNELS.default
+    pef, native_pef = made / name / f"{name}.pef", made / NATIVE / f"{name}.pef" if is_later else None
+    if pef.is_file():
+        return pef, native_pef
+    made.parent.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place, prefix=UNFINISHED) as kept:
+        unfinished = Path(kept)
+        if takes_texts:
+            compile_text_serving(entry, shape, name, unfinished, "o3", "sn30", 1, builds_kernels=not is_later)
+        else:
+            program = ModelProgram(shape, entry=entry)
+            program.compile(name, unfinished, "o3", "sn30", 1, builds_kernels=not is_later)
+        with contextlib.suppress(OSError):  # another process was faster
+            unfinished.rename(made)
+            unfinished.mkdir()  # the context manager removes it
+    return pef, native_pef
 
 
 def check_tokenizer_form(folder: Path) -> None:
@@ -186,15 +216,6 @@ def box_of(entry: ModelEntry) -> str:
 
 def _shapes(model: torch.nn.Module) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor.shape) for name, tensor in model.named_parameters()}
-
-
-def _digest(folder: Path, sizes: dict[str, SizeValue], precision: str) -> str:
-    """Return a digest of the folder's files (name, size and time), the sizes, the precision and this version."""
-    others = ("config.json", GENERATION_FILE, PROCESSOR, *COMPANIONS)
-    files = [*weight_files(folder), *(folder / name for name in others)]
-    known = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files if path.is_file()]
-    about = json.dumps([str(folder.resolve()), known, sizes, precision, rdukit.__version__, TEXTS], sort_keys=True)
-    return hashlib.sha256(about.encode()).hexdigest()[:24]
 
 
 def write_checkpoint(

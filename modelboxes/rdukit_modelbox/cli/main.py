@@ -18,7 +18,15 @@ from rdukit_modelbox.cli.image import IMAGE_COMMANDS
 from rdukit_modelbox.cli.operations import OPERATION_COMMANDS
 from rdukit_modelbox.cli.recipe import recipe
 from rdukit_modelbox.contract.box import find_box_file, load_box
-from rdukit_serving.models.prepare_folder import context_option, is_hub_folder, precision_option, prepare_folder
+from rdukit_serving.models.prepare_folder import (
+    BUILDS_KERNELS,
+    PreparedModel,
+    all_to_build,
+    context_option,
+    is_hub_folder,
+    precision_option,
+    prepare_folder,
+)
 
 PORT: Final = click.IntRange(0, 65535)
 
@@ -91,15 +99,16 @@ def run(
 
     Example: rdukit box run --checkpoint ~/models/my-llama --rest-port 9000
     """
+    prepared: list[PreparedModel] = []
     if checkpoint is not None and is_hub_folder(Path(checkpoint)):
-        made = prepare_folder(checkpoint, context, precision)
+        prepared.append(made := prepare_folder(checkpoint, context, precision))
         if not (box_name or made.box):
             raise InvalidArgument(f"models such as {made.name} have no box; serve it with rdukit serve {checkpoint}")
         model_name = model_name or ("" if box_name else made.name)
-        box_name, pef, checkpoint = box_name or made.box, pef or made.pef, made.checkpoint
+        box_name, pef, checkpoint = box_name or made.box, pef or str(made.best_pef), made.checkpoint
     if draft_checkpoint is not None and is_hub_folder(Path(draft_checkpoint)):
-        made = prepare_folder(draft_checkpoint, context, precision)
-        draft_pef, draft_checkpoint = draft_pef or made.pef, made.checkpoint
+        prepared.append(made := prepare_folder(draft_checkpoint, context, precision))
+        draft_pef, draft_checkpoint = draft_pef or str(made.best_pef), made.checkpoint
     if box_name is None:
         raise click.UsageError("Missing argument 'BOX': only a Hugging Face folder as --checkpoint names it by itself.")
     from rdukit_modelbox.server.serve import BoxOptions, serve_box
@@ -113,7 +122,12 @@ def run(
         if announce is None:
             if kernels:
                 click.echo(f"kernels: {kernels}", err=True)
+            if all_to_build(*prepared):
+                click.echo(BUILDS_KERNELS, err=True)
             click.echo(f"serving {name}: REST {rest}, gRPC {grpc or 'off'}, state {folder}; Ctrl-C stops it", err=True)
 
     server = ServerOptions(host, rest_port, grpc_port, socket_folder, announce, parent, tell)
-    serve_box(BoxOptions(file, folder, mounts, pef, checkpoint, draft_pef, draft_checkpoint, model_name or ""), server)
+    box = BoxOptions(
+        file, folder, mounts, pef, checkpoint, draft_pef, draft_checkpoint, model_name or "", all_to_build(*prepared)
+    )
+    serve_box(box, server)

@@ -1,7 +1,7 @@
 """A ModelBox as a server process: its own service, and the inference protocol for its served model."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +28,7 @@ class BoxOptions:
     """The box to run, and its served model; a PEF without parameters needs no checkpoint.
 
     A draft model makes the speculative tokens of the served model. ``model_name`` is its name in requests; "" for the
-    box's.
+    box's. ``to_build``: PEF → path of the PEF with native kernels, for those that are built while it is served.
     """
 
     box_file: Path
@@ -39,6 +39,7 @@ class BoxOptions:
     draft_pef: str | None = None
     draft_checkpoint: str | None = None
     model_name: str = ""
+    to_build: Mapping[Path, Path] = field(default_factory=dict)
 
 
 def serve_box(box: BoxOptions, server: ServerOptions) -> None:
@@ -82,7 +83,7 @@ class ServedBox(BoxService):
         if texts[0]:
             pef, checkpoint, *draft = [await self._fetch(text) if text else None for text in (*texts, *drafts)]
             assert pef is not None
-            await self.models.start(pef, checkpoint, draft_files(*draft))
+            await self.models.start(pef, checkpoint, draft_files(*draft), options.to_build)
 
     def make_routes(self, access: Access) -> "Application":
         """Build the control routes and OpenAI's."""

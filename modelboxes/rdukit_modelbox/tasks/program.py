@@ -99,16 +99,20 @@ class ModelProgram:
         #: Whether a test showed that padding of a batch changes no row's answer.
         self._rows_are_alone = False
 
-    def compile(self, name: str, folder: Path, mode: str, target: str, num_tiles: int, members: int = 1) -> Path:
+    def compile(
+        self, name: str, folder: Path, mode: str, target: str, num_tiles: int, members: int = 1, *,
+        builds_kernels: bool = True,
+    ) -> Path:  # fmt: skip
         """Compile to ``<folder>/<name>/<name>.pef`` and return that path.
 
         With several ``members``, gradients can be averaged over as many members of a training. A PEF that serves
-        batches gets a second graph over the same parameters, for requests of one row.
+        batches gets a second graph over the same parameters, for requests of one row. Without ``builds_kernels``,
+        native kernels are left to ``build_pef``.
         """
         config = {
             "output_folder": str(folder), "pef_name": name, "optim_level": mode, "arch": target,
             "num_tiles": num_tiles, "inference": self.optimizer is None, "precision": self.shape.precision,
-            "log_level": SILENT,
+            "log_level": SILENT, "builds_kernels": builds_kernels,
         }  # fmt: skip
         if self.optimizer is not None and members > 1:
             config |= {"data_parallel": True, "world_size": members}

@@ -19,6 +19,7 @@ from rdukit_modelbox.verbs.compile_progress import BUILD, CompileProgress
 from rdukit_modelbox.verbs.context import VerbContext, VerbResult
 from rdukit_serving.device.parameters import read_constants
 from rdukit_serving.shape import SERVE, TRAIN, Shape, TextSizes
+from rdukit_zoo.checkpoints.folder import drawing_nothing
 from rdukit_zoo.registry import GENERATES_TEXT, ModelEntry, Sizes
 from sambaflow import samba
 from sambaflow.samba import utils
@@ -172,9 +173,12 @@ def unsaved_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
 
 def compile_text_serving(
     entry: ModelEntry, shape: Shape, name: str, folder: Path, mode: str, target: str, num_tiles: int,
-    extras: TextExtras | None = None,
+    extras: TextExtras | None = None, *, builds_kernels: bool = True,
 ) -> Path:  # fmt: skip
     """Compile to ``<folder>/<name>/<name>.pef`` and return that path.
+
+    Args:
+        builds_kernels: False: native kernels are left to ``build_pef``.
 
     Raises:
         InvalidArgument: the model does not read texts.
@@ -208,7 +212,8 @@ def compile_text_serving(
         text = replace(text, mels=mels, frames=2 * states)
     session = samba.session
     session.reset()
-    model = (serving.build(texts=text.texts, **shape.sizes) if is_language else serving.build(**shape.sizes)).eval()
+    with drawing_nothing():  # a PEF holds no weights
+        model = (serving.build(texts=text.texts, **shape.sizes) if is_language else serving.build(**shape.sizes)).eval()
     tensors = tensor_names(model)
     if text.adapters:
         share_adapters(model, text.adapters, text.adapter_rank, text.vocabulary)
@@ -232,6 +237,7 @@ def compile_text_serving(
                 "output_folder": str(folder), "pef_name": name, "optim_level": mode, "arch": target,
                 "num_tiles": num_tiles, "precision": shape.precision, "log_level": SILENT,
                 "weight_dtype": "" if extras.weight_dtype == SAME else extras.weight_dtype,
+                "builds_kernels": builds_kernels,
             },
             pef_metadata=found.to_metadata(),
         )

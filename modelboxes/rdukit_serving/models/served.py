@@ -14,6 +14,7 @@ from rdukit.errors import InvalidArgument, NotFound, RdukitError, Unavailable
 from rdukit.files.atomic import sha256_of
 from rdukit.pef.checkpoint_files import LATEST, PICTURE_FILE, TABLE_FILE
 from rdukit.settings import resolve
+from rdukit_serving.models.kernel_build import switch_to_native
 from rdukit_serving.models.repository import BringFile, Repository
 from rdukit_serving.models.version import ModelVersion, VersionState
 from rdukit_serving.settings import ROWS_IDLE_S
@@ -53,6 +54,7 @@ class ServedModels:
         #: Loads that callers wait for, by what stands for the files.
         self._loading: dict[str, asyncio.Task[ModelVersion]] = {}
         self._retiring: asyncio.Task[None] | None = None
+        self._building: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -68,13 +70,21 @@ class ServedModels:
         """
         return self.repository
 
-    async def start(self, pef: Path, checkpoint: Path | None, draft: tuple[Path, Path] | None = None) -> None:
-        """Serve these files from the beginning; ``draft``: PEF and checkpoint of the draft model.
+    async def start(
+        self, pef: Path, checkpoint: Path | None, draft: tuple[Path, Path] | None = None,
+        to_build: Mapping[Path, Path] | None = None,
+    ) -> None:  # fmt: skip
+        """Serve these files from the beginning.
 
+        Args:
+            draft: PEF and checkpoint of the draft model.
+            to_build: PEF → path of the PEF with native kernels, for those that are built meanwhile.
         Raises:
             RdukitError: they cannot be loaded.
         """
         await self.repository.load(pef, checkpoint, draft=draft)
+        if to_build:
+            self._building = asyncio.create_task(switch_to_native(self.repository, to_build))
 
     async def why_not_ready(self) -> str:
         """Return "" if the device answered since the last call, answers now, or serves no model; else the reason."""
@@ -206,10 +216,10 @@ class ServedModels:
         """End every process."""
         if self._retiring is not None:
             self._retiring.cancel()
-        loading = list(self._loading.values())
-        for task in loading:
+        working = [*self._loading.values(), *([self._building] if self._building is not None else [])]
+        for task in working:
             task.cancel()
-        await asyncio.gather(*loading, return_exceptions=True)
+        await asyncio.gather(*working, return_exceptions=True)
         await self.repository.close()
 
     async def _find(self, pef: Path, checkpoint: Path) -> ModelVersion:

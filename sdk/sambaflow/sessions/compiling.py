@@ -126,6 +126,7 @@ def compile_traced(
         heuristics=paths(config, "heuristics"),
         human_decision=Path(decided) if (decided := config.get("mac_human_decision")) else None,
         kernels=resolve(KERNELS, config.get("kernels")),
+        builds_kernels=bool(config.get("builds_kernels", True)),
         host_fallback=resolve(HOST_FALLBACK, True if config.get("host_fallback") else None),
         is_plan=bool(config.get("is_plan")),
         regions=dict(regions or {}),
