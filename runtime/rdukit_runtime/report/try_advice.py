@@ -16,7 +16,7 @@ import yaml
 
 from rdukit.errors import InvalidArgument, RdukitError, RuntimeFault
 from rdukit.pef.file import read_pef
-from rdukit_runtime.profile.program import ProgramProfile, profile_program
+from rdukit_runtime.profile.program_run import ProgramProfile, profile_program
 from rdukit_runtime.report.trials import (
     AdviceTrial,
     ProgramChange,
