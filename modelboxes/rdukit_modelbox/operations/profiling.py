@@ -5,7 +5,6 @@ inherit, and reads what all of them recorded once they have ended.
 """
 
 import os
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rdukit.errors import RdukitError
+from rdukit.files.owned import scratch_folder
 
 #: Name of the output.
 PROFILE: Final = "profile"
@@ -39,10 +39,10 @@ def recording(request: Mapping[str, Any]) -> Iterator[Path | None]:
         finally:
             write_recording(Path(os.environ[PROFILE_FOLDER.variable]))
         return
-    with tempfile.TemporaryDirectory(prefix="rdukit-profile-") as scratch:
-        os.environ[PROFILE_FOLDER.variable] = scratch
+    with scratch_folder("rdukit-profile") as scratch:
+        os.environ[PROFILE_FOLDER.variable] = str(scratch)
         os.environ[PROFILE_EVENTS.variable] = str(MAX_FILE_BYTES // BYTES_A_CALL)
-        yield Path(scratch)
+        yield scratch
 
 
 def write_profile(folder: Path, title: str, command: str, output: Path) -> Path | None:

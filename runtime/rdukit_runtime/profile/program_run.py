@@ -5,13 +5,13 @@ The program imports torch; this process does only if another one has recorded so
 
 import json
 import shlex
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from rdukit.files.owned import scratch_folder
 from rdukit.settings import TELEMETRY_RUN_SPANS, TELEMETRY_SPAN_FILE
 from rdukit.telemetry.model import Span
 from rdukit.telemetry.otlp_lines import read_span_file
@@ -53,11 +53,11 @@ def profile_program(
     """
     from rdukit_runtime.profile.snprof import run_program
 
-    with tempfile.TemporaryDirectory(prefix="rdukit-profile-") as scratch:
-        spans_file = Path(scratch) / "spans.otlp"
+    with scratch_folder("rdukit-profile") as scratch:
+        spans_file = scratch / "spans.otlp"
         recorded = {
             **environment,
-            PROFILE_FOLDER.variable: scratch,
+            PROFILE_FOLDER.variable: str(scratch),
             PROFILE_EVENTS.variable: str(most_events),
             TELEMETRY_SPAN_FILE.variable: str(spans_file),
             TELEMETRY_RUN_SPANS.variable: "0",
@@ -65,7 +65,7 @@ def profile_program(
         offset_ns, began_ns = time.time_ns() - time.perf_counter_ns(), time.perf_counter_ns()
         status = run_program(list(command), recorded, output)
         wall_ns = time.perf_counter_ns() - began_ns
-        recordings = read_recordings(Path(scratch))
+        recordings = read_recordings(scratch)
         spans = read_span_file(spans_file, _MOST_SPANS, _MOST_SPAN_BYTES) if spans_file.exists() else []
     if spans:
         from rdukit_runtime.profile.recording import monotonic_spans
