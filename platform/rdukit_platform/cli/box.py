@@ -8,6 +8,7 @@ from urllib.parse import quote
 import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION
+from rdukit_platform.cli import connect, show
 from rdukit_platform.cli.complete import BOXES
 
 
@@ -24,13 +25,10 @@ def install(source: str, as_json: bool) -> None:
 
     Example: rdukit box install boxes/fraud:4
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
     folder = Path(source)
     if folder.name == "modelbox.yaml":
         folder = folder.absolute().parent
-    with ApiClient.of_home() as client:
+    with connect() as client:
         if folder.exists() or source.startswith((".", "/", "~")):
             made = client.install_box(folder)
         else:
@@ -55,10 +53,7 @@ def installed(box: str | None, limit: int, cursor: str | None, as_json: bool) ->
 
     Example: rdukit box installed mine --json
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         if box is not None:
             page = client.get(f"/v1/catalog/{quote(box, safe='')}")
         else:
@@ -90,10 +85,7 @@ def uninstall(box: str, as_json: bool) -> None:
 
     Example: rdukit box uninstall mine
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         gone = client.delete(f"/v1/boxes/{quote(box, safe='')}")
     if as_json:
         show.print_json(gone)
@@ -103,8 +95,6 @@ def uninstall(box: str, as_json: bool) -> None:
 
 def _print_box(box: Mapping[str, Any]) -> None:
     """Print a box's description for people, verb by verb."""
-    from rdukit_platform.cli import show
-
     own = box.get("installed")
     click.echo(f"{own['box'] if own else box['name']}: {box['title']}\n{box.get('description') or ''}".rstrip())
     if own:

@@ -9,6 +9,7 @@ from click.shell_completion import CompletionItem
 from rdukit.cli.commands import JSON_OPTION, ExtensibleGroup
 from rdukit.errors import InvalidArgument, RdukitError
 from rdukit.settings import parse_token
+from rdukit_platform.cli import show
 
 
 def _complete(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
@@ -43,7 +44,6 @@ def list_(as_json: bool) -> None:
 
     Example: rdukit context list --json
     """
-    from rdukit_platform.cli import show
     from rdukit_platform.client.contexts import HOME_CONTEXT, own_url, read_contexts, read_login
     from rdukit_platform.settings import current_home
 

@@ -7,6 +7,7 @@ from urllib.parse import quote
 import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, ExtensibleGroup
+from rdukit_platform.cli import connect, show
 from rdukit_platform.cli.complete import EXPERTS, JOBS
 
 
@@ -36,11 +37,8 @@ def promote(job: str, name: str, description: str, licence: str | None, as_json:
 
     Example: rdukit expert promote job-7k2m9x41abcd --name digits --licence MIT
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
     body = {"job": job, "name": name, "description": description, "licence": licence}
-    with ApiClient.of_home() as client:
+    with connect() as client:
         made = client.post("/v1/experts", body)
     if as_json:
         show.print_json(made)
@@ -64,10 +62,8 @@ def list_(search: str | None, box: str | None, deprecated: bool, limit: int, cur
     Example: rdukit expert list --deprecated
     """
     from rdukit_platform.catalog.figures import figure_text, headline
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
 
-    with ApiClient.of_home() as client:
+    with connect() as client:
         page = client.get(
             "/v1/experts", search=search, box=box, deprecated="true" if deprecated else None, limit=limit, cursor=cursor
         )
@@ -99,10 +95,7 @@ def show_(name: str, as_json: bool) -> None:
 
     Example: rdukit expert show digits --json
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         found = client.get(_path(name))
     if as_json:
         show.print_json(found)
@@ -138,10 +131,8 @@ def compare(a: str, b: str, as_json: bool) -> None:
     Example: rdukit expert compare digits:1 digits:3 --json
     """
     from rdukit_platform.catalog.figures import compare_figures
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
 
-    with ApiClient.of_home() as client:
+    with connect() as client:
         one, other = client.get(_path(a)), client.get(_path(b))
     found = compare_figures(one["metrics"], other["metrics"])
     if as_json:
@@ -171,10 +162,7 @@ def deprecate(name: str, reason: str, as_json: bool) -> None:
 
     Example: rdukit expert deprecate digits --reason "the data was wrong"
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         marked = client.post(f"{_path(name)}/deprecate", {"reason": reason})
     if as_json:
         show.print_json(marked)
@@ -187,8 +175,6 @@ def _path(name: str) -> str:
 
 
 def _deprecation(found: Mapping[str, Any]) -> str:
-    from rdukit_platform.cli import show
-
     return (
         "" if found["deprecated_at"] is None else f"{show.clock(found['deprecated_at'])}: {found['deprecated_reason']}"
     )

@@ -10,6 +10,7 @@ import click
 
 from rdukit.cli.commands import CONTEXT_OPTION, JSON_OPTION, TOKEN_OPTION
 from rdukit.errors import Overloaded, RdukitError
+from rdukit_platform.cli import show
 
 #: Placeholder for the routes that need no token.
 _NO_TOKEN: Final = "none"
@@ -106,8 +107,6 @@ def _wait(client: Any, begun: dict[str, Any]) -> dict[str, Any]:
 
 
 def _print_me(me: dict[str, Any], url: str, as_json: bool, context: str = "") -> None:
-    from rdukit_platform.cli import show
-
     if as_json:
         show.print_json(me)
         return

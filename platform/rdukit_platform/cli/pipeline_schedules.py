@@ -9,6 +9,7 @@ import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice
 from rdukit.cli.watch import watchable
+from rdukit_platform.cli import connect, show
 from rdukit_platform.cli.complete import SCHEDULES
 
 
@@ -58,10 +59,7 @@ def schedules(name: str | None, limit: int, cursor: str | None, as_json: bool) -
 
     Example: rdukit pipeline schedules --watch
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         found = client.get(_path(name)) if name else client.get("/v1/schedules", limit=limit, cursor=cursor)
     if as_json:
         show.print_json(found)
@@ -91,8 +89,6 @@ def unschedule(name: str, as_json: bool) -> None:
 
     Example: rdukit pipeline unschedule often
     """
-    from rdukit_platform.cli import show
-
     gone = _call("DELETE", _path(name))
     show.print_json(gone) if as_json else click.echo(f"{name} is removed")
 
@@ -126,8 +122,6 @@ def resume(name: str, as_json: bool) -> None:
 
 
 def _tell(found: Mapping[str, Any], as_json: bool) -> None:
-    from rdukit_platform.cli import show
-
     if as_json:
         show.print_json(found)
     else:
@@ -167,7 +161,5 @@ def _path(name: str) -> str:
 
 
 def _call(method: str, path: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         return client.delete(path) if method == "DELETE" else client.post(path, body)

@@ -12,7 +12,7 @@ from rdukit.cli import tables
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice, ExtensibleGroup
 from rdukit.cli.tables import print_fields as print_fields
 from rdukit.units import format_bytes, format_date
-from rdukit_platform.nodes.topology import name_counts
+from rdukit_platform.cli import connect
 
 COLOURS = {
     "succeeded": "green",
@@ -136,6 +136,8 @@ def describe_preemption(job: Mapping[str, Any]) -> str:
 
 def describe_place(attempt: Mapping[str, Any]) -> str:
     """Describe the distance between the tiles of a running attempt: ``one: 16 tiles, 2 RDUs of 1 XRDU``."""
+    from rdukit_platform.nodes.topology import name_counts
+
     if attempt["outcome"]:
         return ""
     held = [(each.get("node") or "the node", each.get("tiles") or []) for each in (attempt, *attempt.get("parts", ()))]
@@ -183,9 +185,7 @@ def list_(
 
     Example: rdukit audit list --outcome refused --limit 20
     """
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         page = client.get("/v1/audit", action=action, outcome=outcome, about=about, limit=limit, cursor=cursor)
     if as_json:
         print_json(page)
@@ -218,10 +218,8 @@ def verify(exported: Path | None, as_json: bool) -> None:
 
     Example: rdukit audit verify --json
     """
-    from rdukit_platform.client.http import ApiClient
-
     if exported is None:
-        with ApiClient.of_home() as client:
+        with connect() as client:
             found = client.get("/v1/audit/verify")
     else:
         from rdukit_platform.audit.chain import verify_export
@@ -259,9 +257,8 @@ def export(output: Path | None) -> None:
     Example: rdukit audit export -o audit.jsonl --context lab
     """
     from rdukit.files.atomic import atomic_target
-    from rdukit_platform.client.http import ApiClient
 
-    with ApiClient.of_home() as client:
+    with connect() as client:
         lines = client.lines("/v1/audit/export")
         if output is None:
             for line in lines:

@@ -8,6 +8,7 @@ import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice, Duration, ExtensibleGroup
 from rdukit.errors import InvalidArgument
+from rdukit_platform.cli import connect, show
 from rdukit_platform.tenants.roles import ROLES
 from rdukit_platform.tenants.scopes import SCOPES
 
@@ -68,10 +69,7 @@ def list_(tenant: str | None, limit: int, cursor: str | None, as_json: bool) -> 
 
     Example: rdukit token list --json
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         page = client.get("/v1/tokens", tenant=tenant, limit=limit, cursor=cursor)
     if as_json:
         show.print_json(page)
@@ -102,9 +100,7 @@ def create(name: str, scopes: Sequence[str], role: str | None, life_s: float | N
 
     Example: rdukit token create ci --role viewer
     """
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         made = client.post("/v1/tokens", {"name": name} | access_body(scopes, role) | life_body(life_s))
     _print_new(made, as_json)
 
@@ -152,10 +148,7 @@ def revoke(token_id: str, with_made: bool, as_json: bool) -> None:
 
     Example: rdukit token revoke tok-7k2m9x41abcd
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         gone = client.delete(f"/v1/tokens/{quote(token_id, safe='')}{'?with_made=true' if with_made else ''}")
     if as_json:
         show.print_json(gone)
@@ -194,10 +187,7 @@ def unblock(token_id: str, as_json: bool) -> None:
 
 
 def _change(token_id: str, verb: str, words: str, as_json: bool) -> None:
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         changed = client.post(f"/v1/tokens/{quote(token_id, safe='')}/{verb}")
     if as_json:
         show.print_json(changed)
@@ -206,8 +196,6 @@ def _change(token_id: str, verb: str, words: str, as_json: bool) -> None:
 
 
 def _print_new(made: Mapping[str, Any], as_json: bool) -> None:
-    from rdukit_platform.cli import show
-
     if as_json:
         show.print_json(made)
     else:
@@ -215,8 +203,6 @@ def _print_new(made: Mapping[str, Any], as_json: bool) -> None:
 
 
 def _end(token: Mapping[str, Any]) -> str:
-    from rdukit_platform.cli import show
-
     if token["revoked_at"] is not None:
         return f"revoked {show.ago(token['revoked_at'])} ago"
     if token.get("blocked_at") is not None:
