@@ -27,8 +27,7 @@ def artifact() -> None:
 @artifact.command("list")
 @click.option("--kind", default=None, help="Only this kind: pef, dataset, checkpoint, …, or a kind of your own.")
 @click.option("--job", default=None, help="Only artifacts that this job made.")
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Largest number of lines.")
-@click.option("--cursor", default=None, help="next_cursor of the previous page.")
+@show.page_options
 @JSON_OPTION
 @TOKEN_OPTION
 def list_(kind: str | None, job: str | None, limit: int, cursor: str | None, as_json: bool) -> None:
@@ -128,10 +127,7 @@ def add(path: Path, kind: str, name: str | None, as_json: bool) -> None:
             raise
     if path.is_file() and os.access(path, os.X_OK):
         click.echo(f"{path} is executable, which a single file does not keep; add its folder to keep that", err=True)
-    if as_json:
-        show.print_json(added)
-    else:
-        click.echo(added["id"])
+    show.print_answer(added, as_json, added["id"])
 
 
 @artifact.command()
@@ -147,11 +143,8 @@ def delete(artifact_id: str, as_json: bool) -> None:
     """
     with connect() as client:
         gone = client.delete(f"/v1/artifacts/{artifact_id}")
-    if as_json:
-        show.print_json(gone)
-        return
     kept = f"; {', '.join(gone['same_content'])} has the same content, which stays" if gone["same_content"] else ""
-    click.echo(f"deleted {gone['id']} ({format_bytes(gone['bytes'])}){kept}")
+    show.print_answer(gone, as_json, f"deleted {gone['id']} ({format_bytes(gone['bytes'])}){kept}")
 
 
 @artifact.command()
@@ -167,7 +160,7 @@ def pin(artifact_id: str, as_json: bool) -> None:
     """
     with connect() as client:
         kept = client.put(f"/v1/artifacts/{artifact_id}/pin")
-    show.print_json(kept) if as_json else click.echo(f"pinned {kept['id']}")
+    show.print_answer(kept, as_json, f"pinned {kept['id']}")
 
 
 @artifact.command()
@@ -183,7 +176,7 @@ def unpin(artifact_id: str, as_json: bool) -> None:
     """
     with connect() as client:
         freed = client.delete(f"/v1/artifacts/{artifact_id}/pin")
-    show.print_json(freed) if as_json else click.echo(f"unpinned {freed['id']}")
+    show.print_answer(freed, as_json, f"unpinned {freed['id']}")
 
 
 @artifact.command()

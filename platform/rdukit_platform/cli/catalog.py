@@ -35,8 +35,7 @@ def catalog() -> None:
 @click.option("--sort", type=Choice(SORTS), default=None, help="Order. Default: the best matches first.")
 @click.option("--metric", default=None, help="Sort by this metric, the best first.")
 @click.option("--reverse", is_flag=True, help="Reverse the order.")
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Largest number of lines.")
-@click.option("--cursor", default=None, help="next_cursor of the previous page.")
+@show.page_options
 @JSON_OPTION
 @TOKEN_OPTION
 def search(

@@ -93,8 +93,7 @@ def create(
 
 
 @endpoint.command("list")
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Largest number of lines.")
-@click.option("--cursor", default=None, help="next_cursor of the previous page.")
+@show.page_options
 @VIEWED_TENANT
 @JSON_OPTION
 @TOKEN_OPTION
@@ -108,9 +107,6 @@ def list_(limit: int, cursor: str | None, tenant: str | None, as_json: bool) -> 
     """
     with connect() as client:
         page = client.get("/v1/endpoints", limit=limit, cursor=cursor, tenant=tenant)
-    if as_json:
-        show.print_json(page)
-        return
     rows = [
         (
             one["name"], one["state"], f"{one['ready']}/{wanted_replicas(one)}", one["revision"],
@@ -119,9 +115,7 @@ def list_(limit: int, cursor: str | None, tenant: str | None, as_json: bool) -> 
         )
         for one in page["endpoints"]
     ]  # fmt: skip
-    show.print_table(("NAME", "STATE", "READY", "REVISION", "SERVES", "REQUESTS", "AGE"), rows)
-    if page["next_cursor"]:
-        click.echo(f"more with: --cursor {page['next_cursor']}", err=True)
+    show.print_page(page, as_json, ("NAME", "STATE", "READY", "REVISION", "SERVES", "REQUESTS", "AGE"), rows)
 
 
 @endpoint.command("show")
@@ -283,10 +277,7 @@ def delete(name: str, as_json: bool) -> None:
     """
     with connect() as client:
         gone = client.delete(_path(name))
-    if as_json:
-        show.print_json(gone)
-    else:
-        click.echo(f"deleted {name}")
+    show.print_answer(gone, as_json, f"deleted {name}")
 
 
 @endpoint.command()
@@ -418,10 +409,9 @@ def _tell(client: Any, changed: dict[str, Any], wait: bool, as_json: bool) -> No
         begun = changed
         with watched([name], "endpoint", "delete", lambda: begun, as_json=as_json):
             changed = wait_until_settled(client, changed)
-    if as_json:
-        show.print_json(changed)
-    else:
-        click.echo(f"{name} is {changed['state']}: {ready_words(changed)}; see: rdukit endpoint show {name}")
+    show.print_answer(
+        changed, as_json, f"{name} is {changed['state']}: {ready_words(changed)}; see: rdukit endpoint show {name}"
+    )
 
 
 def wanted_replicas(endpoint: Mapping[str, Any]) -> int:

@@ -40,18 +40,16 @@ def promote(job: str, name: str, description: str, licence: str | None, as_json:
     body = {"job": job, "name": name, "description": description, "licence": licence}
     with connect() as client:
         made = client.post("/v1/experts", body)
-    if as_json:
-        show.print_json(made)
-    else:
-        click.echo(f"{made['expert']} is the checkpoint of {made['job']}; see: rdukit expert show {name}")
+    show.print_answer(
+        made, as_json, f"{made['expert']} is the checkpoint of {made['job']}; see: rdukit expert show {name}"
+    )
 
 
 @expert.command("list")
 @click.option("--search", default=None, help="Words that must occur in name, description or box.")
 @click.option("--box", default=None, help="Only experts of this box, NAME or NAME:VERSION.")
 @click.option("--deprecated", is_flag=True, help="Deprecated ones, too.")
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Largest number of lines.")
-@click.option("--cursor", default=None, help="next_cursor of the previous page.")
+@show.page_options
 @JSON_OPTION
 @TOKEN_OPTION
 def list_(search: str | None, box: str | None, deprecated: bool, limit: int, cursor: str | None, as_json: bool) -> None:
@@ -67,9 +65,6 @@ def list_(search: str | None, box: str | None, deprecated: bool, limit: int, cur
         page = client.get(
             "/v1/experts", search=search, box=box, deprecated="true" if deprecated else None, limit=limit, cursor=cursor
         )
-    if as_json:
-        show.print_json(page)
-        return
     rows = []
     for one in page["experts"]:
         figures = ", ".join(f"{name} {figure_text(name, one['metrics'][name])}" for name in headline(one["metrics"]))
@@ -77,9 +72,7 @@ def list_(search: str | None, box: str | None, deprecated: bool, limit: int, cur
         rows.append(
             (one["expert"], one["box"], figures or "-", one["licence"] or "-", show.ago(one["created_at"]), mark)
         )
-    show.print_table(("EXPERT", "BOX", "METRICS", "LICENCE", "AGE", "DESCRIPTION"), rows)
-    if page["next_cursor"]:
-        click.echo(f"more with: --cursor {page['next_cursor']}", err=True)
+    show.print_page(page, as_json, ("EXPERT", "BOX", "METRICS", "LICENCE", "AGE", "DESCRIPTION"), rows)
 
 
 @expert.command("show")
@@ -164,10 +157,7 @@ def deprecate(name: str, reason: str, as_json: bool) -> None:
     """
     with connect() as client:
         marked = client.post(f"{_path(name)}/deprecate", {"reason": reason})
-    if as_json:
-        show.print_json(marked)
-    else:
-        click.echo(f"deprecated {', '.join(marked['experts'])}")
+    show.print_answer(marked, as_json, f"deprecated {', '.join(marked['experts'])}")
 
 
 def _path(name: str) -> str:

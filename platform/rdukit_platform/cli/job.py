@@ -130,8 +130,7 @@ def _check_alone(option: str, allowed: Collection[str]) -> None:
     "id.",
 )  # fmt: skip
 @VIEWED_TENANT
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Largest number of lines.")
-@click.option("--cursor", default=None, help="next_cursor of the previous page.")
+@show.page_options
 @JSON_OPTION
 @TOKEN_OPTION
 @watchable
@@ -153,13 +152,8 @@ def list_(
         while search and len(page["jobs"]) < limit and page["next_cursor"]:
             more = client.get("/v1/jobs", limit=limit - len(page["jobs"]), cursor=page["next_cursor"], **asked)
             page = {**more, "jobs": [*page["jobs"], *more["jobs"]]}
-    if as_json:
-        show.print_json(page)
-        return
     columns = ("ID", "NAME", "BOX", "VERB", "STATE", "TRY", "AGE", "WHAT")
-    show.print_table(columns, [_row(one) for one in page["jobs"]])
-    if page["next_cursor"]:
-        click.echo(f"more with: --cursor {page['next_cursor']}", err=True)
+    show.print_page(page, as_json, columns, [_row(one) for one in page["jobs"]])
 
 
 @job.command("show")

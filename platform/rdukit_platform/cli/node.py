@@ -328,10 +328,7 @@ def _move(node: str, what: str, as_json: bool, wait: bool = False) -> None:
                 (each["state"] for each in client.get("/v1/nodes")["nodes"] if each["name"] == answer["node"]), "left"
             )
             answer = {**answer, "state": "leaving" if state == "unreachable" else state}
-    if as_json:
-        show.print_json(answer)
-    else:
-        click.echo(f"{answer['node']} is {answer['state']}")
+    show.print_answer(answer, as_json, f"{answer['node']} is {answer['state']}")
 
 
 def _change(node: str, what: str, body: Mapping[str, object], as_json: bool) -> None:
@@ -340,10 +337,7 @@ def _change(node: str, what: str, body: Mapping[str, object], as_json: bool) -> 
 
 
 def _show(answer: Mapping[str, Any], as_json: bool) -> None:
-    if as_json:
-        show.print_json(answer)
-    else:
-        click.echo("\n".join(change_words(answer)))
+    show.print_answer(answer, as_json, "\n".join(change_words(answer)))
 
 
 def change_words(answer: Mapping[str, Any]) -> list[str]:

@@ -62,8 +62,7 @@ def submit(file: Path, no_cache: bool, key: str | None, watch: bool, as_json: bo
 
 
 @pipeline.command("list")
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Largest number of lines.")
-@click.option("--cursor", default=None, help="next_cursor of the previous page.")
+@show.page_options
 @JSON_OPTION
 @TOKEN_OPTION
 @watchable
@@ -76,16 +75,11 @@ def list_(limit: int, cursor: str | None, as_json: bool) -> None:
     """
     with connect() as client:
         page = client.get("/v1/pipelines", limit=limit, cursor=cursor)
-    if as_json:
-        show.print_json(page)
-        return
     rows = [
         (one["id"], one["name"], one["state"], f"{_ended(one['jobs'])}/{len(one['jobs'])}", show.ago(one["created_at"]))
         for one in page["pipelines"]
     ]
-    show.print_table(("ID", "NAME", "STATE", "ENDED", "AGE"), rows)
-    if page["next_cursor"]:
-        click.echo(f"more with: --cursor {page['next_cursor']}", err=True)
+    show.print_page(page, as_json, ("ID", "NAME", "STATE", "ENDED", "AGE"), rows)
 
 
 @pipeline.command("show")
@@ -122,10 +116,7 @@ def cancel(pipeline_id: str, as_json: bool) -> None:
     """
     with connect() as client:
         found = client.post(f"/v1/pipelines/{pipeline_id}/cancel")
-    if as_json:
-        show.print_json(found)
-    else:
-        click.echo(f"{found['id']} is {found['state']}")
+    show.print_answer(found, as_json, f"{found['id']} is {found['state']}")
 
 
 for _command in (graph, schedule, schedules, unschedule, pause, resume):

@@ -47,8 +47,7 @@ def schedule(file: Path, cron: str, zone: str, name: str | None, missed: str, ov
 
 @click.command()
 @click.argument("name", required=False, metavar="[SCHEDULE]", shell_complete=SCHEDULES)
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Largest number of lines.")
-@click.option("--cursor", default=None, help="next_cursor of the previous page.")
+@show.page_options
 @JSON_OPTION
 @TOKEN_OPTION
 @watchable
@@ -90,7 +89,7 @@ def unschedule(name: str, as_json: bool) -> None:
     Example: rdukit pipeline unschedule often
     """
     gone = _call("DELETE", _path(name))
-    show.print_json(gone) if as_json else click.echo(f"{name} is removed")
+    show.print_answer(gone, as_json, f"{name} is removed")
 
 
 @click.command()
@@ -122,10 +121,7 @@ def resume(name: str, as_json: bool) -> None:
 
 
 def _tell(found: Mapping[str, Any], as_json: bool) -> None:
-    if as_json:
-        show.print_json(found)
-    else:
-        click.echo(schedule_line(found))
+    show.print_answer(found, as_json, schedule_line(found))
 
 
 def schedule_line(found: Mapping[str, Any]) -> str:

@@ -2,9 +2,9 @@
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -13,6 +13,8 @@ from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice, ExtensibleGro
 from rdukit.cli.tables import print_fields as print_fields
 from rdukit.units import format_bytes, format_date
 from rdukit_platform.cli import connect
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 COLOURS = {
     "succeeded": "green",
@@ -33,6 +35,34 @@ def print_json(value: object) -> None:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print aligned columns to stdout, states in their colours."""
     tables.print_table(columns, rows, COLOURS)
+
+
+def print_answer(answer: object, as_json: bool, text: str) -> None:
+    """Print an answer of the API as JSON, or a text about it."""
+    if as_json:
+        print_json(answer)
+    else:
+        click.echo(text)
+
+
+def page_options(command: Command) -> Command:
+    """Add the options of a page, ``--limit`` and ``--cursor``, to a command that lists something."""
+    count = click.IntRange(1, 200)
+    limit = click.option("--limit", type=count, default=50, show_default=True, help="Largest number of lines.")
+    cursor = click.option("--cursor", default=None, help="next_cursor of the previous page.")
+    return limit(cursor(command))
+
+
+def print_page(
+    page: Mapping[str, Any], as_json: bool, columns: Sequence[str], rows: Iterable[Sequence[object]]
+) -> None:
+    """Print a page of a list as JSON, or as a table, with the option that shows the next page."""
+    if as_json:
+        print_json(page)
+        return
+    print_table(columns, rows)
+    if page["next_cursor"]:
+        click.echo(f"more with: --cursor {page['next_cursor']}", err=True)
 
 
 def ago(at: float | None) -> str:
@@ -172,8 +202,7 @@ def audit() -> None:
 @click.option("--action", default=None, help="Only this action, such as token.create; request: refused requests.")
 @click.option("--outcome", type=Choice(["done", "refused"]), default=None, help="Only this outcome.")
 @click.option("--about", default=None, help="Only actions of or on this: a job, a token, a tenant, nobody.")
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Largest number of lines.")
-@click.option("--cursor", default=None, help="next_cursor of the previous page.")
+@page_options
 @JSON_OPTION
 @TOKEN_OPTION
 def list_(

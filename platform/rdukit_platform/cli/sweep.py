@@ -107,8 +107,7 @@ def submit(file: Path | None, wait: bool, as_json: bool, **options: Any) -> None
 
 
 @sweep.command("list")
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Largest number of lines.")
-@click.option("--cursor", default=None, help="next_cursor of the previous page.")
+@show.page_options
 @JSON_OPTION
 @TOKEN_OPTION
 @watchable
@@ -121,17 +120,12 @@ def list_(limit: int, cursor: str | None, as_json: bool) -> None:
     """
     with connect() as client:
         page = client.get("/v1/sweeps", limit=limit, cursor=cursor)
-    if as_json:
-        show.print_json(page)
-        return
     rows = [
         (one["id"], one["name"], one["algorithm"], one["state"], f"{sum(one['counts'].values())}/{one['max_trials']}",
          _best(one), show.ago(one["created_at"]))
         for one in page["sweeps"]
     ]  # fmt: skip
-    show.print_table(("ID", "NAME", "ALGORITHM", "STATE", "TRIALS", "BEST", "AGE"), rows)
-    if page["next_cursor"]:
-        click.echo(f"more with: --cursor {page['next_cursor']}", err=True)
+    show.print_page(page, as_json, ("ID", "NAME", "ALGORITHM", "STATE", "TRIALS", "BEST", "AGE"), rows)
 
 
 @sweep.command("show")
@@ -168,10 +162,7 @@ def cancel(sweep_id: str, as_json: bool) -> None:
     """
     with connect() as client:
         found = client.post(f"/v1/sweeps/{sweep_id}/cancel")
-    if as_json:
-        show.print_json(found)
-    else:
-        click.echo(f"{found['id']} is {found['state']}")
+    show.print_answer(found, as_json, f"{found['id']} is {found['state']}")
 
 
 def make_body(options: Mapping[str, Any]) -> dict[str, object]:

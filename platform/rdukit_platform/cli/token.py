@@ -58,8 +58,7 @@ def token() -> None:
 
 @token.command("list")
 @click.option("--tenant", default=None, help="Tenant by id or name; another one needs the scope admin.")
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Largest number of lines.")
-@click.option("--cursor", default=None, help="next_cursor of the previous page.")
+@show.page_options
 @JSON_OPTION
 @TOKEN_OPTION
 def list_(tenant: str | None, limit: int, cursor: str | None, as_json: bool) -> None:
@@ -71,19 +70,12 @@ def list_(tenant: str | None, limit: int, cursor: str | None, as_json: bool) -> 
     """
     with connect() as client:
         page = client.get("/v1/tokens", tenant=tenant, limit=limit, cursor=cursor)
-    if as_json:
-        show.print_json(page)
-        return
-    show.print_table(
-        ("ID", "NAME", "ALLOWS", "CREATED", "LAST USED", "ENDS", "MADE BY"),
-        [
-            (t["id"], t["name"], t["role"] or " ".join(t["scopes"]), show.clock(t["created_at"]),
-             show.ago(t["last_used_at"]), _end(t), t["made_by"] or "-")
-            for t in page["tokens"]
-        ],
-    )  # fmt: skip
-    if page["next_cursor"]:
-        click.echo(f"more with: --cursor {page['next_cursor']}", err=True)
+    rows = [
+        (t["id"], t["name"], t["role"] or " ".join(t["scopes"]), show.clock(t["created_at"]),
+         show.ago(t["last_used_at"]), _end(t), t["made_by"] or "-")
+        for t in page["tokens"]
+    ]  # fmt: skip
+    show.print_page(page, as_json, ("ID", "NAME", "ALLOWS", "CREATED", "LAST USED", "ENDS", "MADE BY"), rows)
 
 
 @token.command()
@@ -189,17 +181,11 @@ def unblock(token_id: str, as_json: bool) -> None:
 def _change(token_id: str, verb: str, words: str, as_json: bool) -> None:
     with connect() as client:
         changed = client.post(f"/v1/tokens/{quote(token_id, safe='')}/{verb}")
-    if as_json:
-        show.print_json(changed)
-    else:
-        click.echo(f"{token_id} is {words}{' ' + token_id if verb == 'block' else ''}")
+    show.print_answer(changed, as_json, f"{token_id} is {words}{' ' + token_id if verb == 'block' else ''}")
 
 
 def _print_new(made: Mapping[str, Any], as_json: bool) -> None:
-    if as_json:
-        show.print_json(made)
-    else:
-        click.echo(made["token"])
+    show.print_answer(made, as_json, made["token"])
 
 
 def _end(token: Mapping[str, Any]) -> str:

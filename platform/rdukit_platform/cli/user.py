@@ -283,10 +283,7 @@ def _path(member: str, tenant: str | None) -> str:
 
 
 def _print(changed: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        show.print_json(changed)
-    else:
-        click.echo(changed["id"])
+    show.print_answer(changed, as_json, changed["id"])
 
 
 def _state(found: dict[str, Any]) -> str:
