@@ -86,7 +86,8 @@ class Trials:
     def _try_change(self, change: ProgramChange) -> AdviceTrial:
         self.echo(f"trying: {shlex.join([*option_words(change.options), *change.variables])}")
         with scratch_folder("rdukit-try") as scratch:
-            variables = {**change.variables, PROFILE_OUTPUT_FOLDER.variable: str(scratch)}  # the user's PEF stays as it is
+            # the user's PEF stays as it is
+            variables = {**change.variables, PROFILE_OUTPUT_FOLDER.variable: str(scratch)}
             try:
                 if any(span.name == "compile" for span in self.found.spans):
                     command = changed_command(self.command, change)
