@@ -25,8 +25,8 @@ class Owner:
 
     @property
     def mark(self) -> str:
-        """Part of a name that no other process has: machine, process id and start."""
-        return f"{_place_mark()}-{self.pid}-{self.start_ticks}"
+        """Part of a name that no other process has: machine (if the system tells it), process id and start."""
+        return f"{_find_place() or 'nowhere'}-{self.pid}-{self.start_ticks}"
 
     def has_ended(self) -> bool:
         """Return whether the process is known to have ended."""
@@ -47,7 +47,10 @@ def own_process() -> Owner:
 
 def remove_of_ended(folder: Path, kind: str) -> None:
     """Remove this user's files and folders ``<kind>-<mark>…`` in ``folder`` whose owners have ended."""
-    named = re.compile(rf"{re.escape(kind)}-{_place_mark()}-(\d{{1,10}})-(\d{{1,20}})(?!\d)")
+    place = _find_place()
+    if place is None:
+        return
+    named = re.compile(rf"{re.escape(kind)}-{place}-(\d{{1,10}})-(\d{{1,20}})(?!\d)")
     try:
         entries = [(entry, named.match(entry.name)) for entry in os.scandir(folder)]
     except OSError:
@@ -68,8 +71,12 @@ def scratch_folder(kind: str) -> Iterator[Path]:
         yield Path(name)
 
 
-def _place_mark() -> str:
-    return sha256_of(own_place().encode())[:8]
+def _find_place() -> str | None:
+    """Return a mark of this boot and pid namespace; None: the system does not tell them."""
+    try:
+        return sha256_of(own_place().encode())[:8]
+    except OSError:
+        return None
 
 
 def _is_ours(entry: "os.DirEntry[str]") -> bool:

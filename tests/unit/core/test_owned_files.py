@@ -1,4 +1,4 @@
-"""Files and folders that are named after their owner: a later process removes what killed ones left, and nothing else."""
+"""Files and folders named after their owner: a later process removes what killed ones left, and nothing else."""
 
 import os
 import tempfile
@@ -70,3 +70,17 @@ def test_files_of_other_users_stay(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setattr(os, "geteuid", lambda: user)
     remove_of_ended(tmp_path, "some")
     assert not theirs.exists()
+
+
+def test_nothing_is_removed_where_the_system_tells_no_boot(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(Path, "read_text", deny)
+    name = f"some-{Owner(missing_process(), 5).mark}"
+    assert name.startswith("some-nowhere-")
+    (tmp_path / name).touch()
+    remove_of_ended(tmp_path, "some")
+    assert (tmp_path / name).exists()
+
+
+def deny(path: Path) -> str:
+    """Refuse to read, as a sandbox does."""
+    raise PermissionError(path)
