@@ -24,7 +24,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from rdukit_bench.comparisons.machine import write_json
 
 from rdukit.cli.tables import print_table
-from rdukit_runtime.profile.program import profile_program
+from rdukit_runtime.profile.program_run import profile_program
 from rdukit_runtime.report.advice import Advice
 from rdukit_runtime.report.make import build_page
 from rdukit_runtime.report.try_advice import Trials

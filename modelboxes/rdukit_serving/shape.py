@@ -8,7 +8,7 @@ from typing import Any, Final
 from rdukit.errors import InvalidArgument, PefMismatch
 from rdukit.pef import Pef
 from rdukit.pef.file import BOX_KEY
-from rdukit.pef.identity import ModelIdentity, identity_from_json
+from rdukit.pef.identity import ModelIdentity, SizeValue, identity_from_json
 
 TRAIN: Final = "train"
 SERVE: Final = "serve"
@@ -17,8 +17,6 @@ IGNORED: Final = -100
 
 #: Least number of tokens that get a graph of their own for reading.
 _FEWEST_READ: Final = 16
-
-SizeValue = int | float | str | bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,11 +24,12 @@ from typing import Any, Final
 import torch.distributed as dist
 
 from rdukit.errors import InvalidArgument, PeerLost, Unavailable
-from rdukit.files.atomic import sha256_of, write_json_atomic
-from rdukit.settings import home_folder, resolve
-from rdukit_node.leases.launch import LOOPBACK, Launch, launch_name, read_launch
+from rdukit.files.atomic import write_json_atomic
+from rdukit.settings import resolve
+from rdukit_node.leases.launch import LOOPBACK, Launch, read_launch
 from rdukit_runtime.collectives.gloo import close_planes
 from rdukit_runtime.collectives.handshake import combine_tokens
+from rdukit_runtime.collectives.meeting import RENDEZVOUS, launch_file, remove_ended_launches
 from rdukit_runtime.collectives.rank_store import RankStore, connect_rank_store, serve_rank_store
 from rdukit_runtime.collectives.replacement import take_place
 from rdukit_runtime.engine.torch_private import HashStore, TCPStore
@@ -71,6 +72,8 @@ def join_process_group(timeout: timedelta | None = None) -> Launch:
         logger.warning("%s", note)
     longest = timeout or timedelta(seconds=resolve(DISTRIBUTED_TIMEOUT_S))
     _bind_defaults()
+    if launch.local_rank == 0:
+        remove_ended_launches()
     if launch.launcher is not None and take_place(launch.rank):
         atexit.register(leave_process_group)
         return launch
@@ -157,7 +160,7 @@ def _meet(launch: Launch, longest: timedelta) -> None:
             "a free port there, equal for all ranks"
         )
     _use_loopback()
-    path = home_folder() / "run" / f"rendezvous-{sha256_of((launch_name() or '').encode())[:16]}.json"
+    path = launch_file(RENDEZVOUS)
     if launch.rank == 0:
         secret = secrets.token_hex(16)
         store = _store(launch, combine_tokens(token, secret), LOOPBACK, 0)

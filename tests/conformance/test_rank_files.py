@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from rdukit.errors import InvalidArgument
+from rdukit.files.owned import own_process
 from rdukit_runtime.collectives import rank_store
 from rdukit_runtime.collectives.meeting import (
     Roster,
     connect_store,
     find_roster,
+    remove_ended_launches,
     remove_roster,
     serve_store,
     write_roster,
@@ -65,6 +67,26 @@ def test_a_rank_that_wakes_and_ends_leaves_the_file_of_the_process_in_its_place(
     assert find_roster(1) is not None
     remove_roster(1, ("host", 9))
     assert find_roster(1) is None
+
+
+def test_the_next_launch_removes_what_killed_ranks_of_ended_launches_left(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RDUKIT_HOME", str(tmp_path))
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    write_roster(1, Roster("mine", {}))  # of the launch that has started this process
+    mark = own_process().mark
+    ended = f"{mark.rpartition('-')[0]}-1"
+    left = [tmp_path / "run" / name for name in (f"roster-{ended}-0.json", f"rendezvous-{ended}.json")]
+    live = [tmp_path / "run" / f"roster-{mark}-{rank}.json" for rank in range(2)]
+    other = [tmp_path / "run" / name for name in ("snd.sock", f"roster-{ended.replace(ended[0], 'g')}-0.json")]
+    for path in (*left, *live, *other):
+        path.touch()
+    remove_ended_launches()
+    assert not any(path.exists() for path in left)
+    assert all(path.exists() for path in (*live, *other))
+    assert find_roster(1) == Roster("mine", {})
 
 
 def test_a_folder_that_cannot_be_written_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

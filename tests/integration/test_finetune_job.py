@@ -12,9 +12,8 @@ from rdukit_modelbox.cli.finetune import finetune
 from rdukit_modelbox.contract.box import Verb, find_box_file, load_box
 from rdukit_modelbox.contract.check_parameters import check_parameters
 from rdukit_modelbox.contract.metrics import find_undeclared
-from rdukit_modelbox.finetune.job import options_of, parameters_of
+from rdukit_modelbox.finetune.job import options_of, parameters_of, run_finetune
 from rdukit_modelbox.finetune.options import FinetuneOptions
-from rdukit_modelbox.verbs import load_verb
 from support import shows
 from support.boxes import RecordingContext
 from support.forked import run_rdukit_forked
@@ -43,13 +42,13 @@ def test_the_box_trains_a_folder_and_continues_an_attempt(folder: Path) -> None:
     parameters = check_parameters(box, Verb.TRAIN, parameters_of(asked))
     inputs, output = {"folder": folder / "model", "data": write_data(folder)}, folder / "out"
     output.mkdir()
-    made = load_verb(Verb.TRAIN)(RecordingContext(box), parameters, inputs, output)
+    made = run_finetune(RecordingContext(box), parameters, inputs, output)
     assert not find_undeclared(box, Verb.TRAIN, made.figures)
     assert {"held_out_loss", "held_out_loss_before", "perplexity"} <= set(made.figures)
     assert sorted(made.outputs) == sorted(slot.name for slot in box.slots_of(Verb.TRAIN).outputs)
     first = load_file(made.outputs["folder"] / "model.safetensors")
     context = RecordingContext(box)
-    again = load_verb(Verb.TRAIN)(context, parameters, inputs, output)
+    again = run_finetune(context, parameters, inputs, output)
     assert again.figures == made.figures
     assert any("resumed from step 2" in line for line in context.lines)
     second = load_file(again.outputs["folder"] / "model.safetensors")
@@ -62,7 +61,7 @@ def test_an_adapter_brings_its_base_as_an_input(folder: Path) -> None:
     adapter.mkdir()
     (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(folder / "model")}))
     with pytest.raises(InvalidArgument, match="the input folder is an adapter; expected its base as the input base"):
-        load_verb(Verb.TRAIN)(
+        run_finetune(
             RecordingContext(box), check_parameters(box, Verb.TRAIN, {}),
             {"folder": adapter, "data": write_data(folder)}, folder / "out",
         )  # fmt: skip

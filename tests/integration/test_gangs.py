@@ -23,6 +23,7 @@ FORKING = """
 import json, sys, tempfile
 from rdukit_modelbox.contract.box import Verb, find_box_file, load_box
 from rdukit_modelbox.contract.check_parameters import check_parameters
+from rdukit_modelbox.operations.child import main
 from rdukit_modelbox.operations.forks import can_fork_members, fork_member
 
 file, verb = find_box_file("logreg"), Verb("preprocess")
@@ -31,7 +32,7 @@ request = {"box_file": str(file), "verb": verb, "parameters": parameters, "input
 line = json.dumps({**request, "is_follower": True}).encode() + b"\\n"
 with tempfile.TemporaryFile() as events:
     assert can_fork_members()
-    member, killed = (fork_member(line, events.fileno(), rank, {"RANK": str(rank)}) for rank in (1, 2))
+    member, killed = (fork_member(main, line, events.fileno(), rank, {"RANK": str(rank)}) for rank in (1, 2))
     killed.kill()
     print(member.wait(), killed.wait(), flush=True)
     killed.kill()

@@ -1,8 +1,11 @@
 """``rdukit profile`` on real programs: from the line of Python to the kernel, and where the time went."""
 
 import json
+import os
 import re
+import signal
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +13,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rdukit_runtime.profile.program import profile
+from rdukit_runtime.profile.program_run import profile_program
 from rdukit_runtime.report.advice import BoundBy
 from support import shows
+from support.forked import run_python
 
 pytestmark = shows("profile")
 
@@ -117,3 +122,21 @@ def test_the_exit_status_is_the_programs_and_3_without_a_session(tmp_path: Path)
     assert run("-o", tmp_path, "--", "sh", "-c", "exit 5").exit_code == 5
     assert run("-o", tmp_path, "--", "true").exit_code == 3
     assert json.loads((tmp_path / "summary.json").read_text())["processes"] == []
+
+
+def test_what_a_killed_profile_left_is_removed_by_the_next_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:  # fmt: skip
+    kills = "import os, signal; os.kill(os.getppid(), signal.SIGKILL)"
+    program = (
+        f"import os, tempfile\ntempfile.tempdir = {str(tmp_path)!r}\n"
+        "from rdukit_runtime.profile.program_run import profile_program\n"
+        f"profile_program([{sys.executable!r}, '-c', {kills!r}], 10, os.environ)"
+    )
+    killed = run_python(["-c", program])
+    assert killed.returncode == -signal.SIGKILL
+    (left,) = tmp_path.iterdir()
+    assert left.name.startswith("rdukit-profile-")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert profile_program(["true"], 10, os.environ).status == 0
+    assert not any(tmp_path.iterdir())

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rdukit.telemetry.model import Span, SpanContext
-from rdukit_runtime.profile.program import ProgramProfile, profile_program
+from rdukit_runtime.profile.program_run import ProgramProfile, profile_program
 from rdukit_runtime.profile.recording import ProcessRecording
 from rdukit_runtime.profile.step import ROWS, Breakdown
 from rdukit_runtime.report.advice import Advice

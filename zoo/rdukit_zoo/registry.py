@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rdukit.errors import InvalidArgument, suggest
 from rdukit.pef.identity import ModelIdentity
+from rdukit.pef.identity import SizeValue as SizeValue
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -90,7 +91,6 @@ FREE_SIZES: Final = frozenset({"context_length", "prompt_length", "positions", "
 #: Label that losses ignore: the default of torch's cross entropy.
 IGNORED: Final = -100
 
-SizeValue = int | float | str | bool
 Sizes = Mapping[str, SizeValue]
 
 

@@ -84,6 +84,13 @@ def _json_bytes(value: object) -> bytes:
     return json.dumps(as_words(value), indent=2, sort_keys=True).encode() + b"\n"
 
 
+def write_whole(descriptor: int, data: bytes) -> None:
+    """Write all bytes to an open file, since a nearly full disk may accept only some per call."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
 def remove_tree(folder: Path) -> None:
     """Remove a folder and its contents, at any depth and with any names and permissions.
 

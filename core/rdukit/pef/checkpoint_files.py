@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit.files.atomic import sha256_of_file
-from rdukit.pef.identity import IdentityValue, ModelIdentity, identity_in, require_same, tokenizer_digest
+from rdukit.pef.identity import ModelIdentity, SizeValue, identity_in, require_same, tokenizer_digest
 
 LATEST: Final = "latest.json"
 BEST: Final = "best.json"
@@ -48,7 +48,7 @@ class CheckpointHeader:
     #: Identity of the model; None if the file lacks it.
     identity: ModelIdentity | None
     #: Sizes in a file of an earlier version; empty: none.
-    trained_sizes: Mapping[str, IdentityValue]
+    trained_sizes: Mapping[str, SizeValue]
 
 
 def read_header(file: Path) -> CheckpointHeader:

@@ -23,8 +23,8 @@ HUB_NAMES: Final = {
 #: Maximum names of a list in a message.
 _SHOWN: Final = 8
 
-#: JSON value of a size.
-IdentityValue = int | float | str | bool
+#: Value of a model's size, as JSON holds it.
+SizeValue = int | float | str | bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class ModelIdentity:
 
     architecture: str
     #: All sizes that change results, including defaults.
-    sizes: Mapping[str, IdentityValue] = field(default_factory=dict)
+    sizes: Mapping[str, SizeValue] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
     #: Result of ``tokenizer_digest``.
     tokenizer: str = ""
@@ -165,5 +165,5 @@ def _named(name: str) -> str:
     return f"{name} ({HUB_NAMES[name]})" if name in HUB_NAMES else name
 
 
-def _word(value: IdentityValue) -> str:
+def _word(value: SizeValue) -> str:
     return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)

@@ -220,3 +220,9 @@ def read_facts(pid: int) -> ProcessFacts | None:
     return ProcessFacts(
         pid, words[0], int(words[1]), int(words[11]) + int(words[12]), int(words[17]), int(words[19]), int(words[21])
     )
+
+
+def own_place() -> str:
+    """Return an id of this boot and pid namespace; processes with an equal id can see each other."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot}/{os.readlink('/proc/self/ns/pid')}"

@@ -32,18 +32,17 @@ PACKAGES: Final = ("rdukit_modelbox", "rdukit_serving.rest", "rdukit_serving.rpc
 NOT_IN_BOXES: Final = "rdukit_zoo.kits"
 
 
-@click.command("fork-server", hidden=True)
-@click.argument("descriptor", type=int)
-def fork_server(descriptor: int) -> None:
-    """Fork boxes for the process that has the other end of the socket DESCRIPTOR; not for people.
+def serve_boxes(descriptor: int, box: click.Command) -> None:
+    """Fork boxes for the process that has the other end of a socket, until it closes that end.
 
-    Example: rdukit box fork-server 5
+    Args:
+        box: the command ``rdukit box``, which the forks run.
     """
     import_for_forks(MODULES)
     import_for_forks(find_modules())
     asyncio.run(_warm_up())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    serve_forks(descriptor, partial(run_forked, program=run_box))
+    serve_forks(descriptor, partial(run_forked, program=partial(run_box, box)))
 
 
 def find_modules() -> list[str]:
@@ -70,16 +69,16 @@ async def _warm_up() -> None:
         await service.close()
 
 
-def run_box(arguments: Sequence[str]) -> int:
+def run_box(box: click.Command, arguments: Sequence[str]) -> int:
     """Run ``rdukit box`` in a fork, which forks the server of its operations before it starts its threads."""
     import numpy as np
 
-    from rdukit_modelbox.cli.main import box
+    from rdukit_modelbox.operations.child import main
     from rdukit_modelbox.operations.forks import keep_fork_server
 
     # Only this generator would repeat the same numbers in each fork.
     np.random.seed()
-    keep_fork_server()
+    keep_fork_server(main)
     sys.argv = ["rdukit box", *arguments]
     run_command(box)
     return 0

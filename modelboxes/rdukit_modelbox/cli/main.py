@@ -13,7 +13,7 @@ from rdukit.cli.commands import ExtensibleGroup
 from rdukit.errors import InvalidArgument
 from rdukit.settings import home_folder
 from rdukit_modelbox.cli.contract import COMMANDS
-from rdukit_modelbox.cli.fork_server import fork_server
+from rdukit_modelbox.cli.fork_server import serve_boxes
 from rdukit_modelbox.cli.image import IMAGE_COMMANDS
 from rdukit_modelbox.cli.operations import OPERATION_COMMANDS
 from rdukit_modelbox.cli.recipe import recipe
@@ -41,7 +41,7 @@ def box() -> None:
     """
 
 
-for command in (*COMMANDS, *OPERATION_COMMANDS, *IMAGE_COMMANDS, fork_server, recipe):
+for command in (*COMMANDS, *OPERATION_COMMANDS, *IMAGE_COMMANDS, recipe):
     box.add_command(command)
 
 
@@ -127,7 +127,17 @@ def run(
             click.echo(f"serving {name}: REST {rest}, gRPC {grpc or 'off'}, state {folder}; Ctrl-C stops it", err=True)
 
     server = ServerOptions(host, rest_port, grpc_port, socket_folder, announce, parent, tell)
-    box = BoxOptions(
+    options = BoxOptions(
         file, folder, mounts, pef, checkpoint, draft_pef, draft_checkpoint, model_name or "", all_to_build(*prepared)
     )
-    serve_box(box, server)
+    serve_box(options, server)
+
+
+@box.command("fork-server", hidden=True)
+@click.argument("descriptor", type=int)
+def fork_server(descriptor: int) -> None:
+    """Fork boxes for the process that has the other end of the socket DESCRIPTOR; not for people.
+
+    Example: rdukit box fork-server 5
+    """
+    serve_boxes(descriptor, box)

@@ -158,6 +158,11 @@ class Box(StrictModel):
         """Return the parameters that ``verb`` takes, in the file's order."""
         return tuple(p for p in self.parameters if verb in p.verbs)
 
+    @property
+    def is_for_folders(self) -> bool:
+        """Whether the box trains the model of a Hugging Face folder, and has none of its own."""
+        return self.folder.parent == FOLDER_BOXES.resolve()
+
     def slots_of(self, verb: Verb) -> VerbArtifacts:
         """Return the artifact slots of ``verb``."""
         return self.artifacts.get(verb, VerbArtifacts())

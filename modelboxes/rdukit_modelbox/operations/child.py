@@ -21,7 +21,7 @@ from rdukit.system.process import die_with_parent
 if TYPE_CHECKING:
     from rdukit.errors import RdukitError
     from rdukit_modelbox.contract.box import Box, Verb
-    from rdukit_modelbox.verbs.context import Progress, VerbResult
+    from rdukit_modelbox.verbs.context import Progress, VerbFunction, VerbResult
 
 #: Shortest time in seconds between progress messages of a stage; the first and the last are always sent.
 PROGRESS_INTERVAL_S: Final = 0.1
@@ -122,10 +122,9 @@ def _run_verb(request: dict[str, Any], events: IO[str]) -> None:
     from rdukit_modelbox.contract.metrics import find_undeclared, words_for_undeclared
     from rdukit_modelbox.operations.members import find_part, other_members
     from rdukit_modelbox.operations.profiling import recording
-    from rdukit_modelbox.verbs import load_verb
 
     box, verb = load_box(Path(request["box_file"])), Verb(request["verb"])
-    run, parameters, output = load_verb(verb), request["parameters"], Path(request["output"])
+    run, parameters, output = _load_program(box, verb), request["parameters"], Path(request["output"])
     inputs = {name: Path(path) for name, path in request["inputs"].items()}
     if request.get("is_follower"):  # the box's first member has fetched them
         with recording(request):
@@ -137,7 +136,7 @@ def _run_verb(request: dict[str, Any], events: IO[str]) -> None:
     inputs = bring_inputs(context, inputs, exchange)
     brought = {**request, "inputs": {name: str(path) for name, path in inputs.items()}}
     with recording(request) as recorded:
-        with other_members(brought, lambda error: _end(events, error)) if verb is Verb.TRAIN else nullcontext():
+        with other_members(main, brought, lambda error: _end(events, error)) if verb is Verb.TRAIN else nullcontext():
             done = run(context, parameters, inputs, output)
         if recorded is not None:
             done = _with_profile(context, verb, done, recorded, output)
@@ -147,6 +146,17 @@ def _run_verb(request: dict[str, Any], events: IO[str]) -> None:
     if exchange.upload:
         outputs = send_outputs(context, done.outputs, exchange.upload)
     _send(events, kind="result", result=dict(done.figures), outputs=outputs)
+
+
+def _load_program(box: "Box", verb: "Verb") -> "VerbFunction":
+    """Return the function of a box's verb. A fine-tuning calls the verbs of the model's own box."""
+    if box.is_for_folders:
+        from rdukit_modelbox.finetune.job import run_finetune
+
+        return run_finetune
+    from rdukit_modelbox.verbs import load_verb
+
+    return load_verb(verb)
 
 
 def _with_profile(

@@ -1,7 +1,7 @@
 """Children of operations, forked from a process that has imported torch and the verbs.
 
 A forked box has such a server; see ``rdukit_modelbox.cli.fork_server``. An operation forks
-the other members of its training itself.
+the other members of its training itself. Both run ``main`` of ``rdukit_modelbox.operations.child``, which callers pass.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -23,10 +23,13 @@ from rdukit.system.forks import ForkedProcess, ForkRequest, ForkServer, run_to_e
 NAME: Final = "rdukit-verb"
 _SERVERS: list[ForkServer] = []
 
+#: Program of a child: takes its arguments, returns its exit status.
+ChildMain = Callable[[list[str]], int]
 
-def keep_fork_server() -> None:
+
+def keep_fork_server(main: ChildMain) -> None:
     """Fork this process into the server of its operations. Call it with a single thread, after the imports."""
-    _SERVERS[:] = [ForkServer.by_fork(run_operation, "rdukit-verbs")]
+    _SERVERS[:] = [ForkServer.by_fork(partial(_run_operation, main), "rdukit-verbs")]
 
 
 def find_fork_server() -> ForkServer | None:
@@ -34,10 +37,8 @@ def find_fork_server() -> ForkServer | None:
     return next((server for server in _SERVERS if server.is_ready()), None)
 
 
-def run_operation(request: ForkRequest) -> int:
+def _run_operation(main: ChildMain, request: ForkRequest) -> int:
     """Run one operation in a fork: its request is on stdin."""
-    from rdukit_modelbox.operations.child import main
-
     return main(["--events-fd", str(request.descriptors[0]), "--parent", str(request.server)])
 
 
@@ -46,7 +47,9 @@ def can_fork_members() -> bool:
     return "torch" in sys.modules and len(list(Path("/proc/self/task").iterdir())) == 1
 
 
-def fork_member(request: bytes, events: int, rank: int, environment: Mapping[str, str]) -> "ForkedMember":
+def fork_member(
+    main: ChildMain, request: bytes, events: int, rank: int, environment: Mapping[str, str]
+) -> "ForkedMember":  # fmt: skip
     """Fork this process into the member ``rank`` of its training, with variables of its own.
 
     Args:
@@ -60,7 +63,7 @@ def fork_member(request: bytes, events: int, rank: int, environment: Mapping[str
             stream.flush()  # the fork would write it again
         parent, pid = os.getpid(), os.fork()
         if pid == 0:
-            run_to_end(partial(_become_member, stdin, events, rank, environment, parent))
+            run_to_end(partial(_become_member, main, stdin, events, rank, environment, parent))
         return ForkedMember(pid)
     finally:
         os.close(stdin)
@@ -89,9 +92,9 @@ class ForkedMember:
             signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
 
 
-def _become_member(stdin: int, events: int, rank: int, environment: Mapping[str, str], parent: int) -> int:
-    from rdukit_modelbox.operations.child import main
-
+def _become_member(
+    main: ChildMain, stdin: int, events: int, rank: int, environment: Mapping[str, str], parent: int
+) -> int:  # fmt: skip
     set_process_name(f"rdukit-rank-{rank}")
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.environ.update(environment)

@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import IO, Any, Final
 
 from rdukit.box.image import BoxEnd
@@ -26,7 +27,7 @@ from rdukit.box.relay import relaying
 from rdukit.errors import ChildDied, InvalidArgument, PeerLost, RdukitError, all_error_classes
 from rdukit.fence.spec import ALIAS
 from rdukit.settings import SND_SOCKET, resolve
-from rdukit_modelbox.operations.forks import ForkedMember, can_fork_members, fork_member
+from rdukit_modelbox.operations.forks import ChildMain, ForkedMember, can_fork_members, fork_member
 from rdukit_modelbox.settings import MEMBERS, PART
 from rdukit_node.settings import LEASE
 from rdukit_runtime.settings import DISTRIBUTED_TOKEN
@@ -121,24 +122,26 @@ class _Member:
 
 
 @contextmanager
-def other_members(request: Mapping[str, Any], fail: Callable[[RdukitError], object]) -> Iterator[None]:
+def other_members(
+    main: ChildMain, request: Mapping[str, Any], fail: Callable[[RdukitError], object]
+) -> Iterator[None]:  # fmt: skip
     """Run the other members of this box while the block runs the first one.
 
     Does nothing if the operation has a single member.
 
     Args:
-        request: the child's request, with local inputs. fail: called in another thread when a member fails; must end
-            this process.
+        main: program of a forked member. request: the child's request, with local inputs.
+        fail: called in another thread when a member fails; must end this process.
     """
     members, part = read_members(resolve(MEMBERS)), find_part()
     if part is None and len(members) < 2:
         yield
         return
-    yield from _with_others(members, part, request, fail)
+    yield from _with_others(partial(_start, main, request), members, part, fail)
 
 
 def _with_others(
-    members: Sequence[MemberLease], part: LinkedPart | None, request: Mapping[str, Any],
+    start: Callable[[Environment], _Member], members: Sequence[MemberLease], part: LinkedPart | None,
     fail: Callable[[RdukitError], object],
 ) -> Iterator[None]:  # fmt: skip
     # Members in several boxes meet through links, which have a key, at an address inside of their fences.
@@ -148,7 +151,7 @@ def _with_others(
     others: list[_Member] = []
     try:
         for number in range(1, len(members)):  # before any thread starts: they may be forks
-            others.append(_start(request, place_of(number, members, port, part, token)))
+            others.append(start(place_of(number, members, port, part, token)))
         with nullcontext() if part is None else relaying(part):
             yield from _watched(others, is_over, fail)
     finally:
@@ -181,12 +184,12 @@ def _watch(member: _Member, is_over: threading.Event, fail: Callable[[RdukitErro
         fail(member.error(status))
 
 
-def _start(request: Mapping[str, Any], place: Environment) -> _Member:
+def _start(main: ChildMain, request: Mapping[str, Any], place: Environment) -> _Member:
     events = tempfile.TemporaryFile()  # noqa: SIM115 it lives as long as the member
     line = json.dumps({**request, "is_follower": True}).encode() + b"\n"
     rank = int(place["RANK"])
     process = (
-        fork_member(line, events.fileno(), rank, place) if can_fork_members()
+        fork_member(main, line, events.fileno(), rank, place) if can_fork_members()
         else _start_anew(line, events.fileno(), place)
     )  # fmt: skip
     return _Member(rank, int(place["WORLD_SIZE"]), process, events)

@@ -4,19 +4,15 @@ Recorders are only there when a request asks for them. The first member asks the
 inherit, and reads what all of them recorded once they have ended.
 """
 
-import json
 import os
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rdukit.errors import RdukitError
-
-if TYPE_CHECKING:
-    from rdukit_runtime.profile.recording import ProcessRecording
+from rdukit.files.owned import scratch_folder
 
 #: Name of the output.
 PROFILE: Final = "profile"
@@ -33,7 +29,8 @@ def recording(request: Mapping[str, Any]) -> Iterator[Path | None]:
     if not request.get(PROFILE):
         yield None
         return
-    from rdukit_runtime.profile.program import BYTES_A_CALL
+    from rdukit_runtime.profile.program_run import BYTES_A_CALL
+    from rdukit_runtime.profile.recorders import write_recording
     from rdukit_runtime.settings import PROFILE_EVENTS, PROFILE_FOLDER
 
     if request.get("is_follower"):
@@ -42,19 +39,10 @@ def recording(request: Mapping[str, Any]) -> Iterator[Path | None]:
         finally:
             write_recording(Path(os.environ[PROFILE_FOLDER.variable]))
         return
-    with tempfile.TemporaryDirectory(prefix="rdukit-profile-") as scratch:
-        os.environ[PROFILE_FOLDER.variable] = scratch
+    with scratch_folder("rdukit-profile") as scratch:
+        os.environ[PROFILE_FOLDER.variable] = str(scratch)
         os.environ[PROFILE_EVENTS.variable] = str(MAX_FILE_BYTES // BYTES_A_CALL)
-        yield Path(scratch)
-
-
-def write_recording(folder: Path) -> None:
-    """Write what this process recorded into ``folder``; nothing if it ran no session."""
-    from rdukit_runtime.profile.step import find_recorder
-
-    recorder = find_recorder()
-    if recorder is not None:
-        recorder.write(folder)
+        yield scratch
 
 
 def write_profile(folder: Path, title: str, command: str, output: Path) -> Path | None:
@@ -67,15 +55,22 @@ def write_profile(folder: Path, title: str, command: str, output: Path) -> Path 
     Raises:
         RdukitError: a recording cannot be read. OSError: the files cannot be written.
     """
-    from rdukit_runtime.profile.program import read_recordings
+    from rdukit_runtime.profile.program_run import ProgramProfile, read_recordings
+    from rdukit_runtime.profile.recorders import write_recording
 
     write_recording(folder)
-    found = read_recordings(folder)
-    if not found:
+    recordings = tuple(read_recordings(folder))
+    if not recordings:
         return None
+    from rdukit_runtime.report.files import profile_files, summarize_profile
+    from rdukit_runtime.report.make import build_page
+
+    began_ns = min(each.started_ns for each in recordings)
+    found = ProgramProfile(title, 0, began_ns, time.perf_counter_ns() - began_ns, recordings, ())
+    page = build_page(title, recordings, (), [command], os.environ)
     target = output / PROFILE
     target.mkdir()
-    for name, content in _files_of(title, command, found).items():
+    for name, content in profile_files(found, summarize_profile(found, page), page, MAX_FILE_BYTES).items():
         (target / name).write_bytes(content)
     return target
 
@@ -84,22 +79,3 @@ def explain_failure(error: Exception) -> str:
     """Return the line of the log for a profile that could not be written; the verb itself has succeeded."""
     reason = error.message if isinstance(error, RdukitError) else f"{type(error).__name__}: {error}"
     return f"the profile was not written: {reason}"
-
-
-def _files_of(title: str, command: str, found: "list[ProcessRecording]") -> dict[str, bytes]:
-    from rdukit_runtime.profile.recording import summary_to_dict
-    from rdukit_runtime.profile.timeline_files import speedscope_text, trace_text
-    from rdukit_runtime.report.advice import advice_to_dict
-    from rdukit_runtime.report.make import build_page
-    from rdukit_runtime.report.page import render_page
-
-    began_ns = min(each.started_ns for each in found)
-    page = build_page(title, found, (), [command], os.environ)
-    summary = summary_to_dict(title, 0, time.perf_counter_ns() - began_ns, found, ())
-    summary["advice"] = [advice_to_dict(each) for each in page.advice]
-    return {
-        "report.html": render_page(page).encode(),
-        "trace.json": trace_text(found, (), began_ns, MAX_FILE_BYTES).encode(),
-        "speedscope.json": speedscope_text(found, MAX_FILE_BYTES).encode(),
-        "summary.json": json.dumps(summary, indent=1).encode() + b"\n",
-    }

@@ -15,8 +15,8 @@ from torch import nn
 
 from rdukit.errors import InvalidArgument
 from rdukit.pef.checkpoint_files import ADAPTER_PARTS
+from rdukit.pef.identity import SizeValue
 from rdukit_serving.device.parameters import Tensors, merge_adapters
-from rdukit_serving.shape import SizeValue
 
 
 class AdaptedLinear(nn.Linear):

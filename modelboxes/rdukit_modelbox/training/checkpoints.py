@@ -21,10 +21,9 @@ from safetensors.torch import save
 from rdukit.errors import InvalidArgument
 from rdukit.files.atomic import sha256_of, write_atomic, write_json_atomic
 from rdukit.pef.checkpoint_files import BEST, LATEST, PREFIX, TRAINING_KEY, find_checkpoint_file, read_header
-from rdukit.pef.identity import ModelIdentity, metadata_of
+from rdukit.pef.identity import ModelIdentity, SizeValue, metadata_of
 from rdukit_modelbox.training.options import Judged
 from rdukit_serving.device.parameters import Tensors
-from rdukit_serving.shape import SizeValue
 
 FORMAT: Final = 1
 #: Begin of the names of the newest weights in a file whose model's weights are their average.

@@ -13,7 +13,7 @@ from rdukit.pef.identity import require_same
 from rdukit.telemetry.spans import span
 from rdukit.units import plain
 from rdukit_modelbox.contract.allowed_values import ParameterValue
-from rdukit_modelbox.contract.box import FOLDER_BOXES, Verb
+from rdukit_modelbox.contract.box import Verb
 from rdukit_modelbox.contract.models import entry_of, read_shape
 from rdukit_modelbox.preprocessing.datasets import DEV
 from rdukit_modelbox.tasks import task_of
@@ -63,10 +63,6 @@ def run_train(
         RuntimeFault: the loss is not a number any more.
         Cancelled: between two steps.
     """
-    if context.box.folder.parent == FOLDER_BOXES.resolve():
-        from rdukit_modelbox.finetune.job import run_finetune  # which calls this verb for the model's own box
-
-        return run_finetune(context, parameters, inputs, output)
     shape = read_shape(context.box, inputs["pef"])
     shape.require(TRAIN, "train")
     options = options_from(parameters)

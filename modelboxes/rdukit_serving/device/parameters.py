@@ -17,7 +17,7 @@ from safetensors.torch import load
 from rdukit.errors import InvalidArgument, PefMismatch
 from rdukit.pef.checkpoint_files import ADAPTER_PARTS, CheckpointHeader, checkpoint_file, read_header
 from rdukit.pef.file import BOX_KEY
-from rdukit.pef.identity import IdentityValue, ModelIdentity, require_same
+from rdukit.pef.identity import ModelIdentity, SizeValue, require_same
 from rdukit.pef.model import CONSTANTS, UNSAVED_STATE, Pef, SymbolKind, flatten_paths
 from rdukit_serving.shape import Shape, TensorNames, shape_of
 
@@ -167,7 +167,7 @@ def _warn_of_unknown(wanted: Shape, header: CheckpointHeader, checkpoint: Path) 
         )
 
 
-def _of_sizes(known: ModelIdentity, sizes: Mapping[str, IdentityValue]) -> ModelIdentity:
+def _of_sizes(known: ModelIdentity, sizes: Mapping[str, SizeValue]) -> ModelIdentity:
     """Return the identity from sizes; a size of 0 means unknown."""
     return ModelIdentity(
         known.architecture, {name: value for name, value in sizes.items() if value != 0 or value is False}

@@ -1,6 +1,6 @@
 """Routes of endpoints: their wanted and present state. Their calls are in ``endpoint_calls``."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, status
@@ -77,64 +77,60 @@ def update(request: Request, name: Name, caller: EndpointsWriter, body: UpdateRe
     with platform.database.read() as session:  # checked before the write lock is taken
         service.get_endpoint(session, caller.tenant_id, name)
     serving = None if body.names_nothing() else _resolve(request, caller, body)
-    with platform.database.write() as session:
-        row = service.get_endpoint(session, caller.tenant_id, name, is_locked=True)
-        change = service.EndpointChange(serving, body.replicas, body.canary, body.idle_s)
-        service.change_endpoint(session, row, change, platform.clock.now())
-        detail = f"revision {row.revision}, {row.replicas} replicas"
-        if row.canary is not None:
-            detail += f", canary {row.canary} with {row.canary_percent} %"
-        record(session, entry_of(request, caller, Act.UPDATE_ENDPOINT, name, detail=detail))
-        session.flush()
-        shown = show_one(session, row, platform.clock.now())
-    platform.notifier.wake()
-    return shown
+
+    def change(session: Session, row: EndpointRow, now: float) -> str:
+        wanted = service.EndpointChange(serving, body.replicas, body.canary, body.idle_s)
+        service.change_endpoint(session, row, wanted, now)
+        canary = "" if row.canary is None else f", canary {row.canary} with {row.canary_percent} %"
+        return f"revision {row.revision}, {row.replicas} replicas{canary}"
+
+    return _change(request, caller, name, Act.UPDATE_ENDPOINT, change)
 
 
 @router.post("/{name}/promote")
 def promote(request: Request, name: Name, caller: EndpointsWriter) -> Endpoint:
     """Make the canary the wanted revision."""
-    platform = platform_of(request)
-    with platform.database.read() as session:
-        service.get_endpoint(session, caller.tenant_id, name)
-    with platform.database.write() as session:
-        row = service.get_endpoint(session, caller.tenant_id, name, is_locked=True)
-        service.promote_canary(session, row, platform.clock.now())
-        detail = f"canary {row.revision} promoted"
-        record(session, entry_of(request, caller, Act.UPDATE_ENDPOINT, name, detail=detail))
-        session.flush()
-        shown = show_one(session, row, platform.clock.now())
-    platform.notifier.wake()
-    return shown
+
+    def change(session: Session, row: EndpointRow, now: float) -> str:
+        service.promote_canary(session, row, now)
+        return f"canary {row.revision} promoted"
+
+    return _change(request, caller, name, Act.UPDATE_ENDPOINT, change)
 
 
 @router.post("/{name}/rollback")
 def roll_back(request: Request, name: Name, caller: EndpointsWriter, body: RollbackRequest) -> Endpoint:
     """Make an earlier revision the wanted one again."""
-    platform = platform_of(request)
-    with platform.database.read() as session:
-        service.get_endpoint(session, caller.tenant_id, name)
-    with platform.database.write() as session:
-        row = service.get_endpoint(session, caller.tenant_id, name, is_locked=True)
-        service.roll_back(session, row, body.revision, platform.clock.now())
-        detail = f"back to revision {row.revision}"
-        record(session, entry_of(request, caller, Act.UPDATE_ENDPOINT, name, detail=detail))
-        session.flush()
-        shown = show_one(session, row, platform.clock.now())
-    platform.notifier.wake()
-    return shown
+
+    def change(session: Session, row: EndpointRow, now: float) -> str:
+        service.roll_back(session, row, body.revision, now)
+        return f"back to revision {row.revision}"
+
+    return _change(request, caller, name, Act.UPDATE_ENDPOINT, change)
 
 
 @router.delete("/{name}")
 def delete(request: Request, name: Name, caller: EndpointsWriter) -> Endpoint:
     """Delete an endpoint: its replicas finish their requests, and its name is free at once."""
+
+    def change(session: Session, row: EndpointRow, now: float) -> str:
+        service.delete_endpoint(row, now)
+        return ""
+
+    return _change(request, caller, name, Act.DELETE_ENDPOINT, change)
+
+
+def _change(
+    request: Request, caller: Caller, name: str, act: Act, change: Callable[[Session, EndpointRow, float], str]
+) -> Endpoint:
+    """Change an endpoint in one transaction with its row of the audit log; ``change`` returns that row's detail."""
     platform = platform_of(request)
-    with platform.database.read() as session:
+    with platform.database.read() as session:  # checked before the write lock is taken
         service.get_endpoint(session, caller.tenant_id, name)
     with platform.database.write() as session:
         row = service.get_endpoint(session, caller.tenant_id, name, is_locked=True)
-        service.delete_endpoint(row, platform.clock.now())
-        record(session, entry_of(request, caller, Act.DELETE_ENDPOINT, name))
+        detail = change(session, row, platform.clock.now())
+        record(session, entry_of(request, caller, act, name, detail=detail))
         session.flush()
         shown = show_one(session, row, platform.clock.now())
     platform.notifier.wake()

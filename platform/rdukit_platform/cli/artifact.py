@@ -10,6 +10,7 @@ from rdukit.cli.tables import escaped
 from rdukit.errors import ContentDamaged, InvalidArgument, Unavailable
 from rdukit.files.atomic import write_atomic
 from rdukit.units import format_bytes
+from rdukit_platform.cli import connect, show
 from rdukit_platform.cli.complete import ARTIFACTS
 
 
@@ -26,8 +27,7 @@ def artifact() -> None:
 @artifact.command("list")
 @click.option("--kind", default=None, help="Only this kind: pef, dataset, checkpoint, …, or a kind of your own.")
 @click.option("--job", default=None, help="Only artifacts that this job made.")
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Largest number of lines.")
-@click.option("--cursor", default=None, help="next_cursor of the previous page.")
+@show.page_options
 @JSON_OPTION
 @TOKEN_OPTION
 def list_(kind: str | None, job: str | None, limit: int, cursor: str | None, as_json: bool) -> None:
@@ -37,10 +37,7 @@ def list_(kind: str | None, job: str | None, limit: int, cursor: str | None, as_
 
     Example: rdukit artifact list --job job-7k2m9x41abcd --limit 10
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         page = client.get("/v1/artifacts", kind=kind, job=job, limit=limit, cursor=cursor)
         use = client.get("/v1/artifacts/usage")
     if as_json:
@@ -68,10 +65,7 @@ def show_(artifact_id: str, as_json: bool) -> None:
 
     Example: rdukit artifact show art-7k2m9x41abcd --json
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         found = client.get(f"/v1/artifacts/{artifact_id}")
         lineage = client.get(f"/v1/artifacts/{artifact_id}/lineage")
     if as_json:
@@ -101,9 +95,8 @@ def get(artifact_id: str, output: Path) -> None:
     Example: rdukit artifact get art-7k2m9x41abcd --output model.pef
     """
     from rdukit_platform.client.artifacts import fetch_artifact
-    from rdukit_platform.client.http import ApiClient
 
-    with ApiClient.of_home() as client:
+    with connect() as client:
         found = fetch_artifact(client, artifact_id, output)
     click.echo(f"{output}: {format_bytes(found['bytes'])}", err=True)
 
@@ -124,11 +117,9 @@ def add(path: Path, kind: str, name: str | None, as_json: bool) -> None:
 
     Example: rdukit artifact add talks.jsonl --kind data --name talks
     """
-    from rdukit_platform.cli import show
     from rdukit_platform.client.artifacts import add_artifact
-    from rdukit_platform.client.http import ApiClient
 
-    with ApiClient.of_home() as client:
+    with connect() as client:
         try:
             added = add_artifact(client, path, kind, name)
         except (KeyboardInterrupt, Unavailable):
@@ -136,10 +127,7 @@ def add(path: Path, kind: str, name: str | None, as_json: bool) -> None:
             raise
     if path.is_file() and os.access(path, os.X_OK):
         click.echo(f"{path} is executable, which a single file does not keep; add its folder to keep that", err=True)
-    if as_json:
-        show.print_json(added)
-    else:
-        click.echo(added["id"])
+    show.print_answer(added, as_json, added["id"])
 
 
 @artifact.command()
@@ -153,16 +141,10 @@ def delete(artifact_id: str, as_json: bool) -> None:
 
     Example: rdukit artifact delete art-7k2m9x41abcd --context lab
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         gone = client.delete(f"/v1/artifacts/{artifact_id}")
-    if as_json:
-        show.print_json(gone)
-        return
     kept = f"; {', '.join(gone['same_content'])} has the same content, which stays" if gone["same_content"] else ""
-    click.echo(f"deleted {gone['id']} ({format_bytes(gone['bytes'])}){kept}")
+    show.print_answer(gone, as_json, f"deleted {gone['id']} ({format_bytes(gone['bytes'])}){kept}")
 
 
 @artifact.command()
@@ -176,12 +158,9 @@ def pin(artifact_id: str, as_json: bool) -> None:
 
     Example: rdukit artifact pin art-7k2m9x41abcd --context lab
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         kept = client.put(f"/v1/artifacts/{artifact_id}/pin")
-    show.print_json(kept) if as_json else click.echo(f"pinned {kept['id']}")
+    show.print_answer(kept, as_json, f"pinned {kept['id']}")
 
 
 @artifact.command()
@@ -195,12 +174,9 @@ def unpin(artifact_id: str, as_json: bool) -> None:
 
     Example: rdukit artifact unpin art-7k2m9x41abcd --context lab
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         freed = client.delete(f"/v1/artifacts/{artifact_id}/pin")
-    show.print_json(freed) if as_json else click.echo(f"unpinned {freed['id']}")
+    show.print_answer(freed, as_json, f"unpinned {freed['id']}")
 
 
 @artifact.command()
@@ -215,12 +191,9 @@ def verify(artifact_id: str | None, is_all: bool, as_json: bool) -> None:
 
     Example: rdukit artifact verify art-7k2m9x41abcd
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
     if (artifact_id is None) is not is_all:
         raise InvalidArgument("name an artifact, or give --all; expected one of the two")
-    with ApiClient.of_home() as client:
+    with connect() as client:
         ids = [artifact_id] if artifact_id else [a["id"] for a in client.pages("/v1/artifacts", "artifacts", limit=200)]
         found = [client.post(f"/v1/artifacts/{each}/verify") for each in ids]
     wrong = [(each["id"], problem) for each in found for problem in each["problems"]]
@@ -253,12 +226,10 @@ def lineage(artifact_id: str, output: Path | None, as_json: bool) -> None:
     Example: rdukit artifact lineage art-7k2m9x41abcd --json
     """
     from rdukit_platform.artifacts.picture import draw_lineage, graph_of
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
 
     if output is not None and output.suffix.lower() != ".svg":
         raise InvalidArgument(f"--output is {str(output)!r}; expected a name that ends in .svg, as the picture is SVG")
-    with ApiClient.of_home() as client:
+    with connect() as client:
         found = client.get(f"/v1/artifacts/{artifact_id}/lineage")
         url = client.url
     nodes, edges = graph_of(found["artifacts"], found["links"], found["jobs"])
@@ -286,10 +257,7 @@ def gc(dry_run: bool, as_json: bool) -> None:
 
     Example: rdukit artifact gc
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         found = client.post(f"/v1/artifacts/gc?dry_run={str(dry_run).lower()}")
     if as_json:
         show.print_json(found)

@@ -8,6 +8,7 @@ from urllib.parse import quote
 import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION
+from rdukit_platform.cli import connect, show
 from rdukit_platform.cli.complete import BOXES
 
 
@@ -24,28 +25,21 @@ def install(source: str, as_json: bool) -> None:
 
     Example: rdukit box install boxes/fraud:4
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
     folder = Path(source)
     if folder.name == "modelbox.yaml":
         folder = folder.absolute().parent
-    with ApiClient.of_home() as client:
+    with connect() as client:
         if folder.exists() or source.startswith((".", "/", "~")):
             made = client.install_box(folder)
         else:
             made = client.install_image(source)
-    if as_json:
-        show.print_json(made)
-        return
     said = "installed" if made["is_new"] else "unchanged: this content is already"
-    click.echo(f"{said} {made['box']}; submit: rdukit job submit {made['name']} VERB")
+    show.print_answer(made, as_json, f"{said} {made['box']}; submit: rdukit job submit {made['name']} VERB")
 
 
 @click.command()
 @click.argument("box", metavar="[NAME[:VERSION]]", required=False, shell_complete=BOXES)
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Largest number of lines.")
-@click.option("--cursor", default=None, help="next_cursor of the previous page.")
+@show.page_options
 @JSON_OPTION
 @TOKEN_OPTION
 def installed(box: str | None, limit: int, cursor: str | None, as_json: bool) -> None:
@@ -55,28 +49,19 @@ def installed(box: str | None, limit: int, cursor: str | None, as_json: bool) ->
 
     Example: rdukit box installed mine --json
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
-        if box is not None:
-            page = client.get(f"/v1/catalog/{quote(box, safe='')}")
-        else:
-            page = client.get("/v1/boxes", limit=limit, cursor=cursor)
-    if as_json:
-        show.print_json(page)
-        return
     if box is not None:
-        _print_box(page)
+        with connect() as client:
+            found = client.get(f"/v1/catalog/{quote(box, safe='')}")
+        show.print_json(found) if as_json else _print_box(found)
         return
+    with connect() as client:
+        page = client.get("/v1/boxes", limit=limit, cursor=cursor)
     rows = [
         (one["box"], one["image"] or one["artifact"], show.ago(one["installed_at"]),
          one["digest"].removeprefix("sha256:")[:12], one["title"])
         for one in page["boxes"]
     ]  # fmt: skip
-    show.print_table(("BOX", "FROM", "AGE", "SHA256", "TITLE"), rows)
-    if page["next_cursor"]:
-        click.echo(f"more with: --cursor {page['next_cursor']}", err=True)
+    show.print_page(page, as_json, ("BOX", "FROM", "AGE", "SHA256", "TITLE"), rows)
 
 
 @click.command()
@@ -90,21 +75,13 @@ def uninstall(box: str, as_json: bool) -> None:
 
     Example: rdukit box uninstall mine
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         gone = client.delete(f"/v1/boxes/{quote(box, safe='')}")
-    if as_json:
-        show.print_json(gone)
-    else:
-        click.echo(f"uninstalled {', '.join(gone['boxes'])}")
+    show.print_answer(gone, as_json, f"uninstalled {', '.join(gone['boxes'])}")
 
 
 def _print_box(box: Mapping[str, Any]) -> None:
     """Print a box's description for people, verb by verb."""
-    from rdukit_platform.cli import show
-
     own = box.get("installed")
     click.echo(f"{own['box'] if own else box['name']}: {box['title']}\n{box.get('description') or ''}".rstrip())
     if own:

@@ -8,6 +8,7 @@ import click
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice, ExtensibleGroup
 from rdukit_platform.catalog.comparison import MAX_COMPARED
 from rdukit_platform.catalog.entries import EntryKind, EntrySort
+from rdukit_platform.cli import connect, show
 
 KINDS = tuple(str(kind) for kind in EntryKind)
 SORTS = tuple(str(sort) for sort in EntrySort)
@@ -34,8 +35,7 @@ def catalog() -> None:
 @click.option("--sort", type=Choice(SORTS), default=None, help="Order. Default: the best matches first.")
 @click.option("--metric", default=None, help="Sort by this metric, the best first.")
 @click.option("--reverse", is_flag=True, help="Reverse the order.")
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Largest number of lines.")
-@click.option("--cursor", default=None, help="next_cursor of the previous page.")
+@show.page_options
 @JSON_OPTION
 @TOKEN_OPTION
 def search(
@@ -59,10 +59,7 @@ def search(
 
     Example: rdukit catalog search --task segmentation --sort newest
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         page = client.get(
             "/v1/entries", search=" ".join(words) or None, kind=list(kinds), task=list(tasks), family=list(families),
             modality=list(modalities), licence=list(licences), deprecated="true" if deprecated else None,
@@ -93,10 +90,7 @@ def show_(entry: str, as_json: bool) -> None:
 
     Example: rdukit catalog show digits:2 --json
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         found = client.get("/v1/entries/show", entry=entry)
     if as_json:
         show.print_json(found)
@@ -118,10 +112,8 @@ def compare(entries: Sequence[str], as_json: bool) -> None:
     Example: rdukit catalog compare vit lenet --json
     """
     from rdukit_platform.catalog.figures import figure_text
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
 
-    with ApiClient.of_home() as client:
+    with connect() as client:
         found = client.get("/v1/entries/compare", entry=list(entries)[: MAX_COMPARED + 1])
     if as_json:
         show.print_json(found)
@@ -144,7 +136,6 @@ def entry_lines(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the lines that describe an entry, as name and text (pure)."""
     from rdukit.units import format_bytes
     from rdukit_platform.catalog.figures import figure_text, figure_words
-    from rdukit_platform.cli import show
 
     said = ("kind", "title", "description", "task", "family", "modality", "licence", "source", "box", "job",
             "deprecated")  # fmt: skip

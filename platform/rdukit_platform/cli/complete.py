@@ -7,6 +7,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from rdukit.errors import RdukitError
+from rdukit_platform.cli import connect
 
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
@@ -23,10 +24,8 @@ def complete(route: str, key: str, name: str = "id", told: tuple[str, ...] = ("n
     """
 
     def ask(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-        from rdukit_platform.client.http import ApiClient
-
         try:
-            with ApiClient.of_home() as client:
+            with connect() as client:
                 found = client.get(route, limit=OFFERED)[key]
         except (RdukitError, KeyError):
             return []

@@ -8,14 +8,21 @@ from click.shell_completion import CompletionItem
 
 from rdukit.cli.commands import JSON_OPTION, ExtensibleGroup
 from rdukit.errors import InvalidArgument, RdukitError
-from rdukit.settings import parse_token
+from rdukit.settings import CONTEXT, parse_token, resolve
+from rdukit_platform.cli import show
+from rdukit_platform.client.contexts import (
+    HOME_CONTEXT,
+    GatewayContext,
+    own_url,
+    read_contexts,
+    read_login,
+    write_contexts,
+)
+from rdukit_platform.settings import GATEWAY_URL, current_home
 
 
 def _complete(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     """Complete the names of contexts."""
-    from rdukit_platform.client.contexts import HOME_CONTEXT, read_contexts
-    from rdukit_platform.settings import current_home
-
     try:
         known = read_contexts(current_home()).known
     except RdukitError:
@@ -43,10 +50,6 @@ def list_(as_json: bool) -> None:
 
     Example: rdukit context list --json
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.contexts import HOME_CONTEXT, own_url, read_contexts, read_login
-    from rdukit_platform.settings import current_home
-
     home = current_home()
     contexts, login = read_contexts(home), read_login(home)
     url = (login["url"] if login else "") or own_url(home)
@@ -76,9 +79,6 @@ def add(name: str, url: str, token: str | None, is_used: bool) -> None:
 
     Example: rdukit context add local --url http://127.0.0.1:8080
     """
-    from rdukit_platform.client.contexts import GatewayContext, read_contexts, write_contexts
-    from rdukit_platform.settings import current_home
-
     try:
         given = parse_token(token) if token else ""
     except ValueError as cause:
@@ -101,9 +101,6 @@ def use(name: str) -> None:
 
     Example: rdukit context use local
     """
-    from rdukit_platform.client.contexts import own_url, read_contexts, read_login, write_contexts
-    from rdukit_platform.settings import current_home
-
     home = current_home()
     contexts = read_contexts(home).using(name)
     write_contexts(home, contexts)
@@ -122,9 +119,6 @@ def remove(name: str) -> None:
 
     Example: rdukit context remove old
     """
-    from rdukit_platform.client.contexts import read_contexts, write_contexts
-    from rdukit_platform.settings import current_home
-
     home = current_home()
     before = read_contexts(home)
     contexts = before.without(name)
@@ -134,9 +128,6 @@ def remove(name: str) -> None:
 
 def _tell_of_settings() -> None:
     """Print which settings override the context in use, if any."""
-    from rdukit.settings import CONTEXT, resolve
-    from rdukit_platform.settings import GATEWAY_URL
-
     settings: Sequence[Any] = (CONTEXT, GATEWAY_URL)
     for setting in settings:
         if value := resolve(setting):

@@ -15,6 +15,7 @@ from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Duration, ExtensibleG
 from rdukit.cli.watch import watchable
 from rdukit.errors import RdukitError
 from rdukit.units import format_seconds
+from rdukit_platform.cli import connect, show
 from rdukit_platform.cli.complete import ENDPOINTS
 from rdukit_platform.cli.job_files import watched
 from rdukit_platform.cli.token import VIEWED_TENANT
@@ -85,17 +86,14 @@ def create(
 
     Example: rdukit endpoint create chat --bundle bundle.yaml --wait
     """
-    from rdukit_platform.client.http import ApiClient
-
     body = {"name": name, "expert": expert, "box": box, "pef": pef, "checkpoint": checkpoint, "tiles": tiles}
-    with ApiClient.of_home() as client, _added(client, bundle) as bundle_id:
+    with connect() as client, _added(client, bundle) as bundle_id:
         made = client.post("/v1/endpoints", {**body, "bundle": bundle_id, "replicas": replicas, "idle_s": idle_s})
         _tell(client, made, wait, as_json)
 
 
 @endpoint.command("list")
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Largest number of lines.")
-@click.option("--cursor", default=None, help="next_cursor of the previous page.")
+@show.page_options
 @VIEWED_TENANT
 @JSON_OPTION
 @TOKEN_OPTION
@@ -107,14 +105,8 @@ def list_(limit: int, cursor: str | None, tenant: str | None, as_json: bool) -> 
 
     Example: rdukit endpoint list --watch
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         page = client.get("/v1/endpoints", limit=limit, cursor=cursor, tenant=tenant)
-    if as_json:
-        show.print_json(page)
-        return
     rows = [
         (
             one["name"], one["state"], f"{one['ready']}/{wanted_replicas(one)}", one["revision"],
@@ -123,9 +115,7 @@ def list_(limit: int, cursor: str | None, tenant: str | None, as_json: bool) -> 
         )
         for one in page["endpoints"]
     ]  # fmt: skip
-    show.print_table(("NAME", "STATE", "READY", "REVISION", "SERVES", "REQUESTS", "AGE"), rows)
-    if page["next_cursor"]:
-        click.echo(f"more with: --cursor {page['next_cursor']}", err=True)
+    show.print_page(page, as_json, ("NAME", "STATE", "READY", "REVISION", "SERVES", "REQUESTS", "AGE"), rows)
 
 
 @endpoint.command("show")
@@ -141,10 +131,7 @@ def show_(name: str, tenant: str | None, as_json: bool) -> None:
 
     Example: rdukit endpoint show digits --watch
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         found = client.get(_path(name), tenant=tenant)
         url = client.url
     if as_json:
@@ -234,13 +221,11 @@ def update(
 
     Example: rdukit endpoint update digits --replicas 3
     """
-    from rdukit_platform.client.http import ApiClient
-
     body = {
         "expert": expert, "box": box, "pef": pef, "checkpoint": checkpoint, "tiles": tiles, "replicas": replicas,
         "canary": canary, "idle_s": idle_s,
     }  # fmt: skip
-    with ApiClient.of_home() as client, _added(client, bundle) as bundle_id:
+    with connect() as client, _added(client, bundle) as bundle_id:
         _tell(client, client.post(f"{_path(name)}/update", {**body, "bundle": bundle_id}), wait, as_json)
 
 
@@ -256,9 +241,7 @@ def promote(name: str, wait: bool, as_json: bool) -> None:
 
     Example: rdukit endpoint promote chat
     """
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         _tell(client, client.post(f"{_path(name)}/promote", {}), wait, as_json)
 
 
@@ -277,9 +260,7 @@ def rollback(name: str, revision: int | None, wait: bool, as_json: bool) -> None
 
     Example: rdukit endpoint rollback digits --revision 1
     """
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         _tell(client, client.post(f"{_path(name)}/rollback", {"revision": revision}), wait, as_json)
 
 
@@ -294,15 +275,9 @@ def delete(name: str, as_json: bool) -> None:
 
     Example: rdukit endpoint delete digits --context lab
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         gone = client.delete(_path(name))
-    if as_json:
-        show.print_json(gone)
-    else:
-        click.echo(f"deleted {name}")
+    show.print_answer(gone, as_json, f"deleted {name}")
 
 
 @endpoint.command()
@@ -339,16 +314,13 @@ def call(
 
     Example: rdukit endpoint call chat --model coder --prompt "def " --max-tokens 40
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
     if (prompt is None) == (rows is None):
         raise click.UsageError("Give either --prompt TEXT or --rows FILE.")
     if model is not None and prompt is None:
         raise click.UsageError("--model chooses the expert for a --prompt; --rows go to the endpoint's only model.")
     if temperature is not None and prompt is None:
         raise click.UsageError("--temperature needs --prompt; outputs for --rows are not sampled.")
-    with ApiClient.of_home() as client:
+    with connect() as client:
         if prompt is not None:
             messages = [{"role": "user", "content": prompt}]
             model = model or client.get(f"{_path(name)}/v1/models")["data"][0]["id"]
@@ -430,7 +402,6 @@ def _tensor(model: Mapping[str, Any], rows: list[list[float]]) -> dict[str, Any]
 
 def _tell(client: Any, changed: dict[str, Any], wait: bool, as_json: bool) -> None:
     """Print a changed endpoint; with ``wait``, after it has reached its wanted state."""
-    from rdukit_platform.cli import show
     from rdukit_platform.client.serving import wait_until_settled
 
     name = changed["name"]
@@ -438,10 +409,9 @@ def _tell(client: Any, changed: dict[str, Any], wait: bool, as_json: bool) -> No
         begun = changed
         with watched([name], "endpoint", "delete", lambda: begun, as_json=as_json):
             changed = wait_until_settled(client, changed)
-    if as_json:
-        show.print_json(changed)
-    else:
-        click.echo(f"{name} is {changed['state']}: {ready_words(changed)}; see: rdukit endpoint show {name}")
+    show.print_answer(
+        changed, as_json, f"{name} is {changed['state']}: {ready_words(changed)}; see: rdukit endpoint show {name}"
+    )
 
 
 def wanted_replicas(endpoint: Mapping[str, Any]) -> int:

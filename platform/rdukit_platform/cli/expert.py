@@ -7,6 +7,7 @@ from urllib.parse import quote
 import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, ExtensibleGroup
+from rdukit_platform.cli import connect, show
 from rdukit_platform.cli.complete import EXPERTS, JOBS
 
 
@@ -36,24 +37,19 @@ def promote(job: str, name: str, description: str, licence: str | None, as_json:
 
     Example: rdukit expert promote job-7k2m9x41abcd --name digits --licence MIT
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
     body = {"job": job, "name": name, "description": description, "licence": licence}
-    with ApiClient.of_home() as client:
+    with connect() as client:
         made = client.post("/v1/experts", body)
-    if as_json:
-        show.print_json(made)
-    else:
-        click.echo(f"{made['expert']} is the checkpoint of {made['job']}; see: rdukit expert show {name}")
+    show.print_answer(
+        made, as_json, f"{made['expert']} is the checkpoint of {made['job']}; see: rdukit expert show {name}"
+    )
 
 
 @expert.command("list")
 @click.option("--search", default=None, help="Words that must occur in name, description or box.")
 @click.option("--box", default=None, help="Only experts of this box, NAME or NAME:VERSION.")
 @click.option("--deprecated", is_flag=True, help="Deprecated ones, too.")
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Largest number of lines.")
-@click.option("--cursor", default=None, help="next_cursor of the previous page.")
+@show.page_options
 @JSON_OPTION
 @TOKEN_OPTION
 def list_(search: str | None, box: str | None, deprecated: bool, limit: int, cursor: str | None, as_json: bool) -> None:
@@ -64,16 +60,11 @@ def list_(search: str | None, box: str | None, deprecated: bool, limit: int, cur
     Example: rdukit expert list --deprecated
     """
     from rdukit_platform.catalog.figures import figure_text, headline
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
 
-    with ApiClient.of_home() as client:
+    with connect() as client:
         page = client.get(
             "/v1/experts", search=search, box=box, deprecated="true" if deprecated else None, limit=limit, cursor=cursor
         )
-    if as_json:
-        show.print_json(page)
-        return
     rows = []
     for one in page["experts"]:
         figures = ", ".join(f"{name} {figure_text(name, one['metrics'][name])}" for name in headline(one["metrics"]))
@@ -81,9 +72,7 @@ def list_(search: str | None, box: str | None, deprecated: bool, limit: int, cur
         rows.append(
             (one["expert"], one["box"], figures or "-", one["licence"] or "-", show.ago(one["created_at"]), mark)
         )
-    show.print_table(("EXPERT", "BOX", "METRICS", "LICENCE", "AGE", "DESCRIPTION"), rows)
-    if page["next_cursor"]:
-        click.echo(f"more with: --cursor {page['next_cursor']}", err=True)
+    show.print_page(page, as_json, ("EXPERT", "BOX", "METRICS", "LICENCE", "AGE", "DESCRIPTION"), rows)
 
 
 @expert.command("show")
@@ -99,10 +88,7 @@ def show_(name: str, as_json: bool) -> None:
 
     Example: rdukit expert show digits --json
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         found = client.get(_path(name))
     if as_json:
         show.print_json(found)
@@ -138,10 +124,8 @@ def compare(a: str, b: str, as_json: bool) -> None:
     Example: rdukit expert compare digits:1 digits:3 --json
     """
     from rdukit_platform.catalog.figures import compare_figures
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
 
-    with ApiClient.of_home() as client:
+    with connect() as client:
         one, other = client.get(_path(a)), client.get(_path(b))
     found = compare_figures(one["metrics"], other["metrics"])
     if as_json:
@@ -171,15 +155,9 @@ def deprecate(name: str, reason: str, as_json: bool) -> None:
 
     Example: rdukit expert deprecate digits --reason "the data was wrong"
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         marked = client.post(f"{_path(name)}/deprecate", {"reason": reason})
-    if as_json:
-        show.print_json(marked)
-    else:
-        click.echo(f"deprecated {', '.join(marked['experts'])}")
+    show.print_answer(marked, as_json, f"deprecated {', '.join(marked['experts'])}")
 
 
 def _path(name: str) -> str:
@@ -187,8 +165,6 @@ def _path(name: str) -> str:
 
 
 def _deprecation(found: Mapping[str, Any]) -> str:
-    from rdukit_platform.cli import show
-
     return (
         "" if found["deprecated_at"] is None else f"{show.clock(found['deprecated_at'])}: {found['deprecated_reason']}"
     )

@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -19,6 +19,7 @@ from rdukit.cli.commands import (
 )
 from rdukit.cli.watch import watchable
 from rdukit.errors import InvalidArgument
+from rdukit_platform.cli import connect, show
 from rdukit_platform.cli.complete import BOXES, JOBS
 from rdukit_platform.cli.job_control import cancel, pause, queue_options, resume
 from rdukit_platform.cli.job_files import NOT_SUCCEEDED, check_bodies, read_request, submit_body, submit_file
@@ -27,9 +28,6 @@ from rdukit_platform.cli.job_trace import trace
 from rdukit_platform.cli.token import VIEWED_TENANT
 from rdukit_platform.jobs.facts import queue_facts
 from rdukit_platform.jobs.states import JobState
-
-if TYPE_CHECKING:
-    from rdukit_platform.client.http import ApiClient
 
 
 @click.group(cls=ExtensibleGroup)
@@ -132,8 +130,7 @@ def _check_alone(option: str, allowed: Collection[str]) -> None:
     "id.",
 )  # fmt: skip
 @VIEWED_TENANT
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Largest number of lines.")
-@click.option("--cursor", default=None, help="next_cursor of the previous page.")
+@show.page_options
 @JSON_OPTION
 @TOKEN_OPTION
 @watchable
@@ -148,21 +145,15 @@ def list_(
     Example: rdukit job list --state running --watch
     """
     wanted = [f"{key}={value}" for key, value in parse_name_values("--label", labels).items()]
-    with _client() as client:
+    with connect() as client:
         asked: dict[str, Any] = {"state": state, "label": wanted or None, "q": search, "tenant": tenant}
         page = client.get("/v1/jobs", limit=limit, cursor=cursor, **asked)
         # One answer of a search examines a bounded number of jobs.
         while search and len(page["jobs"]) < limit and page["next_cursor"]:
             more = client.get("/v1/jobs", limit=limit - len(page["jobs"]), cursor=page["next_cursor"], **asked)
             page = {**more, "jobs": [*page["jobs"], *more["jobs"]]}
-    show = _show()
-    if as_json:
-        show.print_json(page)
-        return
     columns = ("ID", "NAME", "BOX", "VERB", "STATE", "TRY", "AGE", "WHAT")
-    show.print_table(columns, [_row(one) for one in page["jobs"]])
-    if page["next_cursor"]:
-        click.echo(f"more with: --cursor {page['next_cursor']}", err=True)
+    show.print_page(page, as_json, columns, [_row(one) for one in page["jobs"]])
 
 
 @job.command("show")
@@ -178,9 +169,8 @@ def show_(job_id: str, tenant: str | None, as_json: bool) -> bool:
 
     Example: rdukit job show job-7k2m9x41abcd --watch
     """
-    with _client() as client:
+    with connect() as client:
         found = client.get(f"/v1/jobs/{job_id}", tenant=tenant)
-    show = _show()
     if as_json:
         show.print_json(found)
         return found["ended_at"] is not None
@@ -228,9 +218,8 @@ def why(job_id: str, as_json: bool) -> bool:
 
     Example: rdukit job why job-7k2m9x41abcd --watch
     """
-    with _client() as client:
+    with connect() as client:
         found = client.get(f"/v1/jobs/{job_id}")
-    show = _show()
     if as_json:
         names = ("id", "state", "reason", "advice", "wait_code", "waits_for", "estimated_start", "error")
         place = show.describe_place(found["attempts"][-1]) if found["attempts"] else ""
@@ -254,12 +243,11 @@ def logs(job_id: str, follow: bool) -> None:
 
     Example: rdukit job logs job-7k2m9x41abcd
     """
-    with _client() as client:
+    with connect() as client:
         if not follow:
             for line in client.lines(f"/v1/jobs/{job_id}/logs"):
                 click.echo(line)
             return
-        show = _show()
         for event in client.follow(job_id):
             if event["kind"] == "log":
                 click.echo(event["data"].get("line", ""))
@@ -278,8 +266,7 @@ def watch(job_id: str, as_json: bool) -> None:
 
     Example: rdukit job watch job-7k2m9x41abcd --json
     """
-    with _client() as client:
-        show = _show()
+    with connect() as client:
         for event in client.follow(job_id):
             click.echo(json.dumps(event) if as_json else f"{show.clock(event['at'])}  {show.describe_event(event)}")
         if client.get(f"/v1/jobs/{job_id}")["state"] != "succeeded":
@@ -302,21 +289,8 @@ def read_pipeline(path: Path, key: str | None) -> dict[str, object]:
 
 
 def _row(one: dict[str, Any]) -> Sequence[object]:
-    show = _show()
     what = one["waits_for"] or show.describe_progress(one["progress"])
     if one["state"] in {"succeeded", "failed", "cancelled"}:
         what = one["error"]["message"] if one["error"] else one["reason"]
     age = show.ago(one["created_at"])
     return one["id"], one["name"], one["box"], one["verb"], one["state"], one["attempt"], age, what or ""
-
-
-def _client() -> "ApiClient":
-    from rdukit_platform.client.http import ApiClient
-
-    return ApiClient.of_home()
-
-
-def _show() -> Any:
-    from rdukit_platform.cli import show
-
-    return show

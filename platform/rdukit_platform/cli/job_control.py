@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Duration, parse_name_values
+from rdukit_platform.cli import connect, show
 from rdukit_platform.cli.complete import JOBS
 from rdukit_platform.jobs.choices import JobChoice
 from rdukit_platform.jobs.fields import CHOICES
@@ -156,10 +157,7 @@ def resume(job_id: str, as_json: bool) -> None:
 
 
 def _change(job_id: str, act: str, as_json: bool) -> None:
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         found = client.post(f"/v1/jobs/{job_id}/{act}")
     if as_json:
         show.print_json(found)

@@ -10,6 +10,7 @@ import click
 
 from rdukit.errors import InvalidArgument, NotFound, RdukitError, suggest
 from rdukit.strict_json import find_infinite
+from rdukit_platform.cli import connect, show
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -114,11 +115,8 @@ def check_bodies(bodies: Sequence[Mapping[str, object]], *, as_json: bool) -> No
     Raises:
         RdukitError: a job is refused; the message names it.
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
     found = []
-    with ApiClient.of_home() as client:
+    with connect() as client:
         for number, body in enumerate(bodies, 1):
             try:
                 found.append(client.post("/v1/jobs/check", body))
@@ -182,10 +180,7 @@ def submit_bodies(path: str, bodies: Sequence[Mapping[str, object]], *, wait: bo
 
     Several bodies must be jobs, which are recorded together or not at all.
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         submitted = [client.submit(path, bodies[0])] if len(bodies) == 1 else _submit_together(client, bodies)
         jobs = [job for one in submitted for job in one.get("jobs", [one])]
         if not as_json:
@@ -225,8 +220,6 @@ def watched(
         command: such as sweep: ``rdukit sweep show NAME`` shows it, ``rdukit sweep END NAME`` ends it.
         known: last description, with its id, which Ctrl-C prints with ``as_json``.
     """
-    from rdukit_platform.cli import show
-
     try:
         for name in names:
             click.echo(f"waiting for {name}; Ctrl-C leaves it running, rdukit {command} {end} ends it", err=True)
@@ -242,8 +235,6 @@ def watched(
 
 
 def _wait(client: "ApiClient", job_id: str, is_quiet: bool) -> dict[str, Any]:
-    from rdukit_platform.cli import show
-
     for event in client.follow(job_id):
         if not is_quiet:
             click.echo(f"{job_id}  {show.describe_event(event)}", err=True)

@@ -12,6 +12,7 @@ import click
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, parse_name_values, parse_value
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit.files.atomic import write_atomic
+from rdukit_platform.cli import connect, show
 from rdukit_platform.cli.complete import JOBS
 from rdukit_platform.cli.job_control import queue_options
 
@@ -86,9 +87,8 @@ def profile(job_id: str, output: Path) -> None:
     Example: rdukit job profile job-7k2m9x41abcd -o slow/
     """  # fmt: skip
     from rdukit_platform.client.artifacts import fetch_artifact
-    from rdukit_platform.client.http import ApiClient
 
-    with ApiClient.of_home() as client:
+    with connect() as client:
         found = client.get(f"/v1/jobs/{job_id}")
         if (made := found["outputs"].get("profile") if found["profile"] else None) is None:
             raise NotFound(_why_no_profile(found))
@@ -119,10 +119,7 @@ def compare(jobs: Sequence[str], show_all: bool, as_json: bool) -> None:
 
     Example: rdukit job compare job-7k2m9x41abcd job-9m4p2x63cdef --all
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         found = client.get("/v1/jobs/compare", ids=",".join(jobs))
     if as_json:
         show.print_json(found)
@@ -144,12 +141,9 @@ def metrics(job_id: str, as_csv: bool, is_all: bool, out: Path | None, as_json: 
 
     Example: rdukit job metrics job-7k2m9x41abcd
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
     if as_csv and as_json:
         raise InvalidArgument("--csv cannot be combined with --json; give one of them")
-    with ApiClient.of_home() as client:
+    with connect() as client:
         if is_all:
             points = _every_step(client, job_id)
         else:

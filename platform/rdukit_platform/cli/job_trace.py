@@ -7,6 +7,7 @@ import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION
 from rdukit.units import elapsed_s, format_seconds
+from rdukit_platform.cli import connect, show
 from rdukit_platform.cli.complete import JOBS
 
 #: Width of a bar in characters, and characters for eighths.
@@ -25,10 +26,7 @@ def trace(job_id: str, as_json: bool) -> None:
 
     Example: rdukit job trace job-7k2m9x41abcd --json
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         found = client.get(f"/v1/jobs/{job_id}/trace")
     if as_json:
         show.print_json(found)

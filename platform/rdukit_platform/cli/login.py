@@ -10,6 +10,9 @@ import click
 
 from rdukit.cli.commands import CONTEXT_OPTION, JSON_OPTION, TOKEN_OPTION
 from rdukit.errors import Overloaded, RdukitError
+from rdukit_platform.cli import show
+from rdukit_platform.client.contexts import find_login, find_place, forget_login, keep_login, login_target
+from rdukit_platform.settings import current_home
 
 #: Placeholder for the routes that need no token.
 _NO_TOKEN: Final = "none"
@@ -31,9 +34,7 @@ def login(url: str | None, name: str | None, no_browser: bool, as_json: bool) ->
 
     Example: rdukit login --name laptop --no-browser
     """
-    from rdukit_platform.client.contexts import keep_login, login_target
     from rdukit_platform.client.http import ApiClient
-    from rdukit_platform.settings import current_home
 
     home = current_home()
     target = login_target(home, url)
@@ -60,9 +61,7 @@ def logout() -> None:
 
     Example: rdukit logout --context lab
     """
-    from rdukit_platform.client.contexts import find_login, forget_login
     from rdukit_platform.client.http import ApiClient
-    from rdukit_platform.settings import current_home
 
     home = current_home()
     kept = find_login(home)
@@ -85,9 +84,7 @@ def whoami(as_json: bool) -> None:
 
     Example: rdukit whoami --json
     """
-    from rdukit_platform.client.contexts import find_place
     from rdukit_platform.client.http import ApiClient
-    from rdukit_platform.settings import current_home
 
     place = find_place(current_home())
     with ApiClient(place.url, place.token) as client:
@@ -106,8 +103,6 @@ def _wait(client: Any, begun: dict[str, Any]) -> dict[str, Any]:
 
 
 def _print_me(me: dict[str, Any], url: str, as_json: bool, context: str = "") -> None:
-    from rdukit_platform.cli import show
-
     if as_json:
         show.print_json(me)
         return

@@ -14,6 +14,7 @@ from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, parse_name_values
 from rdukit.cli.watch import watchable
 from rdukit.errors import InvalidArgument
 from rdukit.settings import resolve
+from rdukit_platform.cli import connect, show
 from rdukit_platform.cli.complete import NODES
 
 #: Seconds between polls for a node's departure.
@@ -140,9 +141,7 @@ def end_maintenance(window: str, node: str, as_json: bool) -> None:
 
     Example: rdukit node end-maintenance mw-472c71ce --node blade-7
     """
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         _show(client.delete(f"/v1/nodes/{quote(node, safe='')}/maintenance/{quote(window, safe='')}"), as_json)
 
 
@@ -157,10 +156,7 @@ def list_(as_json: bool) -> None:
 
     Example: rdukit node list --watch
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         nodes = client.get("/v1/nodes")["nodes"]
     if as_json:
         show.print_json(nodes)
@@ -171,8 +167,6 @@ def list_(as_json: bool) -> None:
 
 def node_row(node: Mapping[str, Any]) -> tuple[str, ...]:
     """Return a node's row in the table."""
-    from rdukit_platform.cli import show
-
     tiles = node.get("tiles") or []
     free = sum(1 for tile in tiles if not tile.get("lease") and not tile.get("cordon"))
     cordoned = sum(1 for tile in tiles if tile.get("cordon"))
@@ -217,11 +211,9 @@ def label(node: str, labels: tuple[str, ...], as_json: bool) -> None:
 
     Example: rdukit node label blade-7 rack=3
     """
-    from rdukit_platform.client.http import ApiClient
-
     removed = [word[:-1] for word in labels if word.endswith("-") and "=" not in word]
     given = parse_name_values("KEY", [word for word in labels if not (word.endswith("-") and "=" not in word)])
-    with ApiClient.of_home() as client:
+    with connect() as client:
         found = client.post(f"/v1/nodes/{quote(node, safe='')}/labels", {"set": given, "remove": removed})
     if as_json:
         click.echo(json.dumps(found, indent=2, sort_keys=True))
@@ -328,10 +320,7 @@ def chosen_part(node: str, named: str) -> tuple[str, str]:
 
 
 def _move(node: str, what: str, as_json: bool, wait: bool = False) -> None:
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         answer = client.post(f"/v1/nodes/{quote(node, safe='')}/{what}", {})
         while wait and answer["state"] == "leaving":
             time.sleep(WAIT_S)
@@ -339,26 +328,16 @@ def _move(node: str, what: str, as_json: bool, wait: bool = False) -> None:
                 (each["state"] for each in client.get("/v1/nodes")["nodes"] if each["name"] == answer["node"]), "left"
             )
             answer = {**answer, "state": "leaving" if state == "unreachable" else state}
-    if as_json:
-        show.print_json(answer)
-    else:
-        click.echo(f"{answer['node']} is {answer['state']}")
+    show.print_answer(answer, as_json, f"{answer['node']} is {answer['state']}")
 
 
 def _change(node: str, what: str, body: Mapping[str, object], as_json: bool) -> None:
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         _show(client.post(f"/v1/nodes/{quote(node, safe='')}/{what}", dict(body)), as_json)
 
 
 def _show(answer: Mapping[str, Any], as_json: bool) -> None:
-    from rdukit_platform.cli import show
-
-    if as_json:
-        show.print_json(answer)
-    else:
-        click.echo("\n".join(change_words(answer)))
+    show.print_answer(answer, as_json, "\n".join(change_words(answer)))
 
 
 def change_words(answer: Mapping[str, Any]) -> list[str]:

@@ -10,6 +10,7 @@ import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, ExtensibleGroup
 from rdukit.cli.watch import watchable
+from rdukit_platform.cli import connect, show
 from rdukit_platform.cli.complete import PIPELINES
 from rdukit_platform.cli.job import read_pipeline
 from rdukit_platform.cli.job_files import NOT_SUCCEEDED, watched
@@ -45,10 +46,8 @@ def submit(file: Path, no_cache: bool, key: str | None, watch: bool, as_json: bo
 
     Example: rdukit pipeline submit digits.yaml --no-cache
     """
-    from rdukit_platform.client.http import ApiClient
-
     body = read_pipeline(file, key)
-    with ApiClient.of_home() as client:
+    with connect() as client:
         found = client.submit("/v1/pipelines", {**body, "cache": False} if no_cache else body)
         if watch:
             begun = found
@@ -63,8 +62,7 @@ def submit(file: Path, no_cache: bool, key: str | None, watch: bool, as_json: bo
 
 
 @pipeline.command("list")
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Largest number of lines.")
-@click.option("--cursor", default=None, help="next_cursor of the previous page.")
+@show.page_options
 @JSON_OPTION
 @TOKEN_OPTION
 @watchable
@@ -75,21 +73,13 @@ def list_(limit: int, cursor: str | None, as_json: bool) -> None:
 
     Example: rdukit pipeline list --watch
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         page = client.get("/v1/pipelines", limit=limit, cursor=cursor)
-    if as_json:
-        show.print_json(page)
-        return
     rows = [
         (one["id"], one["name"], one["state"], f"{_ended(one['jobs'])}/{len(one['jobs'])}", show.ago(one["created_at"]))
         for one in page["pipelines"]
     ]
-    show.print_table(("ID", "NAME", "STATE", "ENDED", "AGE"), rows)
-    if page["next_cursor"]:
-        click.echo(f"more with: --cursor {page['next_cursor']}", err=True)
+    show.print_page(page, as_json, ("ID", "NAME", "STATE", "ENDED", "AGE"), rows)
 
 
 @pipeline.command("show")
@@ -104,9 +94,7 @@ def show_(pipeline_id: str, watch: bool, as_json: bool) -> None:
 
     Example: rdukit pipeline show pipe-7k2m9x41abcd --watch
     """
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         found = client.get(f"/v1/pipelines/{pipeline_id}")
         if watch:
             found = _watch(client, found, is_quiet=as_json)
@@ -126,15 +114,9 @@ def cancel(pipeline_id: str, as_json: bool) -> None:
 
     Example: rdukit pipeline cancel pipe-7k2m9x41abcd --context lab
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         found = client.post(f"/v1/pipelines/{pipeline_id}/cancel")
-    if as_json:
-        show.print_json(found)
-    else:
-        click.echo(f"{found['id']} is {found['state']}")
+    show.print_answer(found, as_json, f"{found['id']} is {found['state']}")
 
 
 for _command in (graph, schedule, schedules, unschedule, pause, resume):
@@ -153,8 +135,6 @@ def rows_of(jobs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str, str,
 
 
 def _what(job: Mapping[str, Any]) -> str:
-    from rdukit_platform.cli import show
-
     if job["cached_from"]:
         return f"cached, from {job['cached_from']}"
     if job["error"]:
@@ -183,8 +163,6 @@ def _watch(client: Any, found: dict[str, Any], *, is_quiet: bool) -> dict[str, A
 
 
 def _print(found: dict[str, Any], as_json: bool) -> None:
-    from rdukit_platform.cli import show
-
     if as_json:
         show.print_json(found)
         return

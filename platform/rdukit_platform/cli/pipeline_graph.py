@@ -8,6 +8,7 @@ import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION
 from rdukit.files.atomic import write_atomic
+from rdukit_platform.cli import connect, show
 
 
 @click.command()
@@ -25,7 +26,6 @@ def graph(file: Path, svg: Path | None, boxes: bool, as_json: bool) -> None:
 
     Example: rdukit pipeline graph digits.yaml
     """
-    from rdukit_platform.cli import show
     from rdukit_platform.jobs.steps_picture import describe_steps, draw_steps, steps_of_file
 
     request = read_request(file)
@@ -52,9 +52,7 @@ def read_uncached(request: Any) -> set[tuple[str, str]]:
     Raises:
         NotFound: the platform has no such box.
     """
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         names = dict.fromkeys(step.box for step in request.steps)
         boxes = {name: client.get(f"/v1/catalog/{quote(name, safe='')}") for name in names}
     return {(name, verb["name"]) for name, box in boxes.items() for verb in box["verbs"] if verb.get("uncached")}

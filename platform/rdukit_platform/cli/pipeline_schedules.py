@@ -9,6 +9,7 @@ import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice
 from rdukit.cli.watch import watchable
+from rdukit_platform.cli import connect, show
 from rdukit_platform.cli.complete import SCHEDULES
 
 
@@ -46,8 +47,7 @@ def schedule(file: Path, cron: str, zone: str, name: str | None, missed: str, ov
 
 @click.command()
 @click.argument("name", required=False, metavar="[SCHEDULE]", shell_complete=SCHEDULES)
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Largest number of lines.")
-@click.option("--cursor", default=None, help="next_cursor of the previous page.")
+@show.page_options
 @JSON_OPTION
 @TOKEN_OPTION
 @watchable
@@ -58,10 +58,7 @@ def schedules(name: str | None, limit: int, cursor: str | None, as_json: bool) -
 
     Example: rdukit pipeline schedules --watch
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         found = client.get(_path(name)) if name else client.get("/v1/schedules", limit=limit, cursor=cursor)
     if as_json:
         show.print_json(found)
@@ -91,10 +88,8 @@ def unschedule(name: str, as_json: bool) -> None:
 
     Example: rdukit pipeline unschedule often
     """
-    from rdukit_platform.cli import show
-
     gone = _call("DELETE", _path(name))
-    show.print_json(gone) if as_json else click.echo(f"{name} is removed")
+    show.print_answer(gone, as_json, f"{name} is removed")
 
 
 @click.command()
@@ -126,12 +121,7 @@ def resume(name: str, as_json: bool) -> None:
 
 
 def _tell(found: Mapping[str, Any], as_json: bool) -> None:
-    from rdukit_platform.cli import show
-
-    if as_json:
-        show.print_json(found)
-    else:
-        click.echo(schedule_line(found))
+    show.print_answer(found, as_json, schedule_line(found))
 
 
 def schedule_line(found: Mapping[str, Any]) -> str:
@@ -167,7 +157,5 @@ def _path(name: str) -> str:
 
 
 def _call(method: str, path: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         return client.delete(path) if method == "DELETE" else client.post(path, body)

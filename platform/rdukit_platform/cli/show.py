@@ -2,9 +2,9 @@
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -12,7 +12,9 @@ from rdukit.cli import tables
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice, ExtensibleGroup
 from rdukit.cli.tables import print_fields as print_fields
 from rdukit.units import format_bytes, format_date
-from rdukit_platform.nodes.topology import name_counts
+from rdukit_platform.cli import connect
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 COLOURS = {
     "succeeded": "green",
@@ -33,6 +35,34 @@ def print_json(value: object) -> None:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print aligned columns to stdout, states in their colours."""
     tables.print_table(columns, rows, COLOURS)
+
+
+def print_answer(answer: object, as_json: bool, text: str) -> None:
+    """Print an answer of the API as JSON, or a text about it."""
+    if as_json:
+        print_json(answer)
+    else:
+        click.echo(text)
+
+
+def page_options(command: Command) -> Command:
+    """Add the options of a page, ``--limit`` and ``--cursor``, to a command that lists something."""
+    count = click.IntRange(1, 200)
+    limit = click.option("--limit", type=count, default=50, show_default=True, help="Largest number of lines.")
+    cursor = click.option("--cursor", default=None, help="next_cursor of the previous page.")
+    return limit(cursor(command))
+
+
+def print_page(
+    page: Mapping[str, Any], as_json: bool, columns: Sequence[str], rows: Iterable[Sequence[object]]
+) -> None:
+    """Print a page of a list as JSON, or as a table, with the option that shows the next page."""
+    if as_json:
+        print_json(page)
+        return
+    print_table(columns, rows)
+    if page["next_cursor"]:
+        click.echo(f"more with: --cursor {page['next_cursor']}", err=True)
 
 
 def ago(at: float | None) -> str:
@@ -136,6 +166,8 @@ def describe_preemption(job: Mapping[str, Any]) -> str:
 
 def describe_place(attempt: Mapping[str, Any]) -> str:
     """Describe the distance between the tiles of a running attempt: ``one: 16 tiles, 2 RDUs of 1 XRDU``."""
+    from rdukit_platform.nodes.topology import name_counts
+
     if attempt["outcome"]:
         return ""
     held = [(each.get("node") or "the node", each.get("tiles") or []) for each in (attempt, *attempt.get("parts", ()))]
@@ -170,8 +202,7 @@ def audit() -> None:
 @click.option("--action", default=None, help="Only this action, such as token.create; request: refused requests.")
 @click.option("--outcome", type=Choice(["done", "refused"]), default=None, help="Only this outcome.")
 @click.option("--about", default=None, help="Only actions of or on this: a job, a token, a tenant, nobody.")
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Largest number of lines.")
-@click.option("--cursor", default=None, help="next_cursor of the previous page.")
+@page_options
 @JSON_OPTION
 @TOKEN_OPTION
 def list_(
@@ -183,9 +214,7 @@ def list_(
 
     Example: rdukit audit list --outcome refused --limit 20
     """
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         page = client.get("/v1/audit", action=action, outcome=outcome, about=about, limit=limit, cursor=cursor)
     if as_json:
         print_json(page)
@@ -218,10 +247,8 @@ def verify(exported: Path | None, as_json: bool) -> None:
 
     Example: rdukit audit verify --json
     """
-    from rdukit_platform.client.http import ApiClient
-
     if exported is None:
-        with ApiClient.of_home() as client:
+        with connect() as client:
             found = client.get("/v1/audit/verify")
     else:
         from rdukit_platform.audit.chain import verify_export
@@ -259,9 +286,8 @@ def export(output: Path | None) -> None:
     Example: rdukit audit export -o audit.jsonl --context lab
     """
     from rdukit.files.atomic import atomic_target
-    from rdukit_platform.client.http import ApiClient
 
-    with ApiClient.of_home() as client:
+    with connect() as client:
         lines = client.lines("/v1/audit/export")
         if output is None:
             for line in lines:

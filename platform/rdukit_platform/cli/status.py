@@ -7,6 +7,7 @@ from typing import Any, Final
 from rdukit.cli.status import PartStatus
 from rdukit.errors import RdukitError, Unavailable
 from rdukit.units import format_bytes
+from rdukit_platform.cli import connect
 from rdukit_platform.settings import current_home
 
 #: States of open jobs, in the order shown.
@@ -18,10 +19,8 @@ _HEAVIEST: Final = 3
 
 def report_platform() -> Iterator[PartStatus]:
     """Yield the platform's status lines, from the gateway of the settings or the home folder."""
-    from rdukit_platform.client.http import ApiClient
-
     try:
-        client = ApiClient.of_home()
+        client = connect()
     except Unavailable:
         yield _without_answer("")
         return

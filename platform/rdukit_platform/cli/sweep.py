@@ -11,6 +11,7 @@ import click
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Duration, ExtensibleGroup, parse_name_values, parse_value
 from rdukit.cli.watch import watchable
 from rdukit.errors import InvalidArgument
+from rdukit_platform.cli import connect, show
 from rdukit_platform.cli.complete import SWEEPS
 from rdukit_platform.cli.job_files import NOT_SUCCEEDED, read_request, watched
 
@@ -87,11 +88,8 @@ def submit(file: Path | None, wait: bool, as_json: bool, **options: Any) -> None
 
     Example: rdukit sweep submit sweep.yaml --wait
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
     body = read_file(file, options) if file is not None else make_body(options)
-    with ApiClient.of_home() as client:
+    with connect() as client:
         found = client.submit("/v1/sweeps", body)
         if wait:
             with watched([found["id"]], "sweep", "cancel", lambda: found, as_json=as_json):
@@ -109,8 +107,7 @@ def submit(file: Path | None, wait: bool, as_json: bool, **options: Any) -> None
 
 
 @sweep.command("list")
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Largest number of lines.")
-@click.option("--cursor", default=None, help="next_cursor of the previous page.")
+@show.page_options
 @JSON_OPTION
 @TOKEN_OPTION
 @watchable
@@ -121,22 +118,14 @@ def list_(limit: int, cursor: str | None, as_json: bool) -> None:
 
     Example: rdukit sweep list --watch
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         page = client.get("/v1/sweeps", limit=limit, cursor=cursor)
-    if as_json:
-        show.print_json(page)
-        return
     rows = [
         (one["id"], one["name"], one["algorithm"], one["state"], f"{sum(one['counts'].values())}/{one['max_trials']}",
          _best(one), show.ago(one["created_at"]))
         for one in page["sweeps"]
     ]  # fmt: skip
-    show.print_table(("ID", "NAME", "ALGORITHM", "STATE", "TRIALS", "BEST", "AGE"), rows)
-    if page["next_cursor"]:
-        click.echo(f"more with: --cursor {page['next_cursor']}", err=True)
+    show.print_page(page, as_json, ("ID", "NAME", "ALGORITHM", "STATE", "TRIALS", "BEST", "AGE"), rows)
 
 
 @sweep.command("show")
@@ -151,10 +140,7 @@ def show_(sweep_id: str, as_json: bool) -> bool:
 
     Example: rdukit sweep show sweep-7k2m9x41abcd --watch
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         found = client.get(f"/v1/sweeps/{sweep_id}")
     if as_json:
         show.print_json(found)
@@ -174,15 +160,9 @@ def cancel(sweep_id: str, as_json: bool) -> None:
 
     Example: rdukit sweep cancel sweep-7k2m9x41abcd --context lab
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         found = client.post(f"/v1/sweeps/{sweep_id}/cancel")
-    if as_json:
-        show.print_json(found)
-    else:
-        click.echo(f"{found['id']} is {found['state']}")
+    show.print_answer(found, as_json, f"{found['id']} is {found['state']}")
 
 
 def make_body(options: Mapping[str, Any]) -> dict[str, object]:
@@ -267,8 +247,6 @@ def read_file(path: Path, options: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _print_sweep(found: Mapping[str, Any]) -> None:
-    from rdukit_platform.cli import show
-
     objective, rule = found["objective"], found["early_stopping"]
     lines = [
         ("sweep", found["id"]),
@@ -300,8 +278,6 @@ def _number(value: object) -> str:
 
 
 def _what(trial: Mapping[str, Any]) -> str:
-    from rdukit_platform.cli import show
-
     if trial["state"] in {"succeeded", "failed", "cancelled"}:
         return str(trial["why"] or ("" if trial["state"] == "succeeded" else trial["reason"]))
     return show.describe_progress(trial["progress"])

@@ -9,6 +9,7 @@ import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, ExtensibleGroup
 from rdukit.errors import Conflict, InvalidArgument, NotFound
+from rdukit_platform.cli import connect, show
 from rdukit_platform.cli.token import LIFE_OPTION, ROLE_OPTION, SCOPE_OPTION, access_body, life_body
 from rdukit_platform.tenants.roles import ROLES
 
@@ -90,10 +91,7 @@ def list_(as_json: bool) -> None:
 
     Example: rdukit tenant list --json
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         found = client.get("/v1/tenants")
     if as_json:
         show.print_json(found)
@@ -124,10 +122,7 @@ def create(
 
     Example: rdukit tenant create guest --max-jobs 4
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         body = {"name": name, "weight": weight, **_limits(quota=quota, max_tiles=max_tiles, max_jobs=max_jobs)}
         made = client.post("/v1/tenants", body)
     if as_json:
@@ -161,9 +156,6 @@ def set_(
 
     Example: rdukit tenant set guest --max-jobs none
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
     body: dict[str, object] = {} if weight is None else {"weight": weight}
     if artifact_bytes is not None:
         body["artifact_bytes"] = None if artifact_bytes == ByteCount.DEFAULT else artifact_bytes
@@ -172,7 +164,7 @@ def set_(
         raise InvalidArgument(
             "nothing is to be changed; expected --weight, --quota, --max-tiles, --max-jobs, --artifact-bytes"
         )
-    with ApiClient.of_home() as client:
+    with connect() as client:
         changed = client.patch(f"/v1/tenants/{tenant_id}", body)
         found = client.get(f"/v1/tenants/{tenant_id}")
     if as_json:
@@ -191,8 +183,6 @@ def roles(as_json: bool) -> None:
 
     Example: rdukit tenant roles --json
     """
-    from rdukit_platform.cli import show
-
     if as_json:
         show.print_json(
             {"roles": [{"name": r.name, "scopes": list(r.scopes), "purpose": r.purpose} for r in ROLES.values()]}
@@ -212,10 +202,7 @@ def show_(tenant_id: str | None, as_json: bool) -> None:
 
     Example: rdukit tenant show
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         tenant_id = tenant_id or str(client.get("/v1/me")["tenant"]["id"])
         found = client.get(f"/v1/tenants/{tenant_id}")
     if as_json:
@@ -254,21 +241,15 @@ def token(
 
     Example: rdukit tenant token --break-glass --reason "the administrator's token is lost"
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
     if break_glass:
         made = _break_glass(life_s, reason)
     elif tenant_id is None:
         raise InvalidArgument("TENANT is missing: the id or name of one; list them with: rdukit tenant list")
     else:
         body: dict[str, object] = {"name": name} | access_body(scopes, role)
-        with ApiClient.of_home() as client:
+        with connect() as client:
             made = client.post(f"/v1/tenants/{tenant_id}/tokens", body | life_body(life_s))
-    if as_json:
-        show.print_json(made)
-    else:
-        click.echo(made["token"])
+    show.print_answer(made, as_json, made["token"])
 
 
 def _break_glass(life_s: float | None, reason: str) -> dict[str, object]:

@@ -8,6 +8,7 @@ import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice, Duration, ExtensibleGroup
 from rdukit.errors import InvalidArgument
+from rdukit_platform.cli import connect, show
 from rdukit_platform.tenants.roles import ROLES
 from rdukit_platform.tenants.scopes import SCOPES
 
@@ -57,8 +58,7 @@ def token() -> None:
 
 @token.command("list")
 @click.option("--tenant", default=None, help="Tenant by id or name; another one needs the scope admin.")
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Largest number of lines.")
-@click.option("--cursor", default=None, help="next_cursor of the previous page.")
+@show.page_options
 @JSON_OPTION
 @TOKEN_OPTION
 def list_(tenant: str | None, limit: int, cursor: str | None, as_json: bool) -> None:
@@ -68,24 +68,14 @@ def list_(tenant: str | None, limit: int, cursor: str | None, as_json: bool) -> 
 
     Example: rdukit token list --json
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         page = client.get("/v1/tokens", tenant=tenant, limit=limit, cursor=cursor)
-    if as_json:
-        show.print_json(page)
-        return
-    show.print_table(
-        ("ID", "NAME", "ALLOWS", "CREATED", "LAST USED", "ENDS", "MADE BY"),
-        [
-            (t["id"], t["name"], t["role"] or " ".join(t["scopes"]), show.clock(t["created_at"]),
-             show.ago(t["last_used_at"]), _end(t), t["made_by"] or "-")
-            for t in page["tokens"]
-        ],
-    )  # fmt: skip
-    if page["next_cursor"]:
-        click.echo(f"more with: --cursor {page['next_cursor']}", err=True)
+    rows = [
+        (t["id"], t["name"], t["role"] or " ".join(t["scopes"]), show.clock(t["created_at"]),
+         show.ago(t["last_used_at"]), _end(t), t["made_by"] or "-")
+        for t in page["tokens"]
+    ]  # fmt: skip
+    show.print_page(page, as_json, ("ID", "NAME", "ALLOWS", "CREATED", "LAST USED", "ENDS", "MADE BY"), rows)
 
 
 @token.command()
@@ -102,9 +92,7 @@ def create(name: str, scopes: Sequence[str], role: str | None, life_s: float | N
 
     Example: rdukit token create ci --role viewer
     """
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         made = client.post("/v1/tokens", {"name": name} | access_body(scopes, role) | life_body(life_s))
     _print_new(made, as_json)
 
@@ -152,10 +140,7 @@ def revoke(token_id: str, with_made: bool, as_json: bool) -> None:
 
     Example: rdukit token revoke tok-7k2m9x41abcd
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         gone = client.delete(f"/v1/tokens/{quote(token_id, safe='')}{'?with_made=true' if with_made else ''}")
     if as_json:
         show.print_json(gone)
@@ -194,29 +179,16 @@ def unblock(token_id: str, as_json: bool) -> None:
 
 
 def _change(token_id: str, verb: str, words: str, as_json: bool) -> None:
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         changed = client.post(f"/v1/tokens/{quote(token_id, safe='')}/{verb}")
-    if as_json:
-        show.print_json(changed)
-    else:
-        click.echo(f"{token_id} is {words}{' ' + token_id if verb == 'block' else ''}")
+    show.print_answer(changed, as_json, f"{token_id} is {words}{' ' + token_id if verb == 'block' else ''}")
 
 
 def _print_new(made: Mapping[str, Any], as_json: bool) -> None:
-    from rdukit_platform.cli import show
-
-    if as_json:
-        show.print_json(made)
-    else:
-        click.echo(made["token"])
+    show.print_answer(made, as_json, made["token"])
 
 
 def _end(token: Mapping[str, Any]) -> str:
-    from rdukit_platform.cli import show
-
     if token["revoked_at"] is not None:
         return f"revoked {show.ago(token['revoked_at'])} ago"
     if token.get("blocked_at") is not None:

@@ -6,6 +6,7 @@ from urllib.parse import quote
 import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice, ExtensibleGroup
+from rdukit_platform.cli import connect, show
 from rdukit_platform.tenants.roles import ROLES
 
 _TENANT = click.option("--tenant", default=None, help="Tenant by id or name [default: your own].")
@@ -40,10 +41,7 @@ def list_(tenant: str | None, is_all: bool, limit: int, cursor: str | None, as_j
 
     Example: rdukit user list --tenant lab
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         if is_all:
             found = client.get("/v1/users", limit=limit, cursor=cursor)
         else:
@@ -78,9 +76,7 @@ def invite(email: str, role: str, tenant: str | None, as_json: bool) -> None:
 
     Example: rdukit user invite grace@example.com --role viewer --tenant lab
     """
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         made = client.post("/v1/members", {"email": email, "role": role} | ({"tenant": tenant} if tenant else {}))
         where = client.url
     _print(made, as_json)
@@ -101,9 +97,7 @@ def role(member: str, new_role: str, tenant: str | None, as_json: bool) -> None:
 
     Example: rdukit user role ada@example.com tenant-admin --tenant lab
     """
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         _print(client.patch(_path(member, tenant), {"role": new_role}), as_json)
 
 
@@ -119,9 +113,7 @@ def remove(member: str, tenant: str | None, as_json: bool) -> None:
 
     Example: rdukit user remove ada@example.com --tenant lab
     """
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         _print(client.delete(_path(member, tenant)), as_json)
 
 
@@ -188,10 +180,7 @@ def list_organisations(as_json: bool) -> None:
 
     Example: rdukit org list --json
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         found = client.get("/v1/organisations")
     if as_json:
         show.print_json(found)
@@ -214,9 +203,7 @@ def create(name: str, as_json: bool) -> None:
 
     Example: rdukit org create acme --json
     """
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         _print(client.post("/v1/organisations", {"name": name}), as_json)
 
 
@@ -281,17 +268,13 @@ def remove_admin(organisation: str, email: str, as_json: bool) -> None:
 
 
 def _put_or_delete(method: str, organisation: str, what: str, name: str, as_json: bool) -> None:
-    from rdukit_platform.client.http import ApiClient
-
     path = f"/v1/organisations/{quote(organisation, safe='')}/{what}/{quote(name, safe='')}"
-    with ApiClient.of_home() as client:
+    with connect() as client:
         _print(client.put(path) if method == "put" else client.delete(path), as_json)
 
 
 def _change(member: str, body: dict[str, object], as_json: bool) -> None:
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         _print(client.patch(f"/v1/users/{quote(member, safe='')}", body), as_json)
 
 
@@ -300,12 +283,7 @@ def _path(member: str, tenant: str | None) -> str:
 
 
 def _print(changed: dict[str, Any], as_json: bool) -> None:
-    from rdukit_platform.cli import show
-
-    if as_json:
-        show.print_json(changed)
-    else:
-        click.echo(changed["id"])
+    show.print_answer(changed, as_json, changed["id"])
 
 
 def _state(found: dict[str, Any]) -> str:

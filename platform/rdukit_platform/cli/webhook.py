@@ -9,6 +9,7 @@ import click
 
 from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice, Duration, ExtensibleGroup
 from rdukit.cli.watch import watchable
+from rdukit_platform.cli import connect, show
 from rdukit_platform.cli.complete import WEBHOOKS
 from rdukit_platform.webhooks.states import EVENTS, DeliveryState
 
@@ -59,8 +60,6 @@ def list_(as_json: bool) -> None:
 
     Example: rdukit webhook list --json
     """
-    from rdukit_platform.cli import show
-
     page = _call("GET", "/v1/webhooks")
     if as_json:
         show.print_json(page)
@@ -82,10 +81,8 @@ def remove(webhook_id: str, as_json: bool) -> None:
 
     Example: rdukit webhook remove hook-7k2m9x41abcd --context lab
     """
-    from rdukit_platform.cli import show
-
     gone = _call("DELETE", f"/v1/webhooks/{webhook_id}")
-    show.print_json(gone) if as_json else click.echo(f"removed {gone['id']}")
+    show.print_answer(gone, as_json, f"removed {gone['id']}")
 
 
 @webhook.command()
@@ -150,8 +147,6 @@ def test(webhook_id: str, as_json: bool) -> None:
 
     Example: rdukit webhook test hook-7k2m9x41abcd --context lab
     """
-    from rdukit_platform.cli import show
-
     sent = _call("POST", f"/v1/webhooks/{webhook_id}/test")
     deadline = time.monotonic() + TEST_S
     while not sent["attempts"] and time.monotonic() < deadline:
@@ -170,8 +165,7 @@ def test(webhook_id: str, as_json: bool) -> None:
 @webhook.command()
 @click.argument("webhook_id", metavar="ID", shell_complete=WEBHOOKS)
 @click.option("--state", type=Choice(tuple(map(str, DeliveryState))), default=None, help="Only messages in this state.")
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Largest number of lines.")
-@click.option("--cursor", default=None, help="next_cursor of the previous page.")
+@show.page_options
 @JSON_OPTION
 @TOKEN_OPTION
 @watchable
@@ -182,14 +176,8 @@ def deliveries(webhook_id: str, state: str | None, limit: int, cursor: str | Non
 
     Example: rdukit webhook deliveries hook-7k2m9x41abcd --watch
     """
-    from rdukit_platform.cli import show
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         page = client.get(f"/v1/webhooks/{webhook_id}/deliveries", state=state, limit=limit, cursor=cursor)
-    if as_json:
-        show.print_json(page)
-        return
     rows = [
         (
             d["id"], d["event"], d["state"], d["attempts"], show.ago(d["created_at"]),
@@ -197,9 +185,7 @@ def deliveries(webhook_id: str, state: str | None, limit: int, cursor: str | Non
         )
         for d in page["deliveries"]
     ]  # fmt: skip
-    show.print_table(("ID", "EVENT", "STATE", "TRIES", "AGE", "NEXT IN", "LAST ERROR"), rows)
-    if page["next_cursor"]:
-        click.echo(f"more with: --cursor {page['next_cursor']}", err=True)
+    show.print_page(page, as_json, ("ID", "EVENT", "STATE", "TRIES", "AGE", "NEXT IN", "LAST ERROR"), rows)
 
 
 @webhook.command()
@@ -214,24 +200,18 @@ def redeliver(webhook_id: str, delivery_id: str, as_json: bool) -> None:
 
     Example: rdukit webhook redeliver hook-7k2m9x41abcd msg-7k2m9x41abcd --context lab
     """
-    from rdukit_platform.cli import show
-
     sent = _call("POST", f"/v1/webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver")
-    show.print_json(sent) if as_json else click.echo(f"{sent['id']} is {sent['state']}")
+    show.print_answer(sent, as_json, f"{sent['id']} is {sent['state']}")
 
 
 def _call(method: str, path: str, body: dict[str, object] | None = None) -> dict[str, Any]:
-    from rdukit_platform.client.http import ApiClient
-
-    with ApiClient.of_home() as client:
+    with connect() as client:
         if method == "POST":
             return client.post(path, body)
         return client.delete(path) if method == "DELETE" else client.get(path)
 
 
 def _print_new(made: dict[str, Any], as_json: bool) -> None:
-    from rdukit_platform.cli import show
-
     if as_json:
         show.print_json(made)
     else:
@@ -240,9 +220,7 @@ def _print_new(made: dict[str, Any], as_json: bool) -> None:
 
 
 def _print_standing(found: dict[str, Any], as_json: bool) -> None:
-    from rdukit_platform.cli import show
-
-    show.print_json(found) if as_json else click.echo(f"{found['id']} is {_standing(found)}")
+    show.print_answer(found, as_json, f"{found['id']} is {_standing(found)}")
 
 
 def _standing(found: dict[str, Any]) -> str:

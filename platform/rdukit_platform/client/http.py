@@ -23,6 +23,7 @@ from rdukit.errors import (
     Unavailable,
     error_from_body,
 )
+from rdukit.files.atomic import sha256_of_file
 from rdukit.files.tree import TreeFile
 from rdukit.http.answers import MAX_ANSWER_BYTES, PLAIN, read_bounded, refuse_packed
 from rdukit.http.tls import verify_of
@@ -150,7 +151,7 @@ class ApiClient(Closable):
             Unavailable: the gateway stays unreachable; received pieces are kept for a day.
         """
         described = [
-            {"path": file.name, "bytes": file.path.stat().st_size, "digest": _digest_of(file.path)}
+            {"path": file.name, "bytes": file.path.stat().st_size, "digest": sha256_of_file(file.path)}
             | ({"executable": True} if is_folder and file.is_executable else {})
             for file in files
         ]
@@ -260,8 +261,7 @@ class ApiClient(Closable):
                     kept = f"; {size} bytes are kept, and the same command continues from there" if size else ""
                     raise Unavailable(f"the gateway at {self.url} broke off {path} ({cause}){kept}") from cause
                 self.sleep(0.5)
-        with part.open("rb") as stream:
-            found = hashlib.file_digest(stream, "sha256").hexdigest()
+        found = sha256_of_file(part)
         if found != digest:
             part.unlink()
             raise Unavailable(f"{path} came with the SHA-256 {found}, not {digest}; fetch it again")
@@ -394,11 +394,6 @@ def _within(lines: Iterator[str], job_id: str, ends_at: float, timeout_s: float 
     for line in lines:
         yield line
         _left_s(job_id, ends_at, timeout_s)
-
-
-def _digest_of(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 class _Stream:

@@ -11,7 +11,6 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from sqlalchemy import select, text, update
@@ -20,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from rdukit.errors import LeaseLost
 from rdukit.interfaces import Clock
-from rdukit.system.process import read_facts
+from rdukit.system.process import own_place, read_facts
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import SchedulerLeaseRow
 from rdukit_platform.jobs.changes import count_changed
@@ -64,12 +63,6 @@ def read_holder(session: Session) -> LeaseHolder:
     """Return the holder of the lease; its service is empty if the lease is free."""
     row = session.get(SchedulerLeaseRow, NAME)
     return LeaseHolder("", "", 0, 0) if row is None else LeaseHolder(row.holder, row.place, row.token, row.beats)
-
-
-def own_place() -> str:
-    """Return an id of this boot and pid namespace; processes with an equal id can see each other."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
 
 
 def is_running(pid: int) -> bool:

@@ -12,7 +12,7 @@ from rdukit.hardware import NodeSpec
 from rdukit_node.daemon.events import NodeEventKind, NodeEventLog
 from rdukit_node.daemon.protocol import error_body
 from rdukit_node.inventory import lanes_of, node_tiles
-from rdukit_node.leases.accounting import UsageTotals, totals_of_page, totals_of_report
+from rdukit_node.leases.accounting import NodeTotals, UsageTotals, totals_of_page, totals_of_report
 from rdukit_node.leases.allocator import Allocator, EndedLease, Lease, LeaseId, LeaseRequest, RegionId
 from rdukit_node.leases.queue import LeaseQueue
 from rdukit_node.leases.user_limits import UserLimits
@@ -168,6 +168,9 @@ class NodeLedger(Protocol):
 
     lease_changes: int
     user_limits: UserLimits
+    version: str
+    started_at: float
+    groups: ControlGroups
 
     @property
     def name(self) -> str: ...
@@ -187,6 +190,9 @@ class NodeLedger(Protocol):
     @property
     def queue(self) -> LeaseQueue: ...
 
+    @property
+    def totals(self) -> NodeTotals: ...
+
     def grant(self, number: int, request: LeaseRequest, command: str | None, now: float) -> Response: ...
 
     def end(self, lease_id: LeaseId, event: LeaseEvent, now: float, pid: int | None, note: str = "") -> EndedLease: ...
@@ -200,6 +206,12 @@ class NodeLedger(Protocol):
     def pages_of(self, lease_id: LeaseId) -> list[HolderPage]: ...
 
     def pid_of(self, lease_id: LeaseId) -> int | None: ...
+
+    def pids_of(self, lease: ActiveLease) -> list[int]: ...
+
+    def lease_totals(self, lease_id: LeaseId) -> UsageTotals: ...
+
+    def busiest(self, lease_id: LeaseId) -> DaemonConnection: ...
 
 
 def ok(**more: object) -> Response:

@@ -107,7 +107,7 @@ class NodeDaemon:
         self._operations: Final[Mapping[str, Callable[[int, SndRequest, float], Response | None]]] = {
             "hello": self._hello,
             "authorize": self._authorize,
-            **NodeViews(self).operations,
+            **NodeViews(self, self.administration, self.maintenance).operations,
             **LeaseOperations(self).operations,
             **self.administration.operations,
             **self.maintenance.operations,

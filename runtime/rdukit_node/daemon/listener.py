@@ -50,13 +50,13 @@ def listening(path: Path, mode: int = 0o600) -> Iterator[socket.socket]:
             raise InvalidArgument(f"cannot listen at {path}: {cause}; use --socket with another path") from cause
         finally:
             os.umask(former)
-        identity = _identity_of(path)
+        identity = find_identity(path)
         server.listen(_BACKLOG)
         server.setblocking(False)
         yield server
     finally:
         server.close()
-        if identity is not None and _identity_of(path) == identity:  # not somebody else's new file
+        if identity is not None and find_identity(path) == identity:  # not somebody else's new file
             path.unlink(missing_ok=True)
         os.close(lock)
 
@@ -86,9 +86,10 @@ def _remove_stale(path: Path) -> None:
     path.unlink()
 
 
-def _identity_of(path: Path) -> tuple[int, int] | None:
+def find_identity(path: Path) -> tuple[int, int] | None:
+    """Return device and inode of a socket's path; None: there is nothing that this process can see."""
     try:
         status = path.lstat()
-    except FileNotFoundError:
+    except OSError:
         return None
     return status.st_dev, status.st_ino

@@ -4,21 +4,22 @@ Source: ours; ``docs/design/node.md`` lists the fields.
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from rdukit_node.daemon.connections import Response, lease_paths, lease_status, ok, tile_rows
+from rdukit_node.daemon.administration import Administration
+from rdukit_node.daemon.connections import NodeLedger, Response, lease_paths, lease_status, ok, tile_rows
+from rdukit_node.daemon.maintenance_operations import MaintenanceOperations
 from rdukit_node.daemon.protocol import SndRequest
 from rdukit_node.leases.allocator import Lease
-
-if TYPE_CHECKING:
-    from rdukit_node.daemon.daemon import NodeDaemon
 
 
 class NodeViews:
     """The read-only operations, except those on faults."""
 
-    def __init__(self, daemon: "NodeDaemon") -> None:
-        self._daemon = daemon
+    def __init__(
+        self, daemon: NodeLedger, administration: Administration, maintenance: MaintenanceOperations
+    ) -> None:  # fmt: skip
+        self._daemon, self._administration, self._maintenance = daemon, administration, maintenance
         self.operations: Final[Mapping[str, Callable[[int, SndRequest, float], Response]]] = {
             "status": self._status,
             "events": self._events,
@@ -28,7 +29,7 @@ class NodeViews:
     def _status(self, number: int, message: SndRequest, now: float) -> Response:
         daemon = self._daemon
         allocator, node = daemon.allocator, daemon.allocator.node
-        hot = daemon.administration.rdu_temperatures(now)
+        hot = self._administration.rdu_temperatures(now)
         waiting = [
             {
                 "application": w.request.application, "tiles": w.request.tiles, "tenant": w.request.tenant,
@@ -42,9 +43,7 @@ class NodeViews:
             chip=node.chip.name,
             node=self._daemon.name,
             version=self._daemon.version,
-            tiles=tile_rows(
-                allocator, self._daemon.administration.faults.health_of, self._daemon.maintenance.word_of(now)
-            ),
+            tiles=tile_rows(allocator, self._administration.faults.health_of, self._maintenance.word_of(now)),
             leases=[self._lease_status(lease) for lease in allocator.leases.values()],
             memory={
                 "total": allocator.memory_total,
@@ -55,10 +54,10 @@ class NodeViews:
             applications=len(allocator.applications),
             max_applications=allocator.max_applications,
             uptime_s=max(0.0, now - self._daemon.started_at),
-            rdus=[{**row, "celsius": hot.get(rdu)} for rdu, row in enumerate(self._daemon.administration.rdu_rows())],
+            rdus=[{**row, "celsius": hot.get(rdu)} for rdu, row in enumerate(self._administration.rdu_rows())],
             waiting=waiting,
-            database=dict(self._daemon.administration.database),
-            **self._daemon.maintenance.rows(),
+            database=dict(self._administration.database),
+            **self._maintenance.rows(),
         )
 
     def _events(self, number: int, message: SndRequest, now: float) -> Response:
@@ -72,7 +71,7 @@ class NodeViews:
         tiles, rdus = self._daemon.totals.rows(
             [(allocator.leases[lease_id].tiles, count) for lease_id, count in totals.items()],
             allocator.tile_holders,
-            self._daemon.administration.replays(),
+            self._administration.replays(),
         )
         leases = []
         for lease_id, lease in allocator.leases.items():

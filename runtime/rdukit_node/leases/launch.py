@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from rdukit.errors import InvalidArgument
+from rdukit.files.owned import Owner
 from rdukit.system.process import read_facts
 
 LOOPBACK: Final = "127.0.0.1"
@@ -115,19 +116,22 @@ def _number(environ: Mapping[str, str], name: str) -> int:
 
 def launch_name() -> str | None:
     """Return a name that is common to the ranks of this launch on this node, and unique; None without a launcher."""
-    launch = read_launch(os.environ)
-    return None if launch.launcher is None else f"ranks-{_started_by(launch.launcher.rank)}"
+    owner = launch_owner()
+    return None if owner is None else f"ranks-{owner.pid}-{owner.start_ticks}"
 
 
-def _started_by(variable: str) -> str:
-    """Return the process that started the ranks: the nearest ancestor that is not a rank (has no ``variable``).
+def launch_owner() -> Owner | None:
+    """Return the process that started the ranks: the nearest ancestor that is no rank; None without a launcher.
 
-    Ranks may have shells of their own between; process id and start time make the name unique.
+    A rank has the launcher's variable of ranks, and may have shells of its own between.
     """
+    launcher = read_launch(os.environ).launcher
+    if launcher is None:
+        return None
     pid = os.getppid()
-    while pid > 1 and _has_variable(pid, variable):
+    while pid > 1 and _has_variable(pid, launcher.rank):
         pid = _stat(pid)[1]
-    return f"{pid}-{_stat(pid)[0]}"
+    return Owner(pid, _stat(pid)[0])
 
 
 def _has_variable(pid: int, variable: str) -> bool:

@@ -30,6 +30,7 @@ from rdukit.http.tls import find_server_files
 from rdukit.proto import snml_pb2 as pb
 from rdukit.proto import snml_pb2_grpc
 from rdukit.settings import resolve
+from rdukit_node.daemon.listener import find_identity
 from rdukit_node.settings import SNML_TLS_CA, SNML_TLS_CERTIFICATE, SNML_TLS_KEY, NodePaths
 from rdukit_node.snml.node_calls import NodeCalls
 from rdukit_node.snml.servicer import EmulatedNodeServicer, SnmlServicer
@@ -135,7 +136,7 @@ async def _serve(paths: NodePaths, port: int | None, token: str, started: "Futur
     bound_port = None if port is None else _bind_port(server, port, notices)
     if bound_socket is None and bound_port is None:
         raise Unavailable(f"SNML cannot listen anywhere: {'; '.join(notices) or 'no port was asked for'}")
-    identity = None if bound_socket is None else _identity_of(bound_socket)
+    identity = None if bound_socket is None else find_identity(bound_socket)
     try:
         await server.start()
         stopping = asyncio.Event()
@@ -147,7 +148,7 @@ async def _serve(paths: NodePaths, port: int | None, token: str, started: "Futur
         calls.close()
         await server.stop(_GRACE_S)
         calls.close_connections()
-        if bound_socket is not None and _identity_of(bound_socket) == identity:
+        if bound_socket is not None and find_identity(bound_socket) == identity:
             bound_socket.unlink(missing_ok=True)
 
 
@@ -214,14 +215,6 @@ def _bind_port(server: Any, port: int, notices: list[str]) -> int | None:
         )
         return None
     return bound
-
-
-def _identity_of(path: Path) -> tuple[int, int] | None:
-    try:
-        status = path.lstat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
 
 
 class _NodeHealth(health_pb2_grpc.HealthServicer):  # type: ignore[misc]

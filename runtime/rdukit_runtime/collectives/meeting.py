@@ -19,16 +19,20 @@ from pathlib import Path
 from typing import Final
 
 from rdukit.errors import InvalidArgument, Unauthenticated
-from rdukit.files.atomic import sha256_of, write_json_atomic
+from rdukit.files.atomic import write_json_atomic
+from rdukit.files.owned import remove_of_ended
 from rdukit.settings import home_folder, resolve
 from rdukit.system.process import read_facts
-from rdukit_node.leases.launch import LOOPBACK, launch_name
+from rdukit_node.leases.launch import LOOPBACK, launch_owner
 from rdukit_runtime.collectives.membership import Address, read_addresses
 from rdukit_runtime.collectives.rank_store import RankStore, connect_rank_store, serve_rank_store
 from rdukit_runtime.settings import DISTRIBUTED_ROSTER
 
 #: Seconds that a connection may take.
 CONNECT_S: Final = 2.0
+#: Kinds of a launch's files: each rank's of an elastic training, and that by which ranks on one machine meet.
+_ROSTER: Final = "roster"
+RENDEZVOUS: Final = "rendezvous"
 #: Longest file that is read, in bytes: enough for some 100,000 ranks.
 _LARGEST: Final = 1 << 23
 
@@ -98,7 +102,19 @@ def roster_file(rank: int) -> Path:
     folder = resolve(DISTRIBUTED_ROSTER)
     if folder:
         return Path(folder).expanduser() / f"rank-{rank}.json"
-    return home_folder() / "run" / f"roster-{sha256_of((launch_name() or '').encode())[:16]}-{rank}.json"
+    return launch_file(_ROSTER, f"-{rank}")
+
+
+def launch_file(kind: str, ending: str = "") -> Path:
+    """Return a file of this launch's ranks in the home folder: ``roster`` with a rank, or ``rendezvous``."""
+    owner = launch_owner()
+    return home_folder() / "run" / f"{kind}-{'alone' if owner is None else owner.mark}{ending}.json"
+
+
+def remove_ended_launches() -> None:
+    """Remove files that killed ranks left in the home folder, of launches whose launcher has ended."""
+    for kind in (_ROSTER, RENDEZVOUS):
+        remove_of_ended(home_folder() / "run", kind)
 
 
 def keep_roster(rank: int, own: Address) -> None:

@@ -23,6 +23,7 @@ import torch
 from rdukit.errors import InvalidArgument, OutOfDeviceMemory, PeerLost
 from rdukit_node.leases.memory import create_region, map_region
 from rdukit_runtime.collectives.group import compare_calls
+from rdukit_runtime.collectives.membership import name_ranks
 from rdukit_runtime.collectives.stragglers import Stragglers
 
 _PAGE: Final = mmap.PAGESIZE
@@ -241,7 +242,7 @@ class RankRegion:
     def _lose(self, peers: list[int], reason: str, **detail: str) -> NoReturn:
         doing = "; ".join(self.describe(peer) for peer in (*peers, self.rank))
         raise PeerLost(
-            f"{_name(peers)} of {self.size} {reason} ({doing})", rank=self.rank,
+            f"{name_ranks(peers)} of {self.size} {reason} ({doing})", rank=self.rank,
             missing=", ".join(map(str, peers)), **detail,
         )  # fmt: skip
 
@@ -265,10 +266,6 @@ class RankRegion:
     def _read_text(self, at: int) -> str:
         length = int.from_bytes(self._memory[at : at + 2], "little")
         return bytes(self._memory[at + 2 : at + 2 + length]).decode(errors="replace")
-
-
-def _name(peers: list[int]) -> str:
-    return f"rank {peers[0]}" if len(peers) == 1 else f"ranks {', '.join(map(str, peers))}"
 
 
 # -- its making --------------------------------------------------------------------------------------------------------

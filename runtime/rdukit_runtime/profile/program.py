@@ -1,52 +1,27 @@
 """``rdukit profile``: run a program and draw its time, from its lines of Python to the kernels of its sections.
 
-The program imports torch; this command does only if a process has recorded something.
+This command imports torch once the program has ended.
 """
 
 import json
 import os
 import shlex
 import signal
-import tempfile
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
 from rdukit.cli.tables import Table, print_tables
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit.files.atomic import write_reports
-from rdukit.settings import TELEMETRY_RUN_SPANS, TELEMETRY_SPAN_FILE
-from rdukit.telemetry.model import Span
-from rdukit.telemetry.otlp_lines import read_span_file
 from rdukit.units import format_seconds
-from rdukit_runtime.settings import PROFILE_EVENTS, PROFILE_FOLDER
+from rdukit_runtime.profile.program_run import BYTES_A_CALL, profile_program
 
-if TYPE_CHECKING:
-    from rdukit_runtime.profile.recording import ProcessRecording
-
-#: Bytes of the trace that a call or a section takes: an event on the host's track, one on the chip's.
-BYTES_A_CALL: Final = 400
-#: Spans that are read; a compile has about ten, and one a kernel.
-_MOST_SPANS: Final = 5000
-_MOST_SPAN_BYTES: Final = 1 << 24
 #: Sections in the printed table; all are in summary.json.
 _MOST_ROWS: Final = 20
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramProfile:
-    """A profiled program. Times are ns of ``CLOCK_MONOTONIC``; ``wall_ns`` from its start to its end."""
-
-    command: str
-    status: int
-    began_ns: int
-    wall_ns: int
-    recordings: tuple["ProcessRecording", ...]
-    spans: tuple[Span, ...]
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -78,21 +53,14 @@ def profile(
 
     Example: rdukit profile --try -- python gpt2.py run --pef=out/gpt2/gpt2.pef
     """
-    from rdukit_runtime.profile.recording import summary_to_dict
-    from rdukit_runtime.profile.timeline_files import speedscope_text, trace_text
-
-    limit, is_interrupted = limit_mb * 1_000_000, False
+    limit = limit_mb * 1_000_000
     found = profile_program(command, limit // BYTES_A_CALL, os.environ, 2 if as_json else None)
-    summary = summary_to_dict(found.command, found.status, found.wall_ns, found.recordings, found.spans)
-    files = {"summary.json": json.dumps(summary, indent=1).encode() + b"\n"}
-    if found.recordings or found.spans:
-        files["trace.json"] = trace_text(found.recordings, found.spans, found.began_ns, limit).encode()
-    if found.recordings:
-        from rdukit_runtime.report.advice import advice_to_dict
-        from rdukit_runtime.report.make import build_page
-        from rdukit_runtime.report.page import render_page
-        from rdukit_runtime.report.try_advice import INTERRUPTED, Trials
+    from rdukit_runtime.report.files import profile_files, summarize_profile
+    from rdukit_runtime.report.make import build_page
+    from rdukit_runtime.report.try_advice import INTERRUPTED, Trials
 
+    page = None
+    if found.recordings:
         command_line = shlex.join(["rdukit", "profile", *(["--try"] if is_tried else []), "--", *command])
         page = build_page(found.command, found.recordings, found.spans, [command_line], os.environ)
         trials = Trials(command, found, rounds, os.environ, lambda line: click.echo(line, err=True))
@@ -100,11 +68,9 @@ def profile(
             page = replace(page, advice=trials.try_command(page.advice, shlex.split(try_with)))
         if is_tried and not found.status:
             page = replace(page, advice=trials.try_all(page.advice))
-        summary["advice"] = [advice_to_dict(each) for each in page.advice]
-        files["summary.json"] = json.dumps(summary, indent=1).encode() + b"\n"
-        files["report.html"] = render_page(page).encode()
-        files["speedscope.json"] = speedscope_text(found.recordings, limit).encode()
-        is_interrupted = any(each.trial == INTERRUPTED for each in page.advice)
+    is_interrupted = page is not None and any(each.trial == INTERRUPTED for each in page.advice)
+    summary = summarize_profile(found, page)
+    files = profile_files(found, summary, page, limit)
     try:
         write_reports(folder, files)
     except OSError as cause:
@@ -120,59 +86,6 @@ def profile(
         click.echo("the program neither compiled a model nor ran a session: there is nothing to draw", err=True)
         status = status or NotFound.exit_status
     context.exit(status)
-
-
-def profile_program(
-    command: Sequence[str], most_events: int, environment: Mapping[str, str], output: int | None = None
-) -> ProgramProfile:
-    """Run a program with recorders in its processes.
-
-    Args:
-        most_events: calls and sections that each process keeps. environment: the program's variables, without the
-        recorder's.
-        output: descriptor of its output; None: this process's.
-    Raises:
-        NotFound: the program cannot be started.
-    """
-    from rdukit_runtime.profile.snprof import run_program
-
-    with tempfile.TemporaryDirectory(prefix="rdukit-profile-") as scratch:
-        spans_file = Path(scratch) / "spans.otlp"
-        recorded = {
-            **environment,
-            PROFILE_FOLDER.variable: scratch,
-            PROFILE_EVENTS.variable: str(most_events),
-            TELEMETRY_SPAN_FILE.variable: str(spans_file),
-            TELEMETRY_RUN_SPANS.variable: "0",
-        }
-        offset_ns, began_ns = time.time_ns() - time.perf_counter_ns(), time.perf_counter_ns()
-        status = run_program(list(command), recorded, output)
-        wall_ns = time.perf_counter_ns() - began_ns
-        recordings = read_recordings(Path(scratch))
-        spans = read_span_file(spans_file, _MOST_SPANS, _MOST_SPAN_BYTES) if spans_file.exists() else []
-    if spans:
-        from rdukit_runtime.profile.recording import monotonic_spans
-
-        spans = monotonic_spans(spans, offset_ns)
-    if len(recordings) == 1:  # the end of the process, after it wrote, belongs to it as well
-        recordings = [replace(recordings[0], started_ns=began_ns, ended_ns=began_ns + wall_ns)]
-    return ProgramProfile(shlex.join(command), status, began_ns, wall_ns, tuple(recordings), tuple(spans))
-
-
-def read_recordings(folder: Path) -> list["ProcessRecording"]:
-    """Return the recordings of a program's processes, by rank.
-
-    Raises:
-        InvalidArgument: a process wrote something else.
-    """
-    from rdukit_runtime.profile.recording import read_recording
-    from rdukit_runtime.profile.step import breakdown_from_dict
-
-    found = []
-    for path in folder.glob("*.timeline"):
-        breakdown = breakdown_from_dict(json.loads(path.with_suffix(".json").read_text()))
-        found.append(read_recording(json.loads(path.read_text()), breakdown))
-    return sorted(found, key=lambda each: (each.rank, each.pid))
 
 
 def summary_tables(summary: dict[str, Any]) -> list[Table]:

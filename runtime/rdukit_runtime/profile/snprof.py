@@ -9,7 +9,6 @@ import re
 import shlex
 import signal
 import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +20,7 @@ from rdukit import __version__
 from rdukit.cli import run_command
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit.files.atomic import write_reports
+from rdukit.files.owned import scratch_folder
 from rdukit_node.cli.output import aligned, csv_option, csv_text, host_option, json_option, json_text
 from rdukit_runtime.profile.step import COLUMNS, Breakdown, breakdown_from_dict, breakdown_rows, join_breakdowns
 from rdukit_runtime.settings import PROFILE_FOLDER
@@ -55,10 +55,10 @@ def snprof(context: click.Context, /, command: str, folder: Path, as_json: bool,
     if as_json and as_csv:
         raise InvalidArgument("--json and --csv do not go together; choose one")
     arguments, environment = command_arguments(command)
-    with tempfile.TemporaryDirectory(prefix="snprof-") as scratch:
-        environment = {**os.environ, **environment, PROFILE_FOLDER.variable: scratch}
+    with scratch_folder("snprof") as scratch:
+        environment = {**os.environ, **environment, PROFILE_FOLDER.variable: str(scratch)}
         status = run_program(arguments, environment, 2 if as_json or as_csv else None)
-        found = read_breakdowns(Path(scratch))
+        found = read_breakdowns(scratch)
     summary = {"command": command, "exit_status": status, **summary_of(found)}
     table = csv_text(COLUMNS, breakdown_rows(found))
     files = {"summary.json": json_text(summary).encode() + b"\n", "summary.csv": table.encode() + b"\n"}

@@ -3,7 +3,7 @@
 ``snprof`` starts a program with ``$RDUKIT_PROFILE_FOLDER``. Each of its processes with a session then has a
 ``Recorder`` and writes its sums into that folder when it ends. Without the setting there is no recorder and nothing is
 timed: functions are wrapped when a PEF is loaded, not asked at each call. ``rdukit profile`` also wants each single
-call: its recorder is ``rdukit_runtime.profile.timeline``'s.
+call: its recorder is ``rdukit_runtime.profile.timeline``'s. ``rdukit_runtime.profile.recorders`` chooses.
 
 Every nanosecond belongs to one row: the innermost timed function that is open. The rest of the total belongs to
 ``SAMBA``: the program's own Python and the session's.
@@ -11,21 +11,17 @@ Every nanosecond belongs to one row: the innermost timed function that is open. 
 Source: runtime reference 6.3 (names of the rows; their meanings are ours).
 """
 
-import atexit
 import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from rdukit.errors import InvalidArgument
 from rdukit.files.atomic import write_json_atomic
-from rdukit.settings import resolve
-from rdukit_runtime.settings import PROFILE_EVENTS, PROFILE_FOLDER
 
 if TYPE_CHECKING:
     from rdukit_runtime.application import Application
@@ -143,24 +139,6 @@ class Recorder:
         """Write the times to ``<pid>.json`` in ``folder``, if anything ran."""
         if self.runs:
             write_json_atomic(folder / f"{os.getpid()}.json", breakdown_to_dict(self.breakdown()))
-
-
-@cache
-def find_recorder() -> Recorder | None:
-    """Return this process's recorder, which writes at its end; ``None``: no profile is wanted."""
-    folder = resolve(PROFILE_FOLDER)
-    if not folder:
-        return None
-    events = resolve(PROFILE_EVENTS)
-    if events > 0:
-        from rdukit_runtime.profile.timeline import TimelineRecorder  # snprof's programs need it not
-
-        recorder: Recorder = TimelineRecorder(events)
-    else:
-        recorder = Recorder()
-    owner = os.getpid()
-    atexit.register(lambda: recorder.write(Path(folder)) if os.getpid() == owner else None)
-    return recorder
 
 
 def breakdown_to_dict(breakdown: Breakdown) -> dict[str, Any]:

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 
 from rdukit.errors import InvalidArgument, RdukitError, RuntimeFault
+from rdukit.files.owned import scratch_folder
 from rdukit.pef.file import read_pef
-from rdukit_runtime.profile.program import ProgramProfile, profile_program
+from rdukit_runtime.profile.program_run import ProgramProfile, profile_program
 from rdukit_runtime.report.trials import (
     AdviceTrial,
     ProgramChange,
@@ -84,13 +85,14 @@ class Trials:
 
     def _try_change(self, change: ProgramChange) -> AdviceTrial:
         self.echo(f"trying: {shlex.join([*option_words(change.options), *change.variables])}")
-        with tempfile.TemporaryDirectory(prefix="rdukit-try-") as scratch:
-            variables = {**change.variables, PROFILE_OUTPUT_FOLDER.variable: scratch}  # the user's PEF stays as it is
+        with scratch_folder("rdukit-try") as scratch:
+            # the user's PEF stays as it is
+            variables = {**change.variables, PROFILE_OUTPUT_FOLDER.variable: str(scratch)}
             try:
                 if any(span.name == "compile" for span in self.found.spans):
                     command = changed_command(self.command, change)
                 else:
-                    pef = self._compile(change, variables, Path(scratch))
+                    pef = self._compile(change, variables, scratch)
                     command = changed_command(self.command, change, str(pef))
                 return self._measure(command, variables, change)
             except RdukitError as error:

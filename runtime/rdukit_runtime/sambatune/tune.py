@@ -21,7 +21,7 @@ from rdukit.files.atomic import write_reports
 from rdukit.pef.file import read_pef
 from rdukit.pef.model import Pef
 from rdukit_node.cli.output import csv_text
-from rdukit_runtime.profile.program import BYTES_A_CALL, profile_program
+from rdukit_runtime.profile.program_run import BYTES_A_CALL, profile_program
 from rdukit_runtime.profile.snprof import run_program
 from rdukit_runtime.profile.step import COLUMNS, Breakdown, breakdown_rows, join_breakdowns
 from rdukit_runtime.sambatune.config import TuneConfig, find_program

@@ -12,7 +12,6 @@ import os
 import shlex
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rdukit.errors import NotFound, RdukitError, RuntimeFault
+from rdukit.files.owned import scratch_folder
 from rdukit.pef.file import LoadedPef, read_pef
 from rdukit_runtime.engine.machine_limits import MachineLimits
 from rdukit_runtime.engine.portable import count_operators
@@ -182,8 +182,8 @@ class TuneStudy:
         if kept is not None:
             self.reused += 1
             return kept
-        with tempfile.TemporaryDirectory(prefix="rdukit-tune-") as scratch:
-            folders = [Path(scratch) / name for name in ("before", "after")]
+        with scratch_folder("rdukit-tune") as scratch:
+            folders = [scratch / name for name in ("before", "after")]
             paths = [self.compile(point, folder) for point, folder in zip((before, after), folders, strict=True)]
             found: dict[str, Any] = self._run_measure(paths, rounds)["step"]
         self.results.put(key, {**found, "at": time.time(), "load": os.getloadavg()[0]})
@@ -197,11 +197,11 @@ class TuneStudy:
         if self.points.results.get(key) == {"takes": True}:
             self.reused += 1
             return True
-        with tempfile.TemporaryDirectory(prefix="rdukit-tune-") as scratch:
-            file = Path(scratch) / "tuned.yaml"
+        with scratch_folder("rdukit-tune") as scratch:
+            file = scratch / "tuned.yaml"
             file.write_text(outcome)
             try:
-                path = self._compile_words(["--yaml-config", str(file)], Path(scratch), _PORTABLE)
+                path = self._compile_words(["--yaml-config", str(file)], scratch, _PORTABLE)
             except RdukitError as error:  # such as an option that its parser does not know
                 self.echo(f"with --yaml-config: {error.message}")
                 return False
@@ -215,9 +215,9 @@ class TuneStudy:
     # -- one point ---------------------------------------------------------------------------------------------------
 
     def _compile_point(self, point: Point) -> CompiledPoint:
-        with tempfile.TemporaryDirectory(prefix="rdukit-tune-") as scratch:
+        with scratch_folder("rdukit-tune") as scratch:
             try:
-                path = self.compile(point, Path(scratch), _PORTABLE)
+                path = self.compile(point, scratch, _PORTABLE)
                 loaded = read_pef(path)
                 batch = loaded.pef.metadata.get("batch_size") or point.get("batch-size")
                 if not isinstance(batch, int) or batch < 1:
@@ -251,8 +251,8 @@ class TuneStudy:
         return path
 
     def _measure(self, point: Point, digest: str) -> float:
-        with tempfile.TemporaryDirectory(prefix="rdukit-tune-") as scratch:
-            path = self.compile(point, Path(scratch))
+        with scratch_folder("rdukit-tune") as scratch:
+            path = self.compile(point, scratch)
             if digest_of(read_pef(path).pef) != digest:
                 raise RuntimeFault(
                     "a second compile runs something else; the program should not depend on time or chance"

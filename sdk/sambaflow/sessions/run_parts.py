@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 
-from rdukit_runtime.profile.step import BreakdownRow, Recorder, find_recorder
+from rdukit_runtime.profile.recorders import find_recorder
+from rdukit_runtime.profile.step import BreakdownRow, Recorder
 
 #: Methods of (loaded PEF, application, program) and the rows that they count for.
 _LOADED = {"resolve_scalars": BreakdownRow.ARGINS, "run": BreakdownRow.SAMBA}

@@ -10,6 +10,7 @@ from rdukit.box.links import STORE_PORT, LinkedPart, part_address, read_part
 from rdukit.errors import InvalidArgument, RdukitError
 from rdukit.fence.spec import ALIAS
 from rdukit.settings import SND_SOCKET
+from rdukit_modelbox.operations.child import main
 from rdukit_modelbox.operations.forks import can_fork_members
 from rdukit_modelbox.operations.members import MemberLease, find_part, other_members, place_of, read_members
 from rdukit_modelbox.training.members import Members
@@ -76,12 +77,12 @@ def test_a_process_with_a_second_thread_forks_no_members() -> None:
 
 def test_one_lease_has_no_other_members_and_what_is_no_lease_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RDUKIT_BOX_MEMBERS", "lease-1:aa@/run/1.sock")
-    with other_members({}, fail):
+    with other_members(main, {}, fail):
         pass
     monkeypatch.setenv("RDUKIT_BOX_MEMBERS", "lease-1:aa@/run/1.sock lease-2")
     with (
         pytest.raises(InvalidArgument, match="expected <id>:<token>@<socket> for each member"),
-        other_members({}, fail),
+        other_members(main, {}, fail),
     ):
         pass
 

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rdukit.errors import InvalidArgument
+from rdukit.pef.identity import SizeValue
 
 if TYPE_CHECKING:
     import torch
-
-    from rdukit_zoo.registry import SizeValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +27,8 @@ class HubFormat:
 
     #: Names in ``architectures`` of ``config.json``; the first is written.
     architectures: tuple[str, ...]
-    sizes_of_config: "Callable[[Mapping[str, Any]], dict[str, SizeValue]]"
-    config_of_sizes: "Callable[[Mapping[str, SizeValue]], dict[str, Any]]"
+    sizes_of_config: Callable[[Mapping[str, Any]], dict[str, SizeValue]]
+    config_of_sizes: Callable[[Mapping[str, SizeValue]], dict[str, Any]]
     #: Prefix of the body's names; files that were saved without a head lack it.
     prefix: str = ""
     #: Whether the prefix is written; false for a body without a head.
@@ -53,11 +52,11 @@ class HubFormat:
     #: Returns the format for a model's sizes, if it depends on them.
     by_sizes: "Callable[[Mapping[str, SizeValue]], HubFormat] | None" = None
     #: Further sizes, which other files of the folder state.
-    sizes_of_folder: "Callable[[Path], dict[str, SizeValue]] | None" = None
+    sizes_of_folder: Callable[[Path], dict[str, SizeValue]] | None = None
     #: Path in the folder → JSON value of each file that states these sizes.
-    files_of_sizes: "Callable[[Mapping[str, SizeValue]], dict[str, Any]] | None" = None
+    files_of_sizes: Callable[[Mapping[str, SizeValue]], dict[str, Any]] | None = None
 
-    def of_sizes(self, sizes: "Mapping[str, SizeValue]") -> "HubFormat":
+    def of_sizes(self, sizes: Mapping[str, SizeValue]) -> "HubFormat":
         """Return the format of a model of these sizes."""
         return self.by_sizes(sizes) if self.by_sizes else self
 

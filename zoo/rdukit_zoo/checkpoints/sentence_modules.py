@@ -6,12 +6,10 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rdukit.errors import InvalidArgument
-
-if TYPE_CHECKING:
-    from rdukit_zoo.registry import SizeValue
+from rdukit.pef.identity import SizeValue
 
 #: File that lists a folder's modules.
 MODULES: Final = "modules.json"
@@ -35,7 +33,7 @@ def has_modules(folder: Path) -> bool:
     return (folder / MODULES).is_file()
 
 
-def pooling_of_folder(folder: Path) -> "dict[str, SizeValue]":
+def pooling_of_folder(folder: Path) -> dict[str, SizeValue]:
     """Return the sizes ``pooling`` and ``normalizes`` that a folder states; none where it has no ``modules.json``.
 
     Raises:
@@ -56,7 +54,7 @@ def pooling_of_folder(folder: Path) -> "dict[str, SizeValue]":
     return {"pooling": pooling, "normalizes": kinds[-1] == "Normalize"}
 
 
-def files_of_pooling(sizes: "Mapping[str, SizeValue]") -> dict[str, Any]:
+def files_of_pooling(sizes: Mapping[str, SizeValue]) -> dict[str, Any]:
     """Return the files, path → JSON value, that state a model's pooling; none where it is that of a folder without."""
     pooling, normalizes = sizes.get("pooling", "mean"), bool(sizes.get("normalizes"))
     if pooling == "mean" and not normalizes:

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from rdukit.files.atomic import write_whole
 from rdukit_platform.artifacts.store import BLOCK, check_digest, damaged
 
 Fetch = Callable[[int], Iterator[bytes]]
@@ -60,7 +61,7 @@ class ContentCache:
             had = os.lseek(descriptor, 0, os.SEEK_CUR)
             for block in fetch(had) if had < size else ():
                 read.update(block)
-                _write(descriptor, block)
+                write_whole(descriptor, block)
             if read.hexdigest() != digest:
                 partial.unlink(missing_ok=True)
                 raise damaged(digest, read.hexdigest())
@@ -78,7 +79,7 @@ class ContentCache:
         try:
             with _locked(path) as descriptor:
                 for block in blocks:
-                    _write(descriptor, block)
+                    write_whole(descriptor, block)
                 yield path
         finally:
             path.unlink(missing_ok=True)
@@ -164,9 +165,3 @@ def _resume(descriptor: int, size: int) -> "hashlib._Hash":
     while block := os.read(descriptor, BLOCK):
         found.update(block)
     return found
-
-
-def _write(descriptor: int, block: bytes) -> None:
-    view = memoryview(block)
-    while view:
-        view = view[os.write(descriptor, view) :]

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import BinaryIO, Final
 
+from rdukit.files.atomic import write_whole
 from rdukit.files.durable import sync_files, sync_folders
 from rdukit_platform.artifacts.store import BLOCK, ContentDiffers, ContentLost, PendingContent, check_digest
 
@@ -66,7 +67,7 @@ class PendingBlobs(PendingContent):
         try:
             while block := stream.read(BLOCK):
                 found.update(block)
-                _write(blob.descriptor, block)
+                write_whole(blob.descriptor, block)
                 size += len(block)
             if digest is not None and found.hexdigest() != digest:
                 raise ContentDiffers(found.hexdigest(), digest)
@@ -78,7 +79,7 @@ class PendingBlobs(PendingContent):
     def _publish(self, digest: str, data: bytes) -> None:
         blob = self._open()
         try:
-            _write(blob.descriptor, data)
+            write_whole(blob.descriptor, data)
             blob.digest = check_digest(digest)
         finally:
             self._take(blob, len(data))
@@ -156,13 +157,6 @@ def _check(blobs: Sequence[PendingBlob]) -> None:
             raise ContentLost(
                 f"the disk did not take content that was written ({blob.error}); it is to be added again"
             ) from blob.error
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    """Write all bytes, since a nearly full disk may accept only some per call."""
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
 
 
 def _close(blob: PendingBlob) -> None:
