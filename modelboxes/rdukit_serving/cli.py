@@ -98,7 +98,8 @@ def serve(
             made.append(ready := prepare_folder(pef, context, precision))
             name, pef, checkpoint = name or ready.name, ready.best_pef, checkpoint or Path(ready.checkpoint)
         if draft_checkpoint in folders:
-            made.append(ready := prepare_folder(draft_checkpoint, context, precision))
+            ready = prepare_folder(draft_checkpoint, context, precision)
+            made += [] if draft_pef else [ready]
             draft_pef, draft_checkpoint = draft_pef or ready.best_pef, Path(ready.checkpoint)
         model = name or pef.stem
         make_service = partial(

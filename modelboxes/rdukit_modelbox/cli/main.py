@@ -101,13 +101,15 @@ def run(
     """
     prepared: list[PreparedModel] = []
     if checkpoint is not None and is_hub_folder(Path(checkpoint)):
-        prepared.append(made := prepare_folder(checkpoint, context, precision))
+        made = prepare_folder(checkpoint, context, precision)
+        prepared += [] if pef else [made]
         if not (box_name or made.box):
             raise InvalidArgument(f"models such as {made.name} have no box; serve it with rdukit serve {checkpoint}")
         model_name = model_name or ("" if box_name else made.name)
         box_name, pef, checkpoint = box_name or made.box, pef or str(made.best_pef), made.checkpoint
     if draft_checkpoint is not None and is_hub_folder(Path(draft_checkpoint)):
-        prepared.append(made := prepare_folder(draft_checkpoint, context, precision))
+        made = prepare_folder(draft_checkpoint, context, precision)
+        prepared += [] if draft_pef else [made]
         draft_pef, draft_checkpoint = draft_pef or str(made.best_pef), made.checkpoint
     if box_name is None:
         raise click.UsageError("Missing argument 'BOX': only a Hugging Face folder as --checkpoint names it by itself.")
