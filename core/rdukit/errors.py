@@ -468,11 +468,11 @@ def find_system_error(error: Exception) -> RdukitError | None:
     detail = {"path": where} if where else {}
     if number in _FULL or (number is None and any(words in str(error) for words in _FULL_WORDS)):
         place = f"{where} cannot be written: " if where else ""
-        return DiskFull(f"{place}no space is left on the disk, or of the quota; make room and ask again", **detail)
+        return DiskFull(f"{place}no space is left on the disk or in the quota; make room and try again", **detail)
     if not isinstance(error, OSError) or not where:
         return None
     if number in _FORBIDDEN:
-        return PermissionDenied(f"{where}: {error.strerror}; let the user of this process read or write it", **detail)
+        return PermissionDenied(f"{where}: {error.strerror}; give the user of this process access to it", **detail)
     if number == errno.ENOENT:
         return NotFound(f"there is no file or folder {where}", **detail)
     if number in _NO_PATH:

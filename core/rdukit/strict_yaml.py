@@ -153,7 +153,7 @@ class _Reader:
 
     def _alias(self, event: Any, path: Path) -> object:
         if event.anchor not in self._anchors:
-            self._fault(event, path, f"*{event.anchor} stands for no finished anchor; expected one that ends above")
+            self._fault(event, path, f"**{event.anchor} refers to no anchor above; define the anchor first")
             return None
         value, count = self._anchors[event.anchor]
         self._add(event, path, count)
@@ -192,7 +192,7 @@ class _Reader:
         value = self._value(event, (*path, "<<"))
         if isinstance(value, dict):
             return value
-        self._fault(event, (*path, "<<"), "a merge key takes the keys of one mapping; legal: *anchor of a mapping")
+        self._fault(event, (*path, "<<"), "a merge key takes the keys of one mapping; expected *anchor of a mapping")
         return {}
 
     def _key(self, event: Any, path: Path) -> str | None:
@@ -204,7 +204,7 @@ class _Reader:
         self._add(event, path, 1)
         key: str = event.value
         if _is_merge(event):
-            self._fault(event, (*path, key), "merge keys are not valid; write the keys out")
+            self._fault(event, (*path, key), "merge keys are not valid; write out the keys")
             return None
         # A number or truth value as a key (``on:``) is read as the written word.
         return key

@@ -59,7 +59,7 @@ def serve(
     socket_folder: Path | None,
     announce: Path | None,
 ) -> None:
-    """Serve PEF over REST and gRPC by the Open Inference Protocol, and texts by OpenAI's routes.
+    """Serve PEF over the Open Inference Protocol (REST, gRPC), and text models over OpenAI's routes.
 
     FOLDER is a Hugging Face folder, which is compiled at the first start. Ctrl-C, SIGTERM or the end of the parent
     process stops it.

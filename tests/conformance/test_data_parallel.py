@@ -275,5 +275,5 @@ def test_ranks_with_different_pefs_are_all_told_before_anything_runs(pef: str, t
     with two_ranks(tmp_path, ["--pef", pef, "--pef-of-rank-1", other, "-b", str(BATCH)]) as ranks:
         said = [rank.finish() for rank in ranks]
     for text in said:
-        assert f"PefMismatch: rank 1 loaded {other}, which computes something else than rank 0's {pef}" in text
+        assert f"PefMismatch: rank 1 loaded {other}, which computes something other than rank 0's {pef}" in text
         assert "step 0" not in text

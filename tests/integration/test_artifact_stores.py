@@ -190,7 +190,7 @@ def test_this_machine_is_refused_by_default_also_by_a_name_and_by_a_redirect(
 ) -> None:
     port = site.rpartition(":")[2]
     monkeypatch.setenv("RDUKIT_ARTIFACTS_REFUSED_NETWORKS", "169.254.0.0/16")
-    with pytest.raises(PermissionDenied, match=r"169\.254\.0\.0/16, which boxes never fetch from"):
+    with pytest.raises(PermissionDenied, match=r"169\.254\.0\.0/16, from which boxes never fetch"):
         fetch(store, f"{site}/to/http://169.254.169.254/latest/meta-data/")
     with pytest.raises(PermissionDenied, match="another scheme"):
         fetch(store, f"{site}/to/file:///etc/passwd")

@@ -36,7 +36,7 @@ def debug(
     context: click.Context, /, file: Path, checkpoint: Path | None, inputs: Path | None, graph: str | None,
     types: str | None, tolerance: float | None, dumped: tuple[str, ...], output: Path, as_json: bool,
 ) -> None:  # fmt: skip
-    """Run the PEF FILE section by section, and name the first section, operator and tensor that are wrong.
+    """Run the PEF FILE section by section, and name the first wrong section, operator and tensor.
 
     Each section is compared with its portable form and, operator by operator, with f64, on the same inputs. The exit
     status is 1 if one is wrong.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.option("--verify", is_flag=True, help="Read the backup again afterwards, and compare every digest.")
 @JSON_OPTION
 def backup(place: Path, verify: bool, as_json: bool) -> None:
-    """Back up the whole platform, also while it runs: database, artifacts, settings, faults of the node.
+    """Back up a stopped or running platform: database, artifacts, settings, faults of the node.
 
     PLACE is a file that ends in .tar, or a folder. A folder keeps its content, so the next backup into it copies only
     new content, and continues an interrupted one. Run the command on the machine of the home folder, as its user.
@@ -54,7 +54,7 @@ def backup(place: Path, verify: bool, as_json: bool) -> None:
 @click.option("--verify", is_flag=True, help="Only compare every digest of the backup; restore nothing.")
 @JSON_OPTION
 def restore(place: Path, force: bool, database: str, verify: bool, as_json: bool) -> None:
-    """Restore a backup into $RDUKIT_HOME, which is empty, and its database.
+    """Restore a backup into an empty $RDUKIT_HOME and its database.
 
     A backup of an older version is migrated. Jobs that had not ended run again when the platform starts. The same
     command continues an interrupted restore; until then nothing starts in the home folder.

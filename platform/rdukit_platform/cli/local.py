@@ -59,7 +59,7 @@ STEPS: Final = ("preprocess", "compile", "train", "infer")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="Port; 0 takes a free one.")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
 def demo(box: str, home: Path | None, port: int, as_json: bool) -> None:
-    """Run preprocess, compile, train and infer on real digits, and stop.
+    """Run preprocess, compile, train and infer on real digits, then stop.
 
     Starts the platform, runs the pipeline preprocess, compile, train, infer through its REST API, prints the accuracy
     on unseen digits, and stops everything. The exit status is 0 only if the accuracy reaches 0.90.

@@ -22,7 +22,8 @@ _NO_TOKEN: Final = "none"
 @CONTEXT_OPTION
 @JSON_OPTION
 def login(url: str | None, name: str | None, no_browser: bool, as_json: bool) -> None:
-    """Log in by the console, in a browser on any machine. The token is stored in the home folder (login.json, 0600).
+    """Log in through the console, in a browser on any machine. The token is stored in the home folder (login.json,
+    0600).
 
     With --context it is stored under that name (contexts.json). The command prints an address and a code: open the
     address, log in, compare the code, and allow it.
@@ -79,7 +80,7 @@ def logout() -> None:
 @JSON_OPTION
 @TOKEN_OPTION
 def whoami(as_json: bool) -> None:
-    """Show your identity on the platform: user, tenant, role, and the end of the token.
+    """Show your identity on the platform: user, tenant, role and token expiry.
 
     Example: rdukit whoami
 

@@ -49,7 +49,7 @@ DEFAULT_PLATFORM = "SN30-8"
 
 @click.group(cls=ExtensibleGroup, extended_by="rdukit.simulate.commands")
 def simulate() -> None:
-    """Simulate the scheduler with other jobs, or a training on more machines.
+    """Simulate the scheduler with other jobs, or project a training onto more machines.
 
     Example: rdukit simulate queue --jobs 2000 --tenants 20 --nodes 4
 

@@ -25,7 +25,7 @@ _SPLITS: Final[Mapping[str | None, str]] = {
 
 @click.group(cls=ExtensibleGroup)
 def sweep() -> None:
-    """Try a training with several values of its parameters, and show which are best.
+    """Run a training with several values of its parameters, and show the best ones.
 
     Example: rdukit sweep list
 

@@ -69,7 +69,7 @@ def profile(
     context: click.Context, /, command: tuple[str, ...], folder: Path, limit_mb: int, is_tried: bool,
     try_with: str | None, rounds: int, as_json: bool,
 ) -> None:  # fmt: skip
-    """Run COMMAND, and show where its time goes: host and sections, from the lines of Python to the kernels.
+    """Run COMMAND, and show its time on the host and in sections, from Python lines to kernels.
 
     Put -- before COMMAND. Traces hold names, lines and times, never values of tensors. The exit status is the
     program's, or 3 if it ended well without compiling or running anything.

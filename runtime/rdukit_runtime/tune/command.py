@@ -55,7 +55,7 @@ def tune(
     program: Path, model_args: tuple[str, ...], tries: tuple[str, ...], objective: str, measurements: int | None,
     rounds: int, output: Path, fresh: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Search the options of PROGRAM's compile, and write a file with those that speed up its steps.
+    """Search compile options that speed up PROGRAM's steps, and write them to a file.
 
     PROGRAM is a SambaFlow program, or a sambatune configuration whose samba-sweep-parameters are the space. Put --
     before the program's own arguments. The cost model predicts all points; only a few of them are measured.

@@ -120,7 +120,7 @@ def test_weights_of_few_bits_are_written_as_the_program_itself_writes_them(
         assert tensors[name].data_ptr() % 64 == 0
     assert not tensors["w"].any()  # what a checkpoint lacks is zero
     wrong = replace(pef, symbols={**pef.symbols, "q": replace(weight, shape=(4, 96, 1))})
-    with pytest.raises(PefCorrupt, match="has its scales in 'q_scale', which does not fit"):
+    with pytest.raises(PefCorrupt, match="has scales in 'q_scale' of the wrong shape or dtype"):
         pef_from_dict(pef_to_dict(wrong))
 
 

@@ -37,7 +37,7 @@ Readers = Mapping[str, Callable[[], torch.Tensor]]
 
 @click.group(cls=ExtensibleGroup, extended_by="rdukit.checkpoint.commands")
 def checkpoint() -> None:
-    """Show, compare and convert checkpoints: of boxes, safetensors files, Hugging Face folders.
+    """Show, compare and convert checkpoints, safetensors files and Hugging Face folders.
 
     Example: rdukit checkpoint show ~/models/gpt2
 
