@@ -286,8 +286,8 @@ class FaultStore:
                 return True
             if found is not None:
                 raise Conflict(
-                    f"another file was put in the place of the fault database {self.path}; remove it, and the rows of "
-                    "this daemon are written there again, or restart the daemon with it"
+                    f"another file replaced the fault database {self.path}; remove that file so that the daemon "
+                    f"writes its rows again, or restart the daemon to use that file"
                 )
             copy = self.path.with_name(f"{self.path.name}.new")
             copy.unlink(missing_ok=True)
@@ -372,8 +372,8 @@ def _lock(path: Path) -> int:
     except OSError as cause:
         os.close(descriptor)
         raise Conflict(
-            f"another node daemon writes the fault database {path}; stop it, or give this node another state folder "
-            "(--state)"
+            f"another node daemon uses the fault database {path}; stop it, or give this node another state folder "
+            f"(--state)"
         ) from cause
     return descriptor
 

@@ -151,7 +151,7 @@ def resource_tree(
     if only_usable:
         roots = [kept for root in roots if (kept := _usable_part(root)) is not None]
     if not roots:
-        raise NotFound(f"{ancestor} cannot be used at present; GetStaticResource and GetSystemFaults say why")
+        raise NotFound(f"{ancestor} is unavailable; GetStaticResource and GetSystemFaults report the reason")
     return roots[0]
 
 

@@ -62,7 +62,7 @@ class EventWatch:
         """
         if self._watchers >= MAX_WATCHERS:
             raise NoResources(
-                f"{MAX_WATCHERS} callers watch this node's events already; end one, or read without following"
+                f"{MAX_WATCHERS} callers already watch this node's events; end one, or read without following"
             )
         self._watchers += 1
         try:
@@ -73,7 +73,9 @@ class EventWatch:
                 if since > as_count(answer.get("last")):
                     # The caller's number is of the daemon that ran before: its log began anew.
                     since = 0
-                    yield pb.WatchEventsReply(error_details=["the node has started again: its events count from 1"])
+                    yield pb.WatchEventsReply(
+                        error_details=["the node has restarted, so its events count from 1 again"]
+                    )
                     continue
                 for row in answer["events"]:
                     gap = missed(row, since)
