@@ -174,7 +174,7 @@ class Application(Closable):
             if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
                 raise NumericalException(
                     f"output {name!r} of graph {graph.name!r} has NaN or infinite elements; unset "
-                    f"${NUMERICS_TRAP.variable} to go on, or look at the inputs, the learning rate and the precision",
+                    f"${NUMERICS_TRAP.variable} to continue, or check the inputs, the learning rate and the precision",
                     tensor=name, graph=graph.name,
                 )  # fmt: skip
 
@@ -296,7 +296,7 @@ def tell_kernels(native: int, total: int, why_portable: str) -> str:
     if native == total:
         return f"native: all {total}"
     if native:
-        return f"native: {native} of {total}; the others have no native form or could not be built"
+        return f"native: {native} of {total}; the other libraries have no native form or failed to build"
     return f"portable: {why_portable}"
 
 

@@ -248,7 +248,7 @@ def test_a_rank_that_never_starts_ends_the_other_in_bounded_time(tmp_path: Path)
         second.program.kill()
         text = first.finish()
     assert first.program.returncode == 1
-    assert "rank 0 of 2 (by MPICH) did not meet all others within 2 s" in text
+    assert "rank 0 of 2 (by MPICH) did not meet all other ranks within 2 s" in text
 
 
 @pytest.mark.parametrize("is_given", [False, pytest.param(True, marks=pytest.mark.long)])

@@ -98,8 +98,8 @@ def section_failed(section: Section, reason: object) -> SectionFailed:
         text += "; torch has no bf16 form of it: compile with --precision f32"
     called = ", ".join(dict.fromkeys(section.operators[:8])) + (", …" if len(section.operators) > 8 else "")
     return SectionFailed(
-        f"section {section.name!r} failed: {text}. It computes {called}: indices must lie within their tables, and "
-        "values where these operators take them", section=section.name,
+        f"section {section.name!r} failed: {text}. It computes {called}; check that indices are within their tables "
+        f"and values within these operators' ranges", section=section.name,
     )  # fmt: skip
 
 

@@ -139,7 +139,7 @@ def test_what_does_not_fit_the_pef_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PefMismatch, match="changes 'cache' when it runs"):
         write_parameters(pef, [("cache", torch.zeros(2))], tmp_path / "set")
     (tmp_path / "short").write_bytes(b"x")
-    with pytest.raises(InvalidArgument, match="has 1 bytes, the parameters of p take 128"):
+    with pytest.raises(InvalidArgument, match="has 1 bytes, but the parameters of p take 128"):
         ParameterSet(pef, tmp_path / "short")
     trained = replace(pef, sections=(*pef.sections, replace(pef.sections[0], id=2, type=SectionType.OPT)))
     with pytest.raises(PefMismatch, match="is changed by runs"):
