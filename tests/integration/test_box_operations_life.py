@@ -98,7 +98,8 @@ def test_operations_end_with_their_box_and_the_next_process_says_so(tmp_path: Pa
         with BoxClient(box.rest_url) as client:
             assert list(client.operations()) == []
             for operation in (done["id"], running):
-                with pytest.raises(NotFound, match="keeps operations in memory only: it may be of an earlier process"):
+                with pytest.raises(NotFound, match="keeps operations only in memory, so it may belong to an earlier "
+                    "process"):
                     client.operation(operation)
                 with pytest.raises(NotFound, match="of an earlier process"):
                     list(client.events(operation))

@@ -204,7 +204,7 @@ def test_what_is_not_computed_is_refused_by_name(
         ({"decoder_start_token_id": WORDS}, f"start is {WORDS}; expected a token"),
         ({"forced_bos_token_id": WORDS}, f"forced_bos_token_id is {WORDS}; expected a token, 0 <= x < {WORDS}"),
         ({"bad_words_ids": [[7]]}, r"bad_words_ids is \[\[7\]\], which is not computed; expected none"),
-        ({"temperature": "hot"}, "an option of sampling that is no number"),
+        ({"temperature": "hot"}, "a sampling option that is not a number"),
     ],
 )
 def test_what_a_folder_says_of_generating_is_obeyed_or_refused(

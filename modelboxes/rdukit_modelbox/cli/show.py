@@ -52,7 +52,7 @@ def print_description(description: Mapping[str, Any]) -> None:
             ]
             print_table(("METRIC", "UNIT", "BETTER", "REPORTED", "HELP"), metrics)
         if verb.get("uncached"):
-            click.echo("pipelines run it each time, even if a job has made the same")
+            click.echo("pipelines always run it, even if an earlier job made the same outputs")
 
 
 def _print_card(card: Mapping[str, Any]) -> None:
@@ -137,7 +137,7 @@ def inspect_image(folder: Path, reference: str | None) -> dict[str, Any]:
         "labels": dict(sorted(labels.items())),
     }  # fmt: skip
     if not any(key.startswith(LABEL_PREFIX) for key in labels):
-        raise InvalidArgument(f"{folder}: image {name} is not a ModelBox; it has no labels {LABEL_PREFIX}*")
+        raise InvalidArgument(f"{folder}: image {name} is not a ModelBox, because it has no labels {LABEL_PREFIX}*")
     text = _find_yaml(folder, manifest)
     return description if text is None else {**description, "yaml": yaml.safe_load(text)}
 

@@ -43,15 +43,15 @@ class AllowedValues(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     enum: tuple[bool | int | float | str, ...] | None = Field(
-        default=None, min_length=1, description="The only legal values."
+        default=None, min_length=1, description="List of all legal values."
     )
     minimum: Limit | None = Field(default=None, description="x >= this.")
     maximum: Limit | None = Field(default=None, description="x <= this.")
     above: Limit | None = Field(default=None, description="x > this.")
     below: Limit | None = Field(default=None, description="x < this.")
-    multiple_of: Limit | None = Field(default=None, alias="multipleOf", description="x is a whole multiple of this.")
+    multiple_of: Limit | None = Field(default=None, alias="multipleOf", description="Divisor of all legal values.")
     pattern: Annotated[str, AfterValidator(_compiles)] | None = Field(
-        default=None, description="Regular expression that is found in the text; anchor it with ^ and $."
+        default=None, description="Regular expression searched in the text; anchor it with ^ and $."
     )
 
     @model_validator(mode="after")

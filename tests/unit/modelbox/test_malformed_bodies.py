@@ -33,14 +33,14 @@ def told(body: Any, kind: Any = VerbBody, content_type: str = JSON) -> tuple[obj
         (
             {"idempotency_key": "k"},
             "idempotency_key",
-            "removed after 0.1.0: a box runs each request that it gets; submit",
+            "removed after 0.1.0: a box runs every request; for idempotency submit",
         ),
         (
             {"resume": True},
             "resume",
-            "removed after 0.1.0: operations end with their box; submit a job of the platform",
+            "removed after 0.1.0: operations end with their box; submit a job to the platform",
         ),
-        ({"webhook": {"url": "http://x"}}, "webhook", "removed after 0.1.0: a box announces nothing; submit a job"),
+        ({"webhook": {"url": "http://x"}}, "webhook", "0.1.0: a box sends no notifications; submit a job"),
         ({"inputs": {"pef": {"uri": "x", "resume": True}}}, "inputs.pef.resume", "unknown field"),
         ({"inputs": {"pef": {"uri": "x", "sha": "0"}}}, "inputs.pef.sha", "expected uri, sha256"),
         ({"inputs": {"pef": {"uri": "x", "sha256": "0"}}}, "inputs.pef.sha256", "pattern"),
