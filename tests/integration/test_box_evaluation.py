@@ -292,7 +292,7 @@ def test_an_earlier_training_pef_whose_forward_keeps_statistics_is_not_served(tm
 
 def test_rows_that_depend_on_each_other_are_refused_before_the_training(tmp_path: Path) -> None:
     sums = Own(tmp_path / "sums", "make_sums")
-    with pytest.raises(InvalidArgument, match=r"13 samples fill no batch of 16, and what fills it up changes"):
+    with pytest.raises(InvalidArgument, match=r"13 samples do not fill batches of 16, and padding would change"):
         sums.train("run")
     assert not (sums.folder / "run" / "checkpoint").exists()
 

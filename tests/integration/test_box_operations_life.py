@@ -104,7 +104,8 @@ def test_operations_end_with_their_box_and_the_next_process_says_so(tmp_path: Pa
                 with pytest.raises(NotFound, match="of an earlier process"):
                     list(client.events(operation))
             assert Path(done["outputs"]["dataset"], "manifest.json").is_file(), "outputs stay"
-            with pytest.raises(InvalidArgument, match="no model since its start: pass inputs pef and checkpoint"):
+            with pytest.raises(InvalidArgument, match="not trained or served one since its start; pass inputs pef and "
+                "checkpoint"):
                 client.infer_rows([[0.0] * 784])
     finally:
         box.stop()

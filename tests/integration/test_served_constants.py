@@ -89,5 +89,5 @@ def test_random_values_that_no_checkpoint_holds_are_refused_by_a_box() -> None:
         return ModelEntry("own", "Own", "regression", "-", "-", {}, lambda: Tables(has_noise), lambda *_: ())
 
     check_repeatable_state(entry(False), {})
-    with pytest.raises(InvalidArgument, match="table is drawn at random and in no checkpoint"):
+    with pytest.raises(InvalidArgument, match="table is random and not in checkpoints"):
         check_repeatable_state(entry(True), {})

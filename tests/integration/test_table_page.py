@@ -103,7 +103,7 @@ def http(box: RunningBox) -> Iterator[httpx.Client]:
 
 def test_the_id_is_reported_before_the_training_and_left_out_afterwards(journey: Journey) -> None:
     (told,) = journey.first.figures["findings"]  # type: ignore[misc]
-    assert told.startswith("column 'customer' is different in each of the 2000 rows")
+    assert told.startswith("column 'customer' differs in each of the 2000 rows")
     assert told in PAGE.read_text()
     assert journey.data.figures["compile_parameters"] == {"num_features": 13, "num_classes": 2}
     assert "findings" not in journey.data.figures

@@ -51,7 +51,7 @@ class RowRun:
         layout = find_layout(sources[0], request) if sources[0].format in TABLES else None
         if request.split_column and layout is None:
             raise InvalidArgument(
-                f"split_column is {request.split_column!r}, and {sources[0].name} is no table; expected .csv, .tsv, "
+                f"split_column is {request.split_column!r}, but {sources[0].name} is not a table; expected .csv, .tsv, "
                 ".jsonl or .parquet, or files whose names begin with train, dev and test"
             )
         return cls(context, request, sources, given_splits(sources), layout, work)

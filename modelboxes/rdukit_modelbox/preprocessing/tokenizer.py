@@ -170,8 +170,8 @@ def _usual_end(tokenizer: Tokenizer, file: Path) -> str:
         if tokenizer.token_to_id(name) is not None:
             return name
     raise IllegalValue(
-        f"{file}: which token ends a text is not known; pass end_of_text, or put tokenizer_config.json with eos_token "
-        f"beside it",
+        f"{file}: the token that ends a text is unknown; pass end_of_text, or add tokenizer_config.json with "
+        f"eos_token next to it",
         parameter="end_of_text",
     )
 

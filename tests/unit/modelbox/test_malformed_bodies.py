@@ -46,7 +46,7 @@ def told(body: Any, kind: Any = VerbBody, content_type: str = JSON) -> tuple[obj
         ({"inputs": {"pef": {"uri": "x", "sha256": "0"}}}, "inputs.pef.sha256", "pattern"),
         ({"inputs": {"pef": 3}}, "inputs.pef", "valid string"),
         ({"timeout_s": "3"}, "timeout_s", "valid number"),
-        ([], "body", "it is no JSON object"),
+        ([], "body", "it is not a JSON object"),
     ],
 )
 def test_a_verbs_body(body: object, field: str, words: str) -> None:
@@ -83,6 +83,6 @@ def test_text_that_was_not_sent_as_json_is_told_by_its_content_type() -> None:
     assert "content-type is 'text/plain'; expected application/json" in told("{}", content_type="text/plain")[1]
     assert "content-type is ''; expected" in told("{}", content_type="")[1]
     missing = malformed_request([{"type": "missing", "loc": ("body",), "msg": "Field required"}], JSON)
-    assert "there is no body; expected a JSON object, such as {}" in missing.message
+    assert "the body is missing; expected a JSON object, such as {}" in missing.message
     query = malformed_request([{"type": "enum", "loc": ("query", "state"), "msg": "Input should be 'queued'"}], JSON)
     assert query.detail["field"] == "state"

@@ -171,7 +171,7 @@ def test_columns_that_carry_nothing_or_the_answer_are_told_before_the_training(t
         "column 'branch'", "column 'street'", "column 'number'", "column 'account'", "column 'answer'"
     ]  # fmt: skip
     words = " ".join(told)
-    for part in ("constant", "150 categories", "different in each of the 300 rows", "says the label", "exclude=answer"):
+    for part in ("constant", "150 categories", "differs in each of the 300", "reveals the label", "exclude=answer"):
         assert part in words
     quiet = preprocess(tmp_path, lines, exclude="number,account,branch,street,answer")
     assert "findings" not in quiet.figures
@@ -180,7 +180,7 @@ def test_columns_that_carry_nothing_or_the_answer_are_told_before_the_training(t
 def test_a_label_of_many_values_is_told_to_be_none_of_classes(tmp_path: Path) -> None:
     lines = ["size,label", *(f"{n % 7},{n * 1.5}" for n in range(150))]
     (told,) = preprocess(tmp_path, lines).figures["findings"]  # type: ignore[misc]
-    assert told.startswith("the label has 150 different values: each is a class; expected predict=number")
+    assert told.startswith("the label has 150 different values, each of which is a class; expected predict=number")
 
 
 @pytest.mark.parametrize(
