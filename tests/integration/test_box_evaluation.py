@@ -286,7 +286,7 @@ def test_a_served_training_pef_answers_in_evaluation_mode(own: Own, trained: Pat
 
 def test_an_earlier_training_pef_whose_forward_keeps_statistics_is_not_served(tmp_path: Path) -> None:
     serving = {"inputs": [{"name": "rows", "symbol": "x"}], "outputs": [{"name": "logits", "symbol": "1"}]}
-    with pytest.raises(PefMismatch, match="has no evaluation graph; to serve it, compile it again"):
+    with pytest.raises(PefMismatch, match="has no evaluation graph; compile it again"):
         LoadedModel("own", OLD_PEF, None, serving)
 
 

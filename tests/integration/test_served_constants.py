@@ -80,7 +80,7 @@ def test_a_served_pef_computes_what_the_module_does(has_checkpoint: bool, tmp_pa
 def test_values_too_large_for_a_pef_are_refused_when_served(tmp_path: Path) -> None:
     model = Tables(length=5)
     save_file({k: v.clone() for k, v in model.state_dict().items()}, tmp_path / "c.safetensors")
-    with pytest.raises(PefMismatch, match="reads large, which no checkpoint holds and which is too large"):
+    with pytest.raises(PefMismatch, match="reads large, which is in no checkpoint and too large"):
         LoadedModel("own", compiled(model, tmp_path), tmp_path / "c.safetensors", {})
 
 

@@ -192,7 +192,7 @@ def test_a_file_requests_and_plain_torch_give_the_same_numbers(model: Trained) -
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"price": "dear"}, "'dear' is not a number; expected .*, as the label is a number"),
+        ({"price": "dear"}, "'dear' is not a number; expected .*, because the label is a number"),
         ({"price": ""}, "no label; expected a number"),
         ({"price": "1e999"}, "'1e999' is not finite; expected a finite number"),
     ],

@@ -153,7 +153,7 @@ def test_a_folder_without_its_tokenizer_is_refused_and_no_box_trains_it(tmp_path
 def test_a_description_is_read_as_it_was_written_or_refused(tmp_path: Path) -> None:
     write_speech_folder(tmp_path)
     found = describe_speech(open_hub_folder(tmp_path))
-    with pytest.raises(InvalidArgument, match="a speech model needs it beside its parameters"):
+    with pytest.raises(InvalidArgument, match="a speech model needs it next to its parameters"):
         read_description(tmp_path)
     (tmp_path / "speech.json").write_text(json.dumps(found.to_json()))
     assert read_description(tmp_path) == found

@@ -56,8 +56,7 @@ def draft_files(pef: Path | None, checkpoint: Path | None) -> tuple[Path, Path] 
         return None
     if pef is None or checkpoint is None:
         raise InvalidArgument(
-            f"draft_pef is {pef or 'missing'}, draft_checkpoint {checkpoint or 'missing'}; expected both "
-            "of them, or none"
+            f"draft_pef is {pef or 'missing'}, draft_checkpoint {checkpoint or 'missing'}; expected both or neither"
         )
     return pef, checkpoint
 

@@ -131,7 +131,7 @@ class ExpertProcess:
 
     async def _ask(self, **message: object) -> None:
         if self._client is None:
-            raise Unavailable(f"the inference process of configuration {self.configuration.name} is not there")
+            raise Unavailable(f"the inference process of configuration {self.configuration.name} is not running")
         number = next(self.numbers)
         answered = self._asked[number] = asyncio.get_running_loop().create_future()
         self._client.send(number=number, **message)

@@ -166,13 +166,13 @@ class ServedModels:
         table = version.table
         if table is None:
             raise InvalidArgument(
-                f"{self.repository.name} takes no rows by column name, as no {TABLE_FILE} lies with its checkpoint; "
-                f"send tensors to /v2/models/{self.repository.name}/infer"
+                f"{self.repository.name} does not accept rows by column name, because its checkpoint has no "
+                f"{TABLE_FILE}; send tensors to /v2/models/{self.repository.name}/infer"
             )
         from rdukit_serving.raw_inputs.preprocessing import read_features  # numpy: 13 MB
 
         if not rows:
-            raise InvalidArgument("there is no row; expected one at least", field="rows")
+            raise InvalidArgument("there are no rows; expected at least one", field="rows")
         # A row takes some microseconds a column.
         rows_NF = (
             await asyncio.to_thread(read_features, table, rows) if len(rows) > _FEW else read_features(table, rows)
@@ -189,7 +189,7 @@ class ServedModels:
         known = version.pictures
         if known is None:
             raise InvalidArgument(
-                f"{self.repository.name} takes no pictures, as no {PICTURE_FILE} lies with its checkpoint; send "
+                f"{self.repository.name} does not accept pictures, because its checkpoint has no {PICTURE_FILE}; send "
                 f"tensors to /v2/models/{self.repository.name}/infer"
             )
         from rdukit_serving.raw_inputs.pictures import read_pictures

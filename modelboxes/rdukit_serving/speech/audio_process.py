@@ -81,7 +81,8 @@ def read_samples(content: bytes, rate: int, most_s: float) -> NDArray[np.float32
             raise BadAudio(f"it is {file.format}; expected {LEGAL}")
         if not 1 <= file.channels <= MAX_CHANNELS or not RATES[0] <= file.samplerate <= RATES[1]:
             raise BadAudio(
-                f"it has {file.channels} channels of {file.samplerate} samples a second; expected 1 to {MAX_CHANNELS} "
+                f"it has {file.channels} channels with {file.samplerate} samples a second; expected 1 to "
+                f"{MAX_CHANNELS} "
                 f"channels of {RATES[0]} to {RATES[1]}"
             )
         return _decoded(file, rate, most_s)
@@ -104,7 +105,7 @@ def _decoded(file: soundfile.SoundFile, rate: int, most_s: float) -> NDArray[np.
             raise BadAudio(f"it is longer than {most_s:g} s (box.max_audio_s); cut it into parts")
         mono_L = block.mean(axis=1, dtype=np.float32)
         if not np.isfinite(mono_L).all():
-            raise BadAudio("a sample is infinite or no number; expected finite samples")
+            raise BadAudio("a sample is not finite; expected finite samples")
         is_last = len(block) < _BLOCK
         parts.append(mono_L if resampler is None else resampler.resample_chunk(mono_L, last=is_last))
         if is_last:

@@ -89,11 +89,11 @@ class SpeechDescription:
         """
         for name, has in (("mels", self.audio.mels), ("frames", self.audio.frames)):
             if sizes.get(name) != has:
-                raise PefMismatch(f"{where}: {name} is {has}, and the PEF was compiled for {sizes.get(name)}")
+                raise PefMismatch(f"{where}: {name} is {has}, but the PEF was compiled for {sizes.get(name)}")
         known = [*self.tokens.languages.values(), *self.tokens.suppressed, *self.tokens.suppressed_first]
         known += [token for token in asdict(self.tokens).values() if isinstance(token, int)]
         if max(known) >= sizes["vocabulary"]:
-            raise PefMismatch(f"{where}: there is a token {max(known)}; expected tokens below {sizes['vocabulary']}")
+            raise PefMismatch(f"{where}: it has token {max(known)}; expected tokens below {sizes['vocabulary']}")
 
 
 def read_description(checkpoint: Path) -> SpeechDescription:
@@ -109,6 +109,6 @@ def read_description(checkpoint: Path) -> SpeechDescription:
             raise InvalidArgument(f"{path} has version {value['version']!r}; expected {VERSION}: prepare it again")
         return SpeechDescription(AudioForm(**value["audio"]), SpeechTokens(**value["tokens"]))
     except OSError as cause:
-        raise InvalidArgument(f"{path} is not there: a speech model needs it beside its parameters") from cause
+        raise InvalidArgument(f"{path} is missing; a speech model needs it next to its parameters") from cause
     except (ValueError, KeyError, TypeError, AttributeError) as cause:
         raise InvalidArgument(f"{path} is damaged: {cause!r}") from cause

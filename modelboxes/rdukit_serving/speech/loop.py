@@ -129,7 +129,9 @@ class SpeechLoop(TextLoop):
         sizes = self._program.sizes
         text = SpeechGeneration(prompt, message, self._vocabulary(message), sizes, self._tell, self._known)
         if text.prompt[-1] != self._known.start or len(text.prompt) + 4 > sizes.context:
-            raise InvalidArgument(f"prompt: expected at most {sizes.context - 4} tokens, and the start as the last")
+            raise InvalidArgument(
+                f"prompt: expected at most {sizes.context - 4} tokens, of which the last is the start token"
+            )
         return text
 
     def _read(self, text: Generation, part: Sequence[int]) -> NDArray[np.float32]:

@@ -129,6 +129,6 @@ def load_draft(loaded: ExitStack, pef: Path, checkpoint: Path, sizes: TextSizes,
     program = loaded.enter_context(TextProgram(pef, checkpoint, name=f"{name}-draft"))
     sizes.check_draft(program.sizes)
     if not program.generates:
-        raise InvalidArgument(f"{pef} generates no text: it is no draft; expected a language model")
+        raise InvalidArgument(f"{pef} generates no text and cannot be a draft; expected a language model")
     program.warm_up()
     return DraftModel(program, checkpoint)

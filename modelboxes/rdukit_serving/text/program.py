@@ -56,11 +56,10 @@ class TextProgram:
             shape = shape_of(self._application.pef, str(pef))
             if shape.text is None or shape.purpose != SERVE:
                 raise PefMismatch(
-                    f"{pef} is of purpose={shape.purpose}, task {shape.task}; compile a model of texts with "
-                    "purpose=serve"
+                    f"{pef} has purpose={shape.purpose}, task {shape.task}; compile a text model with purpose=serve"
                 )
             if "decode" in self._application.pef.graphs:
-                raise PefMismatch(f"{pef} was compiled by an earlier version to make one text; compile it again")
+                raise PefMismatch(f"{pef} was compiled by an earlier version for a single text; compile it again")
             self.sizes: TextSizes = shape.text
             #: Number of training steps of the parameters.
             self.checkpoint_step = 0

@@ -278,7 +278,7 @@ class TextQueue:
         if waiting >= self.max_queue:
             self.statistics.count_failed(1)
             raise Overloaded(
-                f"{waiting} texts wait; expected {self.max_queue} (serving.max_queue); try later",
+                f"{waiting} texts wait, which is the limit {self.max_queue} (serving.max_queue); try later",
                 retry_after_s=self._free_in_s(),
             )
         self._waiting += 1

@@ -235,6 +235,6 @@ def check_numbers(graph: str, values: NDArray[np.float32]) -> None:
     is_wrong = not np.isfinite(values.max()) or (graph == "embed" and not np.isfinite(values.min()))
     if is_wrong:
         raise RuntimeFault(
-            f"graph {graph!r} gave NaN or infinite values: no text follows from them; look at the loss of the "
-            "checkpoint's training, and load one from before it diverged"
+            f"graph {graph!r} computed NaN or infinite values, so no text was generated; check the training loss of "
+            f"the checkpoint, and load one from before it diverged"
         )

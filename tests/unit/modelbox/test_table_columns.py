@@ -125,7 +125,7 @@ ROW = {"since": "2021-05-06", "city": "Oslo", "fee": 12.5}
         ({**ROW, "city": {}}, "row 1, column 'city': .* is no name"),
         ({**ROW, "fee": 10**400}, "row 1, column 'fee': .* not finite"),
         ({**ROW, "since": "yesterday"}, "row 1, column 'since': 'yesterday' is not a date"),
-        ([1, 2, 3], "row 1 is no object; expected values by column name"),
+        ([1, 2, 3], "row 1 is not an object; expected values by column name"),
     ],
 )
 def test_a_row_that_the_training_table_does_not_explain_is_refused(tmp_path: Path, row: Any, words: str) -> None:
@@ -228,7 +228,7 @@ def test_a_file_of_another_model_or_version_or_a_damaged_one_is_refused(tmp_path
     write_preprocessing(tmp_path, table)
     value = json.loads(path.read_text())
     for changed, words in (
-        ({**value, "version": 2}, r"is of version 2; expected 1"),
+        ({**value, "version": 2}, r"has version 2; expected 1"),
         ({**value, "features": 7}, "damaged"),
         ({**value, "columns": {}}, "damaged"),
         ({key: part for key, part in value.items() if key != "encoding"}, "damaged"),
