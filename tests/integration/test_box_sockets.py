@@ -144,5 +144,5 @@ def test_where_a_box_says_that_it_is_is_not_followed(tmp_path: Path) -> None:
         "time.sleep(60)\n"
     )
     backend = ProcessBackend(command=[sys.executable, str(liar)])
-    with pytest.raises(Unavailable, match="is no socket"):
+    with pytest.raises(Unavailable, match="is not a socket"):
         backend.start(BoxSpec("liar", tmp_path / "state", has_sockets=True))

@@ -247,7 +247,7 @@ def test_trials_and_steps_of_forms_count_as_requests(platform: Platform, monkeyp
         form = "/console/catalog/logreg/sweep/compile"
         given = {"try.batch_size": "16,32,50,64,100,128", "objective": "sections"}
         told = client.post(form, data=given | {"try.mode": "o0,o1"})
-        assert "the sweep has 12 trials, and a token may send 8 jobs within a minute" in told.text
+        assert "the sweep has 12 trials, but a token may send 8 jobs per minute" in told.text
         steps = {"preprocess.on": "true", "compile.on": "true"}
         assert client.post(PIPELINE, data=steps).status_code == 303
         told = client.post(form, data=given)

@@ -284,7 +284,7 @@ def test_the_command_line_installs_lists_submits_and_uninstalls(
     told = runner.invoke(box_commands, ["install", str(tmp_path / "gone")])
     assert isinstance(told.exception, NotFound)
     told = runner.invoke(box_commands, ["install", "registry.example/boxes/mine:1"])
-    assert isinstance(told.exception, InvalidArgument) and "boxes of jobs are processes here" in told.exception.message
+    assert isinstance(told.exception, InvalidArgument) and "job boxes are processes here" in told.exception.message
 
 
 @pytest.mark.long

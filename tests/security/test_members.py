@@ -80,7 +80,7 @@ def test_nobody_is_invited_where_nobody_can_log_in(gateway: GatewayUnderTest, mo
     monkeypatch.delenv("RDUKIT_OIDC_ISSUER")
     body = {"email": "eve@example.com", "role": "viewer"}
     status, said = gateway.refused("POST", "/v1/members", gateway.admin, json=body)
-    assert status == 409 and "oidc.issuer is not set" in said and "rdukit token create" in said
+    assert status == 409 and "by which users log in, is not set" in said and "rdukit token create" in said
 
 
 def test_a_raised_role_gives_a_token_no_more_than_it_was_made_with(gateway: GatewayUnderTest) -> None:

@@ -189,7 +189,7 @@ def test_another_tenant_is_not_told_from_none(gateway: GatewayUnderTest) -> None
     for path in ("/v1/tenants/{}", "/v1/tokens?tenant={}"):
         there, none = (gateway.refused("GET", path.format(name), own) for name in ("annex", "nobody"))
         assert (there[0], there[1].replace("annex", "nobody")) == none
-        assert there == (404, "there is no tenant 'annex' that this token sees; it is of 'lab'")
+        assert there == (404, "there is no tenant 'annex' that this token may see; the token belongs to 'lab'")
 
 
 def test_a_tenant_does_not_find_another_tenants_token(gateway: GatewayUnderTest) -> None:

@@ -91,7 +91,7 @@ def check_paths(files: Sequence[str], folders: Sequence[str] = ()) -> None:
         parent = path.rpartition("/")[0]
         while parent:
             if parent in known:
-                raise InvalidArgument(f"{parent!r} is {known[parent]} of the folder, and {path!r} would lie inside it")
+                raise InvalidArgument(f"{parent!r} is {known[parent]} of the folder, so {path!r} cannot be inside it")
             parent = parent.rpartition("/")[0]
 
 

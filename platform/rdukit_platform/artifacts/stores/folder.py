@@ -124,7 +124,7 @@ class FolderStore(BlobStore):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
         except BlockingIOError as cause:
-            raise Conflict("content is being collected or backed up already; ask again when that is done") from cause
+            raise Conflict("another collection or backup of content is running; try again when it has ended") from cause
         finally:
             os.close(descriptor)
 
