@@ -118,7 +118,7 @@ def test_another_program_at_the_gateways_port_is_no_platform_that_was_not_starte
         told = run_rdukit(home, "status", RDUKIT_GATEWAY_PORT=str(port))
         other.shutdown(socket.SHUT_RDWR)
         talk.join()
-    assert (told.returncode, f":{port} does not answer like a gateway" in told.stdout) == (7, True), told.stdout
+    assert (told.returncode, f":{port} is not a gateway" in told.stdout) == (7, True), told.stdout
 
 
 def test_a_taken_port_is_named(home: Path) -> None:

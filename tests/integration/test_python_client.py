@@ -146,7 +146,7 @@ async def _use_asynchronously(url: str, ids: dict[str, str], folder: Path) -> No
 
 def test_an_asynchronous_program_does_all_that_another_does(example: Filled, tmp_path: Path) -> None:
     platform, ids, _ = example
-    with pytest.raises(InvalidArgument, match="needs the inputs"):
+    with pytest.raises(InvalidArgument, match="lacks the inputs"):
         asyncio.run(_use_asynchronously(platform.url, ids, tmp_path))
 
 

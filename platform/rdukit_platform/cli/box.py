@@ -38,13 +38,13 @@ def install(source: str, as_json: bool) -> None:
     if as_json:
         show.print_json(made)
         return
-    said = "installed" if made["is_new"] else "unchanged: this content is already"
+    said = "installed" if made["is_new"] else "unchanged: the same content is already"
     click.echo(f"{said} {made['box']}; submit: rdukit job submit {made['name']} VERB")
 
 
 @click.command()
 @click.argument("box", metavar="[NAME[:VERSION]]", required=False, shell_complete=BOXES)
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Largest number of lines.")
+@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Largest number of rows.")
 @click.option("--cursor", default=None, help="next_cursor of the previous page.")
 @JSON_OPTION
 @TOKEN_OPTION

@@ -16,9 +16,11 @@ _NO_TOKEN: Final = "none"
 
 
 @click.command()
-@click.option("--url", default=None, help="The gateway; default: the setting gateway.url, or this home folder's.")
+@click.option(
+    "--url", default=None, help="URL of the gateway; default: the setting gateway.url, or this home folder's gateway."
+)
 @click.option("--name", default=None, help="Name of the token; default: this machine's name.")
-@click.option("--no-browser", is_flag=True, help="Only print the address; open no browser.")
+@click.option("--no-browser", is_flag=True, help="Only print the address, without opening a browser.")
 @CONTEXT_OPTION
 @JSON_OPTION
 def login(url: str | None, name: str | None, no_browser: bool, as_json: bool) -> None:
@@ -72,7 +74,7 @@ def logout() -> None:
             client.post("/v1/logout")
             click.echo("logged out", err=True)
         except RdukitError as error:
-            click.echo(f"the token is deleted here, but was not ended: {error.message}", err=True)
+            click.echo(f"the token was deleted here, but not revoked on the platform: {error.message}", err=True)
     forget_login(home, kept)
 
 

@@ -19,11 +19,11 @@ from rdukit_platform.cli.complete import SCHEDULES
 @click.option("--name", default=None, help="Name of the schedule [default: the pipeline's].")
 @click.option(
     "--missed", type=Choice(("skip", "latest")), default="skip", show_default=True,
-    help="Due times missed while the platform was down: skip them, or run the latest.",
+    help="Action for due times missed while the platform was down: skip them, or run the latest.",
 )  # fmt: skip
 @click.option(
     "--overlap", type=Choice(("skip", "queue")), default="skip", show_default=True,
-    help="If the previous run's pipeline is still open: skip the run, or queue it.",
+    help="Action if the previous run's pipeline has not ended: skip the run, or queue it.",
 )  # fmt: skip
 @JSON_OPTION
 @TOKEN_OPTION
@@ -46,7 +46,7 @@ def schedule(file: Path, cron: str, zone: str, name: str | None, missed: str, ov
 
 @click.command()
 @click.argument("name", required=False, metavar="[SCHEDULE]", shell_complete=SCHEDULES)
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Largest number of lines.")
+@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Largest number of rows.")
 @click.option("--cursor", default=None, help="next_cursor of the previous page.")
 @JSON_OPTION
 @TOKEN_OPTION

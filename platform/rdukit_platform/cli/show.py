@@ -102,9 +102,9 @@ def describe_attempt(attempt: Mapping[str, Any]) -> str:
 _WHY = {
     "submitted": "an earlier step of its pipeline has not ended",
     "queued": "the scheduler has not considered it yet",
-    "starting": "it waits for nothing: its box starts",
-    "running": "it waits for nothing: it runs",
-    "retrying": "its last attempt failed, and the next one follows after a pause",
+    "starting": "not waiting: its box is starting",
+    "running": "not waiting: it runs",
+    "retrying": "its last attempt failed; the next one follows after a pause",
     "paused": "a user has paused it",
 }
 
@@ -167,10 +167,14 @@ def audit() -> None:
 
 
 @audit.command("list")
-@click.option("--action", default=None, help="Only this action, such as token.create; request: refused requests.")
+@click.option("--action", default=None, help="Show only this action, such as token.create; request: refused requests.")
 @click.option("--outcome", type=Choice(["done", "refused"]), default=None, help="Only this outcome.")
-@click.option("--about", default=None, help="Only actions of or on this: a job, a token, a tenant, nobody.")
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Largest number of lines.")
+@click.option(
+    "--about",
+    default=None,
+    help="Show only actions by or on this job, token or tenant; nobody: callers without a token.",
+)
+@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Largest number of rows.")
 @click.option("--cursor", default=None, help="next_cursor of the previous page.")
 @JSON_OPTION
 @TOKEN_OPTION
@@ -205,7 +209,7 @@ def list_(
 @audit.command()
 @click.option(
     "--file", "exported", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=None,
-    help="Verify a file of rdukit audit export, without a gateway.",
+    help="Verify a file written by rdukit audit export, without a gateway.",
 )  # fmt: skip
 @JSON_OPTION
 @TOKEN_OPTION

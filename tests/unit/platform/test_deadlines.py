@@ -105,7 +105,7 @@ def test_what_to_retry_on_is_listed_where_it_is_wrong() -> None:
 
 def test_the_command_says_both_ways_of_a_deadline_where_it_is_neither() -> None:
     for wrong in ("yesterday", "2026-13-01T08:00Z"):
-        with pytest.raises(click.BadParameter, match=r"expected such as 2h, or 2026-11-30T08:00Z"):
+        with pytest.raises(click.BadParameter, match=r"expected a value such as 2h or 2026-11-30T08:00Z"):
             Deadline().convert(wrong, None, None)
     assert Deadline().convert("2h", None, None) == {"deadline_s": 7200.0}
 

@@ -205,7 +205,7 @@ def test_a_pipeline_that_is_not_legal_any_more_is_a_failed_run_that_says_why(lab
     assert lab.advance(T0 + HOUR) == 1
     (run,) = lab.show().runs
     assert (run.state, run.pipeline, lab.states("good")) == ("failed", None, [(1, "started")])
-    assert "no ModelBox is called 'gone'" in str(run.why)
+    assert "unknown ModelBox 'gone'" in str(run.why)
 
 
 def test_what_a_schedule_takes_stays_until_it_is_removed(lab: Lab) -> None:
