@@ -179,7 +179,7 @@ def test_buttons_pause_resume_promote_and_end_a_pipeline(
     page = client.get(f"/console/jobs/{done}").text
     assert f'action="/console/jobs/{done}/promote"' in page and "Pause</button>" not in page
     refused = client.post(f"/console/jobs/{done}/promote", data={"name": "No Name"})
-    assert refused.status_code == 400 and "legal names: up to 63 of a-z" in html.unescape(refused.text)
+    assert refused.status_code == 400 and "expected a name of up to 63 of a-z" in html.unescape(refused.text)
     promoted = client.post(f"/console/jobs/{done}/promote", data={"name": "digits", "description": "reads"})
     assert promoted.url.path == "/console/experts/digits:1" and "reads" in promoted.text
     _, pipeline = example.fan_out()

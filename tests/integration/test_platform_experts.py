@@ -131,7 +131,7 @@ def test_a_name_that_no_expert_or_endpoint_has_is_answered_with_what_there_is(
         return str(gateway.ask("GET", path, token).json()["error"]["message"])
 
     assert "unknown expert 'digit'; there are none yet; promote" in told("/v1/experts/digit")
-    assert "no endpoint is called 'red'; there are none yet; make one" in told("/v1/endpoints/red")
+    assert "unknown endpoint 'red'; there are none yet; create one" in told("/v1/endpoints/red")
     promote(gateway, token, example.run_pipeline()[1])
     example.serve("read", "digits:1")
     assert "unknown expert 'digit'; expected digits; promote" in told("/v1/experts/digit")

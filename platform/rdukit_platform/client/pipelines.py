@@ -66,7 +66,7 @@ class Pipeline:
         ends_at = None if timeout_s is None else time.monotonic() + timeout_s
         while self.refresh().state not in FINAL_STATES:
             if ends_at is not None and time.monotonic() >= ends_at:
-                raise DeadlineExceeded(f"pipeline {self.id} has not ended within {timeout_s:g} s; it goes on")
+                raise DeadlineExceeded(f"pipeline {self.id} did not end within {timeout_s:g} s and continues")
             self._api.sleep(LOOK_S)
         if check and self.state != "succeeded":
             raise self._failure()
