@@ -183,8 +183,8 @@ def test_an_endpoint_says_that_its_expert_is_deprecated(
     assert "501 characters; expected 1 to 500" in error_at(long.text, "reason")
     assert client.post(f"{path}/deprecate", data={"reason": "digits:2 is <better>"}).headers["location"] == path
     assert "Serve it" not in (text := client.get(path).text) and "digits:2 is &lt;better&gt;" in text
-    assert "It serves an expert that is deprecated" in client.get("/console/endpoints/read").text
-    assert "It serves an expert that is deprecated" in client.get("/console/endpoints/read/playground").text
+    assert "It serves a deprecated expert" in client.get("/console/endpoints/read").text
+    assert "It serves a deprecated expert" in client.get("/console/endpoints/read/playground").text
     assert ">deprecated</span>" in client.get("/console/endpoints").text
     assert endpoint(gateway, token, "read")["deprecated"] == "digits:2 is <better>"
     monkeypatch.setenv("RDUKIT_GATEWAY_URL", gateway.url)

@@ -115,7 +115,7 @@ def test_filters_show_jobs_of_one_state_and_refuse_states_that_are_none(
     assert "No job that is failed has all of “&lt;b&gt;nothing”" in nothing
     refused = client.get("/console/?state=flying")
     assert refused.status_code == 400
-    assert "no job state is called" in refused.text
+    assert "unknown job state" in refused.text
 
 
 def test_a_part_that_has_not_changed_is_not_sent_again(
@@ -139,7 +139,7 @@ def test_an_artifacts_page_draws_its_lineage_with_links_and_says_what_needs_it(
     assert all('<svg xmlns="http://www.w3.org/2000/svg" class="lineage"' in page for page in pages)
     assert all(f'<a href="/console/jobs/{jobs["succeeded"]}"><g class="job"' in page for page in pages)
     assert any("Needed by</dt><dd>expert " in page for page in pages)
-    assert re.search(r"\d+ with [\d.]+ KiB, kept by their content", client.get("/console/artifacts").text)
+    assert re.search(r"\d+ with [\d.]+ KiB, stored by content", client.get("/console/artifacts").text)
 
 
 def test_cancelling_ends_the_job_and_needs_scope_and_our_own_form(

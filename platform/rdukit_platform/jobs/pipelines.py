@@ -203,7 +203,8 @@ def _kind_of(step: StepRequest, text: str, verbs: Mapping[str, BoxVerb], kinds: 
     if reference.slot in outputs:
         return outputs[reference.slot]
     raise InvalidArgument(
-        f"step {step.name!r} refers to {text!r}; step {reference.step!r} has the outputs {', '.join(outputs) or 'none'}"
+        f"step {step.name!r} refers to {text!r}, but step {reference.step!r} has the outputs "
+        f"{', '.join(outputs) or 'none'}"
     )
 
 

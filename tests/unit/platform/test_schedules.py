@@ -96,7 +96,7 @@ def test_what_becomes_of_a_due_time_is_what_its_policies_say(
         ({"cron": "0 0 30 2 *"}, "bad day-of-month"),
         ({"zone": "Berlin"}, "'Berlin', which is no time zone; expected UTC, or a name"),
         ({"zone": "../../etc/passwd"}, "which is no time zone"),
-        ({"pipeline": {**PIPELINE, "idempotency_key": "k"}}, "each run is another pipeline"),
+        ({"pipeline": {**PIPELINE, "idempotency_key": "k"}}, "each run is a new pipeline"),
     ],
 )
 def test_what_can_be_no_schedule_is_refused_with_what_can(wrong: dict[str, object], words: str) -> None:

@@ -101,7 +101,7 @@ def check_divides(width: int, heads: int, width_name: str = "width", heads_name:
         InvalidArgument: they do not.
     """
     if width % heads:
-        raise InvalidArgument(f"{width_name} {width} is no multiple of {heads_name} {heads}")
+        raise InvalidArgument(f"{width_name} {width} is not a multiple of {heads_name} {heads}")
 
 
 def init_normal(model: nn.Module, std: float = 0.02) -> None:

@@ -109,8 +109,8 @@ class LatentAttention(nn.Module):
         """
         if hasattr(self.kv_b_proj, "lora_A"):
             raise InvalidArgument(
-                "adapters of served texts with latent attention, whose cache applies kv_b_proj's weight to queries; "
-                "expected adapters=0: serve a checkpoint into which the adapter is merged"
+                "serving with adapters is not supported for latent attention, whose cache applies kv_b_proj's weight "
+                "to queries; expected adapters=0: merge the adapter into the checkpoint"
             )
         batch, heads, count, _ = plain_BHTN.shape
         weight = self.kv_b_proj.weight.view(heads, self.plain + self.value, self.latent)

@@ -51,7 +51,9 @@ class BraggNN(nn.Module):
     def __init__(self, patch_size: int = 11, is_wide: bool = False) -> None:
         super().__init__()
         if patch_size < 7:
-            raise InvalidArgument(f"patch_size is {patch_size}; expected from 7 on, three convolutions take six pixels")
+            raise InvalidArgument(
+                f"patch_size is {patch_size}; expected 7 or more, because three convolutions remove six pixels"
+            )
         self.cnn_1, self.nlb = nn.Conv2d(1, 64, 3), NonLocalBlock(64)
         self.cnn_2, self.cnn_3 = nn.Conv2d(64, 32, 3), nn.Conv2d(32, 8, 3)
         widths = (8 * (patch_size - 6) ** 2, *(WIDE if is_wide else SMALL))
