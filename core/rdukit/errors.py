@@ -90,7 +90,7 @@ class PreconditionFailed(Conflict):
 
 
 class RangeNotSatisfiable(InvalidArgument):
-    """The range that was asked for begins behind the end of the content."""
+    """The requested range begins beyond the end of the content."""
 
     code, http_status = "range-not-satisfiable", 416
 
@@ -102,7 +102,7 @@ class Unavailable(RdukitError):
 
 
 class BackendUnavailable(Unavailable):
-    """The container engine or cluster that runs ModelBoxes does not answer; its boxes may go on."""
+    """The container engine or cluster that runs ModelBoxes does not answer; its boxes may continue."""
 
     code = "backend-unavailable"
 
@@ -212,7 +212,7 @@ class OutOfMemory(ChildDied):
 
 
 class CompileError(RdukitError):
-    """The model cannot be compiled as it is."""
+    """The model cannot be compiled without changes."""
 
     code, exit_status, http_status, grpc_status = "compile-error", 4, 422, "FAILED_PRECONDITION"
 
@@ -308,7 +308,7 @@ class NoResources(RuntimeFault):
 
 
 class OutOfDeviceMemory(RuntimeFault):
-    """The application's lease has less device memory than it asks for."""
+    """The application's lease has less device memory than the application requests."""
 
     code, grpc_status = "out-of-device-memory", "RESOURCE_EXHAUSTED"
 
@@ -392,7 +392,7 @@ class TileFaultException(HwException):
 
 
 class NumericalException(SNRuntimeError):
-    """A run made NaN or infinite outputs, and the setting ``numerics.trap`` asks for an exception then."""
+    """A run computed NaN or infinite outputs, which the setting ``numerics.trap`` turns into an exception."""
 
     code = "numerical-trap"
 

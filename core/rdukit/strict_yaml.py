@@ -249,7 +249,7 @@ class _Reader:
 
 
 def _other_meaning(text: str) -> str | None:
-    """Describe how YAML 1.1 reads a plain ``text`` differently from 1.2, and what to write; None if it does not."""
+    """Describe how YAML 1.1 and 1.2 read a plain ``text`` differently, and what to write; None if it does not."""
     word = _TRUTH_OF_1_1.get(text.lower())
     if word is not None and text in {text.lower(), text.upper(), text.capitalize()}:
         return f"a truth value to some readers; write {word}"

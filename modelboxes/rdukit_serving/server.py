@@ -84,7 +84,7 @@ class Service(Protocol):
         ...
 
     def takes_requests(self) -> bool:
-        """Return at once whether a request that comes now would be worked on."""
+        """Return at once whether a request that arrives now would be processed."""
         ...
 
     async def why_not_ready(self) -> str:

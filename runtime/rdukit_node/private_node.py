@@ -139,7 +139,8 @@ def _greet(client: SndClient, chip: ChipSpec | None) -> tuple[NodeSpec, frozense
 def _isolate(
     client: SndClient, lease: Mapping[str, Any], node: NodeSpec, features: frozenset[str]
 ) -> tuple[int, Mapping[str, object]]:
-    """Keep this process apart from other leases' processes, as far as the machine allows, and tell the daemon.
+    """Keep this process apart from other leases' processes, as far as the machine allows, and report the result to the
+    daemon.
 
     Returns the number of the host's cores of the lease's tiles, and the report to the daemon.
     """

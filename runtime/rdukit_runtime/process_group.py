@@ -94,7 +94,7 @@ def join_process_group(timeout: timedelta | None = None) -> Launch:
 def renew_process_group(
     backend: str, store: Any, rank: int, size: int, timeout: timedelta, has_ended: Callable[[int], bool]
 ) -> None:
-    """Make torch's default process group anew, of the ranks that meet at ``store``.
+    """Recreate torch's default process group from the ranks that meet at ``store``.
 
     Args:
         has_ended: whether the process of a rank has ended.

@@ -26,7 +26,7 @@ _PREFIX: Final = "SAMBA_CCL_"
 
 
 def find_notes(environ: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each variable that asks for something and has no effect (pure).
+    """Return a sentence for each set variable without effect (pure).
 
     Raises:
         InvalidArgument: a variable has a value that it cannot have.

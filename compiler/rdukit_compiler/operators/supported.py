@@ -122,7 +122,7 @@ def is_supported(operator: Operator) -> bool:
 
 
 def nearest_supported(operator: Operator) -> str:
-    """Return a hint at what to write instead of an unsupported operator."""
+    """Return a hint with replacements for an unsupported operator."""
     if (written := _NEAREST.get(operator.op_type.rstrip("_"))) is not None:
         return written
     word = operator.op_type.lower().strip("_")

@@ -1,4 +1,5 @@
-"""``rdukit status``: what runs on this machine. Parts report through the entry-point group ``rdukit.status``."""
+"""``rdukit status``: services and programs that run on this machine. Parts report through the entry-point group
+``rdukit.status``."""
 
 import json
 import sys

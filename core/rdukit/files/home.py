@@ -41,7 +41,7 @@ class HomeAction(Enum):
     MEND = auto()
     #: The folder belongs to another user, who could decide what this process runs.
     REFUSE_OWNER = auto()
-    #: Other users write in it, or it has other contents than a home folder: closing it could take these from them.
+    #: Other users write to the folder, or it has unrelated files, so closing it could lock out its users.
     REFUSE_CONTENT = auto()
 
 

@@ -17,9 +17,9 @@ from rdukit_serving.text.chat_template import GENERATION_FILE, TOKENIZER_FILE
 from rdukit_zoo.checkpoints.folder import HubFolder, read_optional_json
 
 PROCESSOR: Final = "preprocessor_config.json"
-#: Keys of the processor → what is computed.
+#: Keys of the processor → value that is computed.
 _FIXED: Final = (("padding_value", 0.0), ("dither", 0.0), ("do_normalize", False))
-#: Keys of ``generation_config.json`` that ask for what is not done.
+#: Keys of ``generation_config.json`` for unsupported options.
 _NOT_DONE: Final = (
     "condition_on_prev_tokens", "no_speech_threshold", "logprob_threshold", "compression_ratio_threshold",
 )  # fmt: skip

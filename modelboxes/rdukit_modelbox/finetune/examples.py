@@ -117,7 +117,7 @@ def _kind_of(line: _Line) -> str:
 
 
 def kind_of_record(value: object) -> str | None:
-    """Return what a record's keys say that it is; None: nothing known."""
+    """Return a record's kind, according to its keys; None: nothing known."""
     return next((kind for key, kind in _KINDS.items() if isinstance(value, Mapping) and key in value), None)
 
 

@@ -38,7 +38,7 @@ KEPT: Final = (
     "vocab.json", "merges.txt", "vocab.txt", "chat_template.jinja", "generation_config.json",
     "LICENSE*", "LICENCE*", "NOTICE*", "USE_POLICY*", "additional_chat_templates/*.jinja",
 )  # fmt: skip
-#: Keys of ``config.json`` that the export writes anew, or that hold for the original weights alone.
+#: Keys of ``config.json`` that the export rewrites, or that apply only to the original weights.
 _REPLACED: Final = frozenset({"torch_dtype", "quantization_config", "num_labels"})
 #: Folder of the updates in the output.
 ADAPTER: Final = "adapter"

@@ -95,7 +95,7 @@ class Finetuned:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A checked request: the folder's model, and the options with what adapter, sizes and classes fix."""
+    """Checked request: the folder's model, and options completed from adapter, sizes and classes."""
 
     hub: HubFolder
     adapter: PeftAdapter | None
@@ -269,7 +269,7 @@ def _with_adapter(options: FinetuneOptions, adapter: PeftAdapter | None) -> Fine
     """Return the options with the values that an adapter fixes, and the default of ``lora_alpha``.
 
     Raises:
-        InvalidArgument: others were asked for than the adapter has.
+        InvalidArgument: the request differs from the adapter.
     """
     if adapter is None:
         if not options.lora and (options.lora_layers or options.lora_alpha):
@@ -320,7 +320,7 @@ def open_model(folder: Path, base: Path | None = None) -> HubFolder:
 def _begin(output: Path, asked: Mapping[str, object]) -> Path:
     """Return the work folder of an output that is empty, or that the same request left unfinished.
 
-    What another request left before its training began, such as one whose data were refused, is removed.
+    Removes the remains of an earlier request that ended before its training, for example with refused data.
     """
     work, note = output / WORK, output / WORK / "asked.json"
     digest = sha256_of(json.dumps(asked, sort_keys=True).encode())

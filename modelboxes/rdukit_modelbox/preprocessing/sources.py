@@ -193,7 +193,7 @@ class RowErrors:
     skips: bool
     count: int = 0
     examples: list[str] = field(default_factory=list)
-    #: Rows left out because a value was missing and the request says so.
+    #: Rows omitted for missing values, as the request chose.
     dropped: int = 0
 
     def add(self, file: str, line: int | None, reason: str, legal: str, column: str | None = None) -> None:

@@ -25,7 +25,7 @@ FILE_NAME: Final = "tokenizer.json"
 END_OF_TEXT: Final = "<|endoftext|>"
 #: Names that vocabularies give to the end of a text, the likeliest first.
 USUAL_ENDS: Final = (END_OF_TEXT, "</s>", "<|end_of_text|>", "<eos>", "<|im_end|>", "[SEP]")
-#: Files beside a tokenizer.json that say which tokens are special.
+#: Files next to tokenizer.json that list special tokens.
 CONFIG_NAMES: Final = ("tokenizer_config.json", "special_tokens_map.json")
 
 

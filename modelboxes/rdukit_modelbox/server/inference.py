@@ -70,7 +70,7 @@ class ModelInferencer:
         self._find_version = find_version
 
     async def infer(self, call: InferCall) -> InferAnswer:
-        """Infer as ``Inferencer.infer`` says."""
+        """Run ``Inferencer.infer``."""
         check_one_kind(call)
         try:
             if call.table:

@@ -29,7 +29,7 @@ Aliases = Annotated[
 Positive = Annotated[int, Strict(), Field(ge=1)]
 
 MAX_EXPERTS: Final = 1000
-#: Begin of what names an artifact of a platform.
+#: Prefix of names of platform artifacts.
 ARTIFACT: Final = "artifact://"
 
 

@@ -36,7 +36,8 @@ from rdukit_serving.text.chat_template import TOKENIZER_FILE, check_draft_tokens
 
 @dataclass(frozen=True, slots=True)
 class FoundConfiguration:
-    """A configuration whose PEF was read: ``key`` changes with the file, ``model`` is the box's that compiled it."""
+    """A configuration whose PEF was read: ``key`` changes with the file; ``model`` names the model of the box that
+    compiled it."""
 
     name: str
     pef: Path

@@ -50,7 +50,7 @@ class ServedModels:
         self._found: dict[str, str] = {}
         self._used: dict[str, float] = {}
         self._finding = asyncio.Lock()
-        #: Loads that callers wait for, by what stands for the files.
+        #: Loads for which callers wait, by key of the files.
         self._loading: dict[str, asyncio.Task[ModelVersion]] = {}
         self._retiring: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -198,7 +198,7 @@ class ServedModels:
         return known.predictions(await _run(version, await asyncio.to_thread(read_pictures, known, pictures, shape)))
 
     async def release_found(self) -> None:
-        """Unload models that were not asked for by name, since their tiles are needed."""
+        """Unload models that no request named, because their tiles are needed."""
         for version in list(self._found):
             await self._forget(version)
 

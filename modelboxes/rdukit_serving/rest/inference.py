@@ -60,7 +60,7 @@ class QueuedInference(NamedTuple):
     name: str
     version: ModelVersion
     request: RestRequest
-    #: Trace of a caller who asked for timing.
+    #: Trace of a caller who requested timing.
     trace: SpanContext | None = None
 
 
@@ -298,7 +298,7 @@ def _numbers(data: bytes, datatype: str) -> object:
 
 
 def check_forms(signature: ServedSignature, request: RestRequest) -> None:
-    """Check that every output has the form that was asked for.
+    """Check that every output has the requested form.
 
     Raises:
         InvalidArgument: FP16 and BF16 have no JSON form.

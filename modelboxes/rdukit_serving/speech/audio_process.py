@@ -25,7 +25,7 @@ _FORMATS: Final = (
     (b"RIFF", {"WAV", "WAVEX"}), (b"fLaC", {"FLAC"}), (b"OggS", {"OGG"}), (b"ID3", {"MP3"}), (b"\xff", {"MP3"}),
 )  # fmt: skip
 LEGAL: Final = "WAV, FLAC, MP3 or Ogg"
-#: Of formats that are often sent and not read, how files of them go on after four bytes, or begin.
+#: Signatures of common but unsupported formats: the file's start, or its bytes after the first four.
 _OTHERS: Final = ((b"ftyp", 4, "MP4 or M4A"), (b"\x1aE\xdf\xa3", 0, "WebM"), (b"FORM", 0, "AIFF"))
 MAX_CHANNELS: Final = 8
 RATES: Final = (4_000, 384_000)

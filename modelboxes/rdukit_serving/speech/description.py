@@ -1,4 +1,4 @@
-"""Facts of a speech model beside its checkpoint: how audio becomes spectrograms, and what its tokens mean. Pure."""
+"""Facts of a speech model next to its checkpoint: audio to spectrograms, and the meaning of tokens. Pure."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ VERSION: Final = 1
 @dataclass(frozen=True, slots=True)
 class AudioForm:
     """Form of a model's spectrograms: samples a second, samples of a Fourier transform and from one frame to the next,
-    bands of a frame, and frames of a window, which is what the model hears at once.
+    bands of a frame, and frames of a window, the model's input.
     """
 
     rate: int = 16_000
@@ -97,7 +97,7 @@ class SpeechDescription:
 
 
 def read_description(checkpoint: Path) -> SpeechDescription:
-    """Read the file beside a checkpoint.
+    """Read the file next to a checkpoint.
 
     Raises:
         InvalidArgument: it is missing or damaged, or of another version.

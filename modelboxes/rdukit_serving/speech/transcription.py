@@ -62,7 +62,7 @@ class Wanted:
 
 
 def check_wanted(wanted: Wanted, description: SpeechDescription, name: str) -> None:
-    """Refuse what a model cannot do, before its audio is decoded.
+    """Refuse unsupported options before the audio is decoded.
 
     Raises:
         InvalidArgument: it lacks the language, timestamps, a token for prompts, or translations.
@@ -140,7 +140,7 @@ async def transcribe(
 
 
 async def _finish(version: ModelVersion, request: GenerationRequest) -> tuple[Done, Any]:
-    """Return the end of a window's text, and what it says of the transcript."""
+    """Return the end of a window's text, and its consequence for the transcript."""
     async with contextlib.aclosing(version.texts.generate(request)) as events:
         async for event in events:
             if isinstance(event, Done) and event.speech is not None:

@@ -1,4 +1,4 @@
-"""The device process of a text model: it loads the model and runs the loop of its texts, or of what it hears."""
+"""The device process of a text model: it loads the model and runs the loop of its texts or transcripts."""
 
 import contextlib
 import socket

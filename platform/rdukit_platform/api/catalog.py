@@ -74,7 +74,7 @@ class InstalledPage(BaseModel):
 
 
 class Uninstalled(BaseModel):
-    """The uninstalled versions, as jobs named them."""
+    """Uninstalled versions, in the form in which jobs name them."""
 
     boxes: list[str]
 

@@ -254,7 +254,7 @@ class Deleted(BaseModel):
 
 
 class Collected(BaseModel):
-    """Result of a collection: what it removed, or would remove (``dry_run``); ``young``: blobs that rows may still
+    """Result of a collection: removed content, or content to remove (``dry_run``); ``young``: blobs that rows may still
     refer to later.
     """
 

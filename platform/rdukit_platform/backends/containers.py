@@ -125,7 +125,7 @@ class ContainerBox:
             yield rest.decode(errors="replace")
 
     def stats(self) -> BoxStats:
-        """Return what the container uses; memory without the file cache.
+        """Return the container's resource use; memory excludes the file cache.
 
         Raises:
             Unavailable: the box has ended.

@@ -38,7 +38,7 @@ class TileView:
 
 @dataclass(frozen=True, slots=True)
 class RduDrawing:
-    """A chip and its tiles. ``state`` is empty while all is well, or if the daemon does not tell."""
+    """A chip and its tiles. ``state`` is empty without faults, or if the daemon does not report it."""
 
     name: str
     tiles: tuple[TileView, ...]

@@ -173,7 +173,7 @@ def log_lines(events: Iterable[EventRecord], limit: int = 400) -> list[tuple[flo
 
 
 def result_figures(result: Mapping[str, Any] | None) -> list[Figure]:
-    """Return the numbers of a result in words. Emulated figures come last and say so."""
+    """Return the numbers of a result in words. Emulated figures come last and are marked."""
     plain = figures_of(result)
     return sorted(figures_to_show(plain, plain), key=lambda figure: figure.is_projected)
 

@@ -23,7 +23,7 @@ MAX_NAME: Final = 64
 
 
 async def enforce_permission(request: Request) -> None:
-    """Let a request through to its route if the route's permission says so.
+    """Pass a request to its route if the route's permission allows it.
 
     Raises:
         Unauthenticated: the route needs a caller, but the request has none.

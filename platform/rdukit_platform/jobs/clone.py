@@ -32,7 +32,7 @@ class Cloned(Protocol):
 def clone_request(job: Cloned, changes: CloneRequest, made: Mapping[str, str] | None = None) -> JobRequest:
     """Return the request of ``job`` with ``changes``. It names the same box version and belongs to no pipeline.
 
-    Tiles are chosen anew if the PEF changes.
+    The number of tiles is chosen again if the PEF changes.
 
     Args:
         made: artifacts of earlier steps, by the inputs that still refer to those steps.

@@ -125,7 +125,7 @@ def make_plan(options: StatisticsOptions, stdout_is_terminal: bool) -> SamplingP
     """Decide when to sample and whether to redraw.
 
     Raises:
-        InvalidArgument: an interval that is no time, or two forms of output at once.
+        InvalidArgument: an interval that is not a duration, or two output formats.
     """
     interval = DEFAULT_INTERVAL_S if options.interval_s is None else options.interval_s
     if not 0.01 <= interval <= _MAX_S:

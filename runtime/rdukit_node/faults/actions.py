@@ -285,7 +285,8 @@ class FaultActions:
         return record
 
     def try_reset(self, path: str) -> bool:
-        """Return whether the reset of the component passes; each reset brings its conditions nearer to their cure."""
+        """Return whether the component's reset succeeds; each reset reduces the remaining failures of its
+        conditions."""
         passed = True
         for condition in self._registry.conditions_at(path):
             if fault_classes()[condition.class_name].action not in _STOPS_RESETS:

@@ -82,7 +82,7 @@ class FaultStore:
 
         Raises:
             Conflict: another process writes it.
-            InvalidArgument: the file is not ours, damaged, or newer than this program; it is left as it is.
+            InvalidArgument: the file is not ours, damaged, or newer than this program; it is left unchanged.
             Unavailable: the file cannot be read.
         """
         store = cls(path.absolute())
@@ -120,7 +120,7 @@ class FaultStore:
 
     @property
     def restored(self) -> int:
-        """Number of times that the database was deleted under this process, and written anew."""
+        """Number of times that this process rewrote its database after a deletion."""
         return self._restored
 
     @property

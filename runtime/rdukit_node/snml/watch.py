@@ -71,7 +71,7 @@ class EventWatch:
             while True:
                 answer = await self._calls.call("events", since=since)
                 if since > as_count(answer.get("last")):
-                    # The caller's number is of the daemon that ran before: its log began anew.
+                    # The caller's number belongs to an earlier daemon; this daemon's log began again.
                     since = 0
                     yield pb.WatchEventsReply(
                         error_details=["the node has restarted, so its events count from 1 again"]

@@ -39,7 +39,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """Set of inputs: of the forward, and what arrives at the backward."""
+    """Set of inputs of the forward, and of gradients that arrive at the backward."""
 
     inputs: tuple[torch.Tensor, ...]
     arriving: tuple[torch.Tensor, ...]
@@ -47,7 +47,7 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class _Ran:
-    """Results of a side, its inputs after them, and the numbers of results that lie in the memory of an input."""
+    """One side's results, its inputs after the run, and the numbers of results that share memory with an input."""
 
     results: Results
     shared: frozenset[int]

@@ -34,7 +34,7 @@ Tensors = Sequence[torch.Tensor]
 
 
 class FaultKind(StrEnum):
-    """Kinds of what can be wrong with a section."""
+    """Kinds of errors of a section."""
 
     NATIVE = "native differs from portable"
     NAN = "NaN"

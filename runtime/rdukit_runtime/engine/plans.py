@@ -65,7 +65,7 @@ class ExecutionPlan(NamedTuple):
     cost: PlanCost
     #: Empty in programs without shared regions.
     stores: tuple[RegionStore, ...] = ()
-    #: Slots that the steps fill anew. They are emptied before the first step, so that gradients never exist twice.
+    #: Slots that the steps refill. They are emptied before the first step, so that gradients never exist twice.
     replaced: tuple[int, ...] = ()
     #: Slots of gradients with places of their own (see ``gradient_exchange``) that the steps fill; and those that hold
     #: nothing of use afterwards.

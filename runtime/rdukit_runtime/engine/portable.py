@@ -28,7 +28,7 @@ from rdukit_runtime.engine.threads import in_one_thread
 from rdukit_runtime.engine.torch_private import OpOverload, has_cuda_kernel
 from rdukit_runtime.settings import DEVICE
 
-#: Our own operators by name, and those of torch that are ours here.
+#: Our operators by name, including our replacements of torch operators.
 OPERATORS: Final = {
     **GROUPED_OPERATORS, **GUARD_OPERATORS, **LSTM_OPERATORS, **NORM_OPERATORS, **OPTIMIZER_OPERATORS,
     **WEIGHT_OPERATORS,

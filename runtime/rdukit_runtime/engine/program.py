@@ -476,7 +476,7 @@ class MemoryWatch:
         self._walk = MemoryWalk(pef)
 
     def check(self, graph: Graph, sections: Sequence[int], passing: Iterable[torch.Tensor]) -> MemoryPlan:
-        """Check, after ``sections`` have run, what slots hold outside persistent memory (``passing``).
+        """Check memory that slots hold outside persistent memory (``passing``) after ``sections`` have run.
 
         Returns:
             The plan of this run.

@@ -56,7 +56,7 @@ def _share(_context: click.Context, _parameter: click.Parameter, value: str | No
 def compare(
     context: click.Context, /, before: Path, after: Path, rounds: int, runs: int, most: float | None, as_json: bool
 ) -> None:  # fmt: skip
-    """Run two PEFs in turns with made-up values, and say whether AFTER is faster, as far as the measurements tell.
+    """Run two PEFs in turns with generated values, and report whether AFTER is faster with confidence.
 
     Example: rdukit pef compare base.pef new.pef --fail-if-slower 3%
 
@@ -84,7 +84,7 @@ def compare(
 def compare_files(before: Path, after: Path, rounds: int, runs: int) -> "PefComparison":
     """Measure two PEFs in turns: A B, then B A, and so on.
 
-    Each round loads both anew, in alternating order. The addresses of tensors change a section's time by some percent
+    Each round reloads both, in alternating order. The addresses of tensors change a section's time by some percent
     until the next load; measured in one load, two equal PEFs differ.
 
     Raises:

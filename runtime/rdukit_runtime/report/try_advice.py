@@ -97,7 +97,7 @@ class Trials:
                 return not_tried(error.message)
 
     def _compile(self, change: ProgramChange, variables: Mapping[str, str], folder: Path) -> Path:
-        """Compile the program's PEF anew with a change and ``variables`` into ``folder``; returns its path.
+        """Recompile the program's PEF with a change and ``variables`` into ``folder``; returns its path.
 
         Raises:
             InvalidArgument: the command cannot be made a compile. RuntimeFault: the compile failed. PefError: the

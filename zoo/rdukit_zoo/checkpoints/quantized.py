@@ -43,7 +43,7 @@ class Quantization:
 
     method: str
     bits: int = 0
-    #: GPTQ: what is added to the zero points on disk.
+    #: GPTQ: offset added to the zero points on disk.
     zero_offset: int = 0
     #: fp8: rows and columns that share a scale; (0, 0) for all.
     block: tuple[int, int] = (0, 0)

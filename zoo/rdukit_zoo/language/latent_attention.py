@@ -21,7 +21,7 @@ from rdukit_zoo.language.attention import CachedAttention, CallContext, Places, 
 from rdukit_zoo.language.family_sizes import FamilySizes
 from rdukit_zoo.language.norms import RootMeanSquare
 
-#: What the norms of latent vectors add to the mean square, whatever the configuration says of others.
+#: Epsilon of the norms of latent vectors, independent of the configuration's for other norms.
 _EPSILON: Final = 1e-6
 
 

@@ -95,7 +95,7 @@ class LlamaSizes:
         return self.key_value_heads or self.heads
 
     def rotary_scaling(self) -> RotaryScaling:
-        """Return how rotary positions are stretched."""
+        """Return the scaling of rotary positions."""
         return RotaryScaling(
             self.rotary_kind, self.rotary_factor, self.rotary_low_factor, self.rotary_high_factor,
             self.rotary_original_length,
@@ -152,7 +152,7 @@ class LlamaFeedForward(nn.Module):
 
 
 class LlamaLayer(nn.Module):
-    """Attention and feed-forward, each after a norm and added to what came in."""
+    """Attention and feed-forward, each after a norm, with a residual connection."""
 
     def __init__(self, sizes: LlamaSizes, texts: int) -> None:
         super().__init__()
@@ -328,7 +328,7 @@ model(
 
 
 class Llama(Decoder):
-    """A Llama; see ``Decoder`` for what forward takes and gives."""
+    """Llama; see ``Decoder`` for arguments and results of forward."""
 
     def __init__(self, sizes: LlamaSizes, texts: int = 0) -> None:
         super().__init__(texts, sizes.groups, sizes.context_length)

@@ -24,7 +24,7 @@ SMALL, WIDE = (16, 8, 4, 2), (64, 32, 16, 8)
 
 
 class NonLocalBlock(nn.Module):
-    """Attention of all pixels to all, without scale, added to what came in: [B, C, S, S] → same."""
+    """Attention of all pixels to all, without scale, with a residual connection: [B, C, S, S] → same."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

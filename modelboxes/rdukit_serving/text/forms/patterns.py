@@ -24,7 +24,7 @@ _LOOK_BEHIND: Final = ("(?<=", "(?<!")
 #: Characters that may stand behind a backslash.
 _META: Final = frozenset(r"\.+*?()|[]{}^$-&~")
 _ADVICE: Final = "write the expression without it, or use another form"
-#: Deepest nesting of what looks ahead.
+#: Deepest nesting of lookaheads.
 _MAX_DEPTH: Final = 16
 
 
