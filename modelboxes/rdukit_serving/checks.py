@@ -144,7 +144,7 @@ def find_tables(
 
 
 def _lookup(op: str, arguments: Sequence[object], names: Sequence[str | None]) -> tuple[str, str, int]:
-    """Return names of table and indices, and the dimension they choose along; empty if it is no lookup."""
+    """Return names of table and indices, and the dimension they choose along; empty if it is not a lookup."""
     match op:
         case "aten.embedding.default":
             return names[0] or "", names[1] or "", 0

@@ -219,7 +219,7 @@ class Application(Closable):
         self._log.info("sn_destroy_session", f"PEF File: {self.path}")
 
     def _cancel(self) -> None:
-        """Handle SIGTERM: log that it was no failure, and release everything."""
+        """Handle SIGTERM: log that it was not a failure, and release everything."""
         if not self._closed and os.getpid() == self._owner:
             self._log.notice("sn_cancel", f"cancelled by SIGTERM, lease {self.lease.id}")
             self.close()

@@ -62,7 +62,7 @@ class GraphWriter:
         """Add the recorded call of ``node``; returns the names of its values.
 
         Raises:
-            UnsupportedOperator: a result is no dense tensor of a dtype that the device has.
+            UnsupportedOperator: a result is not a dense tensor of a dtype that the device has.
         """
         op_type = parse_operator(op).word
         module = str(node.meta.get(MODULE_META, ""))

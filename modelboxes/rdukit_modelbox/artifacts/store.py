@@ -61,7 +61,8 @@ class ArtifactStore:
 
         Raises:
             NotFound, PermissionDenied: by the server, or a refused address.
-            InvalidArgument: the content has another digest than the reference, is too large, or is no archive although
+            InvalidArgument: the content has another digest than the reference, is too large, or is not an archive
+            although
                 a folder is needed.
             NoResources: the disk is full.
             Unavailable: the server was cut off too often, or boto3 is missing.

@@ -91,7 +91,7 @@ def inspect_running(url: str, token: str | None = None) -> dict[str, Any]:
     """Return description, readiness and operations of the box at ``url``.
 
     Raises:
-        Unavailable: nothing answers there, or it is no box.
+        Unavailable: nothing answers there, or it is not a box.
     """
     with connect(url, token) as client:
         description = client.describe()
@@ -122,7 +122,7 @@ def inspect_image(folder: Path, reference: str | None) -> dict[str, Any]:
 
     Raises:
         NotFound: no layout, or no such image.
-        InvalidArgument: the layout is damaged, or the image is no box.
+        InvalidArgument: the layout is damaged, or the image is not a box.
     """
     from rdukit_modelbox.image.layout import ImageLayout
 

@@ -192,7 +192,7 @@ def _is_within(legal: AllowedValues, given: float, values: Values) -> bool:
 def is_multiple(given: float, step: float) -> bool:
     """Return whether ``given`` is a whole multiple of ``step``.
 
-    Exact for whole numbers; otherwise within one part in 10^9 of a step, since 0.3 is no exact multiple of 0.1 in
+    Exact for whole numbers; otherwise within one part in 10^9 of a step, since 0.3 is not an exact multiple of 0.1 in
     binary.
     """
     if step == 0:

@@ -74,7 +74,7 @@ class ImageLayout:
         """Return the layout at ``folder``.
 
         Raises:
-            NotFound: the folder is no layout.
+            NotFound: the folder is not a layout.
             InvalidArgument: of a version that is not known.
         """
         try:

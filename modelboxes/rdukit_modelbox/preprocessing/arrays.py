@@ -374,7 +374,7 @@ def _chosen(arrays: Arrays, rows: Any) -> Arrays:
 
 
 def write_arrays(folder: Path, forms: Sequence[ArrayForm], splits: Mapping[str, Arrays], about_all: Names) -> Path:
-    """Write both splits, then the manifest; a folder without manifest is no data set. Returns ``folder``."""
+    """Write both splits, then the manifest; a folder without manifest is not a data set. Returns ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)
     about: dict[str, object] = {}

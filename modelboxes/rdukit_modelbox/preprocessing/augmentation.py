@@ -120,7 +120,7 @@ def augmentation_parameters(text: str) -> dict[str, object]:
     """Return the parameters of preprocess that ``flip=0.5,rotation=10`` stands for (pure).
 
     Raises:
-        InvalidArgument: a part is no name with a number.
+        InvalidArgument: a part is not a name with a number.
     """
     names = [name.removeprefix(_PREFIX) for name in TRANSFORMS]
     found: dict[str, object] = {}

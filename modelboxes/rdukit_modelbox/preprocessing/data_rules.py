@@ -41,7 +41,7 @@ def check_sizes(found: Mapping[str, SizeValue], wanted: Mapping[str, SizeValue])
 
 
 def check_values(where: str, values: NDArray[Any], limit: ValueLimit) -> None:
-    """Refuse labels beyond the classes and indices beyond a table. Floats are no indices.
+    """Refuse labels beyond the classes and indices beyond a table. Floats are not indices.
 
     Raises:
         InvalidArgument: names ``where``, the first wrong value and the expected ones.

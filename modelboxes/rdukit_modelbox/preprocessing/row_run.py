@@ -120,7 +120,7 @@ def given_splits(sources: Sequence[SourceFile]) -> dict[str, int] | None:
 def picture_splits(sources: Sequence[SourceFile]) -> dict[str, int] | None:
     """Return the split of each file of pictures, as ``given_splits``.
 
-    A folder of a class is no split, whatever its name. Where names say train and dev alone, dev is the test split.
+    A class folder is never a split, whatever its name. Where names say train and dev alone, dev is the test split.
     """
     if any(source.format is Format.IMAGES and len(PurePosixPath(source.name).parts) < 3 for source in sources):
         return None

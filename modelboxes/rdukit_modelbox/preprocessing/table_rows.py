@@ -339,7 +339,7 @@ def open_csv(source: SourceFile, bad: RowErrors) -> Iterator[CsvFile]:
     """Read a CSV file, or one with tabs if ``.tsv`` is in its name; ``bad`` hears of rows that cannot be used.
 
     Raises:
-        InvalidArgument: the header is no CSV, two columns have the same name, or the file is damaged.
+        InvalidArgument: the header is not a CSV, two columns have the same name, or the file is damaged.
     """
     before = csv.field_size_limit(LONGEST_LINE)
     try:

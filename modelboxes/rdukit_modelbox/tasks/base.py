@@ -32,7 +32,7 @@ class Scores:
     perplexity: float | None = None
     #: Further figures of the task by name.
     others: Mapping[str, float] = field(default_factory=dict)
-    #: Further values of a report, such as a confusion matrix, which are no metrics.
+    #: Further values of a report, such as a confusion matrix, which are not metrics.
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, float]:

@@ -62,7 +62,7 @@ class TextData:
         """See ``TaskData``: tokens [B, L] and labels [B, L].
 
         Raises:
-            InvalidArgument: a batch has no token to predict, so its loss is no number.
+            InvalidArgument: a batch has no token to predict, so its loss is NaN.
         """
         for number, batch in enumerate(self._stored("train", batch_size, seed, epoch, start), start):
             labels_BL = labels_of(batch.input_ids_BL, batch.token_type_ids_BL)

@@ -89,7 +89,7 @@ def find_bundle(files: BundleFiles) -> FoundBundle:
     """Read the PEFs of a bundle, find its checkpoints, and add up their sizes.
 
     Raises:
-        NotFound, PefError: a file is missing, or is no usable PEF.
+        NotFound, PefError: a file is missing, or is not a usable PEF.
         InvalidArgument: a file lies outside of the bundle's folders, or does not match the bundle.
         PefMismatch: the parameters of a PEF cannot be exchanged.
     """

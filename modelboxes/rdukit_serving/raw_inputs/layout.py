@@ -46,7 +46,7 @@ class TableLayout:
     categorical: tuple[str, ...]
     dates: tuple[str, ...] = ()
     label: str = "label"
-    #: The table's other columns, which are no features.
+    #: The table's other columns, which are not features.
     others: tuple[str, ...] = ()
 
     @property

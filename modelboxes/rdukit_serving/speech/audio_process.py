@@ -66,7 +66,7 @@ def read_samples(content: bytes, rate: int, most_s: float) -> NDArray[np.float32
     """Return the samples [L] of a file at ``rate`` a second, the mean of its channels.
 
     Raises:
-        BadAudio: it is no audio that is read, has a wrong rate or too many channels, or is empty or too long.
+        BadAudio: its format is not supported, it has a wrong rate or too many channels, or is empty or too long.
     """
     legal = next((names for begin, names in _FORMATS if content.startswith(begin)), None)
     if legal is None:

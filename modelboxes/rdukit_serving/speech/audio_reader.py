@@ -50,7 +50,7 @@ class AudioReader:
         """Return the spectrogram of a file.
 
         Raises:
-            InvalidArgument: it is no audio that is read, or too long. Unavailable: no process can be started.
+            InvalidArgument: its format is not supported, or it is too long. Unavailable: no process can be started.
         """
         most_s = resolve(MAX_AUDIO_S)
         async with self._free:

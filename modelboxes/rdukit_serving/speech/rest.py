@@ -26,7 +26,7 @@ from rdukit_serving.text.openai_values import refused_body
 from rdukit_serving.text.request_fields import ServedFields
 
 FORM: Final = "multipart/form-data"
-#: Fields of a form at most, and bytes of one that is no file.
+#: Fields of a form at most, and bytes of one that is not a file.
 _MAX_FIELDS: Final = 32
 _MAX_FIELD_BYTES: Final = 64 << 10
 #: Fields whose values are lists; official clients write brackets behind their names.
@@ -180,7 +180,7 @@ async def read_form(kind: type[Any], request: Request) -> Any:
     """Read the form of a request.
 
     Raises:
-        MalformedRequest: it is no form. InvalidArgument: a field is wrong, unknown or there twice.
+        MalformedRequest: it is not a form. InvalidArgument: a field is wrong, unknown or there twice.
     """
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != FORM:

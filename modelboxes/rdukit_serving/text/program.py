@@ -131,7 +131,7 @@ class TextProgram:
         ``adapter``: number of the text's adapter; None: no adapter.
 
         Raises:
-            RuntimeFault: the logits are not numbers.
+            RuntimeFault: the logits are not finite.
         """
         count = len(tokens)
         size = next(length for length in self.sizes.prompt_lengths if length >= count)
@@ -294,7 +294,7 @@ def generate_all(
     The program's maximum of texts runs at once; the next one begins when one ends.
 
     Raises:
-        InvalidArgument: as ``TextProgram.start``. RuntimeFault: the logits are no numbers.
+        InvalidArgument: as ``TextProgram.start``. RuntimeFault: the logits are not finite.
     """
     waiting = enumerate(prompts)
     free = list(range(program.sizes.texts))

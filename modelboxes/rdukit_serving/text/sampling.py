@@ -106,7 +106,7 @@ class Sampler:
         return self._constraint is not None and self._constraint.is_over
 
     def choose(self, logits_V: NDArray[np.float32], forced: int | None = None) -> int:
-        """Choose the next token; a ``forced`` one is taken regardless of the logits, and is no part of the form."""
+        """Choose the next token; a ``forced`` one is taken regardless of the logits, and is not a part of the form."""
         if self._options.bias or self._chosen or self._seen or self._order:
             logits_V = self._adjusted(logits_V)
         if forced is not None:

@@ -130,7 +130,7 @@ def read_chat(model: str, prompt: str, params: GenericParams) -> ChatBody:
     """Read a prompt that is to be processed: a chat as JSON text, otherwise a user's message.
 
     Raises:
-        InvalidArgument: an object that is no chat.
+        InvalidArgument: an object that is not a chat.
     """
     messages = [ChatMessage(role="user", content=prompt)]
     if prompt.lstrip().startswith("{"):

@@ -63,7 +63,7 @@ def read_manifest(data: bytes) -> FolderManifest:
     """Parse a manifest.
 
     Raises:
-        ContentDamaged: the data is no manifest.
+        ContentDamaged: the data is not a manifest.
         InvalidArgument: a path in it would leave the folder.
     """
     try:

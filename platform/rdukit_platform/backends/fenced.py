@@ -134,7 +134,7 @@ class FencedWires(Closable):
     """The sockets of a box for this process: those that existed when it became ready."""
 
     def __init__(self, folder: Path, uid: int | None) -> None:
-        """Open the sockets. Raises: Unavailable: the REST socket's path is no socket of the box."""
+        """Open the sockets. Raises: Unavailable: the REST socket's path is not a socket of the box."""
         path = folder / REST_SOCKET
         self._descriptor = -1
         try:

@@ -332,7 +332,7 @@ def open_wires(spec: BoxSpec, announce: Path) -> tuple[dict[str, str], FencedWir
     """Return the addresses of a ready box; in a fence also the object that holds its sockets.
 
     Raises:
-        Unavailable: its sockets' paths are no sockets of its own.
+        Unavailable: its sockets' paths are not sockets of its own.
     """
     if spec.fence is not None:
         wires = FencedWires(own_folder(spec), spec.fence.uid)

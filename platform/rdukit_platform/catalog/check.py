@@ -86,7 +86,7 @@ def is_legal(parameter: VerbParameter, value: object, values: Mapping[str, objec
 def plain_schema(schema: Mapping[str, Any], values: Mapping[str, object]) -> dict[str, object]:
     """Convert ``schema`` for standard validators: limits by other parameters become those parameters' values.
 
-    Fractional steps are left to the box, because in binary 0.3 is no multiple of 0.1.
+    Fractional steps are left to the box, because in binary 0.3 is not a multiple of 0.1.
     """
     limits = {key: values[name] for key, name in (schema.get("x-limits") or {}).items() if _is_number(values.get(name))}
     plain = {key: limit for key, limit in schema.items() if key not in _NOT_OF_VALUES and not key.startswith("x-")}

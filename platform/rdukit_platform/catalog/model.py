@@ -43,7 +43,7 @@ def read_selector(text: str, what: str = "box") -> Selector:
     """Read ``name``, ``name:version`` or ``name@version`` of a box, or of another versioned kind, ``what``.
 
     Raises:
-        InvalidArgument: the version is no whole number from 1.
+        InvalidArgument: the version is not a whole number from 1.
     """
     name, mark, version = text.replace("@", ":", 1).partition(":")
     if not mark:

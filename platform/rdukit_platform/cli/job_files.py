@@ -93,7 +93,7 @@ def submit_file(file: Path, *, is_dry: bool, wait: bool, as_json: bool) -> None:
 
     Raises:
         NotFound: there is no such file.
-        InvalidArgument: a document is no job, or not legal.
+        InvalidArgument: a document is not a job, or not legal.
     """
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text()
@@ -139,7 +139,7 @@ def read_request(path: Path, what: str, keys: str) -> dict[str, Any]:
 
     Raises:
         NotFound: there is no such file.
-        InvalidArgument: it is no YAML mapping, or has a value that is ambiguous in YAML or not in JSON.
+        InvalidArgument: it is not a YAML mapping, or has a value that is ambiguous in YAML or not in JSON.
     """
     try:
         text = path.read_text()

@@ -73,7 +73,7 @@ class Pipeline:
         return self
 
     def cancel(self) -> "Pipeline":
-        """Cancel all jobs that have not ended. Cancelling twice is no error."""
+        """Cancel all jobs that have not ended. Cancelling twice is not an error."""
         self.info = PipelineInfo.of(self._api.post(f"/v1/pipelines/{self.id}/cancel"))
         return self
 

@@ -99,7 +99,7 @@ class Sweep:
         return self
 
     def cancel(self) -> "Sweep":
-        """Cancel the sweep at once, and its open trials. Cancelling twice is no error. Returns itself."""
+        """Cancel the sweep at once, and its open trials. Cancelling twice is not an error. Returns itself."""
         self.info = SweepInfo.of(self._api.post(f"/v1/sweeps/{self.id}/cancel"))
         return self
 

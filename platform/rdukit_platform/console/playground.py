@@ -123,7 +123,7 @@ def chat_body(
     """Return the body of ``POST /v1/chat/completions``.
 
     Raises:
-        InvalidArgument: the seed is no number.
+        InvalidArgument: the seed is not a number.
     """
     system = [{"role": "system", "content": options.system}] if options.system.strip() else []
     body: dict[str, object] = {

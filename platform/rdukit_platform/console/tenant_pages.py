@@ -108,7 +108,7 @@ def _read(given: dict[str, str]) -> dict[str, object]:
     """Read a form's limits; an empty field is null.
 
     Raises:
-        InvalidArgument: a field is no number, or not legal.
+        InvalidArgument: a field is not a number, or not legal.
     """
     found: dict[str, object] = {}
     for name in COUNTS:

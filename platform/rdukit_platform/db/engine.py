@@ -148,7 +148,7 @@ class Database:
         """Return the database that the settings name.
 
         Raises:
-            InvalidArgument: the setting is no database URL.
+            InvalidArgument: the setting is not a database URL.
         """
         try:
             return cls(home.database_url())

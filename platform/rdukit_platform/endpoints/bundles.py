@@ -81,7 +81,7 @@ def check_bundle(
         folder: parent of the temporary folder for the check.
     Raises:
         NotFound: the tenant has no such artifact.
-        InvalidArgument: it is no valid bundle; the message has all faults with their lines.
+        InvalidArgument: it is not a valid bundle; the message has all faults with their lines.
         Overloaded, Unavailable: it cannot be checked now.
     """
     with database.read() as session:

@@ -118,7 +118,7 @@ def with_steps_expanded(request: PipelineRequest) -> PipelineRequest:
 
 
 def cancel_pipeline(session: Session, tenant_id: str, pipeline_id: str, now: float) -> PipelineRow:
-    """Cancel all jobs of a pipeline that have not ended. Cancelling twice is no error.
+    """Cancel all jobs of a pipeline that have not ended. Cancelling twice is not an error.
 
     Raises:
         NotFound: the tenant has no such pipeline.

@@ -301,7 +301,7 @@ def read_labels(texts: Sequence[str]) -> dict[str, str]:
     """Parse labels given as ``key=value``.
 
     Raises:
-        InvalidArgument: a text has another form, or its key is no valid label.
+        InvalidArgument: a text has another form, or its key is not a valid label.
     """
     found: dict[str, str] = {}
     for text in texts:
@@ -329,7 +329,7 @@ def list_events(
 
 
 def cancel_job(session: Session, job: JobRow, now: float, stopped_early: str = "") -> JobRow:
-    """Cancel a job at once, in any open state; its worker notices and stops the box. Cancelling twice is no error.
+    """Cancel a job at once, in any open state; its worker notices and stops the box. Cancelling twice is not an error.
 
     Args:
         stopped_early: reason of its sweep; empty: a user cancels it.
@@ -353,7 +353,7 @@ def cancel_job(session: Session, job: JobRow, now: float, stopped_early: str = "
 
 
 def pause_job(session: Session, job: JobRow, now: float) -> JobRow:
-    """Pause a job, which the caller has locked, until it is resumed. Pausing twice is no error.
+    """Pause a job, which the caller has locked, until it is resumed. Pausing twice is not an error.
 
     A waiting job is paused at once. A claimed attempt is asked to end: a training writes a checkpoint, and the job is
     paused when its tiles are free.

@@ -159,12 +159,12 @@ def list_schedules(
 
 
 def pause_schedule(row: ScheduleRow, now: float) -> None:
-    """Pause a schedule: no run, not even a waiting one, starts until it is resumed. Pausing twice is no error."""
+    """Pause a schedule: no run, not even a waiting one, starts until it is resumed. Pausing twice is not an error."""
     row.paused_at, row.next_at = row.paused_at or now, None
 
 
 def resume_schedule(row: ScheduleRow, now: float) -> None:
-    """Resume a schedule at its next due time; those that passed are skipped. Resuming twice is no error."""
+    """Resume a schedule at its next due time; those that passed are skipped. Resuming twice is not an error."""
     if row.paused_at is not None:
         row.paused_at, row.next_at = None, find_next(row.cron, row.zone, now)
 

@@ -220,7 +220,7 @@ def revoke_tokens(
 
 
 def block_token(session: Session, caller: Caller, token_id: str, now: float, *, is_blocked: bool) -> TokenRow:
-    """Block a token, or unblock it; repeating that is no error. Returns its row.
+    """Block a token, or unblock it; repeating that is not an error. Returns its row.
 
     Raises:
         NotFound: there is no such token.

@@ -62,8 +62,8 @@ def run_node(
 
     Raises:
         InvalidArgument: neither these nor the settings name the platform's database and broker.
-        NotFound: the database is no platform's, or the artifacts are not the platform's. Conflict: another process has
-        this home, or another node its name.
+        NotFound: the database is not a platform's, or the artifacts are not the platform's. Conflict: another process
+        has this home, or another node its name.
         Unavailable: database or broker do not answer, or a part does not come up; the message has its last words.
     """
     began = time.monotonic()
@@ -90,7 +90,7 @@ def open_platform(home: Home, clock: Clock) -> Database:
     """Return the database of the platform that the settings name; its broker answers as well.
 
     Raises:
-        InvalidArgument: a URL is not valid. NotFound: the database is no platform's.
+        InvalidArgument: a URL is not valid. NotFound: the database is not a platform's.
         Unavailable: database or broker have not answered for ``ANSWER_S``.
     """
     file = home.database_file()

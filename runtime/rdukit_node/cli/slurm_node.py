@@ -149,7 +149,7 @@ def ask_health(socket_file: Path | None, severity: str) -> NodeHealth:
     """Query the node's daemon, never its database.
 
     Raises:
-        InvalidArgument: ``severity`` is no severity.
+        InvalidArgument: ``severity`` is not a severity.
     """
     least = find_severity(severity)
     try:

@@ -78,7 +78,7 @@ class FaultStore:
     def open(cls, path: Path) -> "FaultStore":
         """Open the database at ``path``; create it if it is missing, and migrate it if it is old.
 
-        A disk that refuses writes is no error: ``is_writable`` is false, and readable rows are loaded.
+        A disk that refuses writes is not an error: ``is_writable`` is false, and readable rows are loaded.
 
         Raises:
             Conflict: another process writes it.

@@ -103,7 +103,7 @@ def _config_of(program: Path, model_args: Sequence[str]) -> TuneConfig:
     """Return the program to tune.
 
     Raises:
-        InvalidArgument: it is no file, or a configuration with arguments of its own.
+        InvalidArgument: it is not a file, or a configuration with arguments of its own.
     """
     if program.suffix not in {".yaml", ".yml"}:
         app = str(find_program(str(program), (Path.cwd(),)))

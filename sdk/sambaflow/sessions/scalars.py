@@ -66,7 +66,7 @@ class RunScalars:
         """Return the scalars of a run; the same object while nothing changes.
 
         Raises:
-            InvalidArgument: ``given`` has an unknown key or a value that is no number, or a group has changed in a
+            InvalidArgument: ``given`` has an unknown key or a value that is not a number, or a group has changed in a
                 value that a run cannot change.
         """
         base = self.follow() if has_update else self._followed

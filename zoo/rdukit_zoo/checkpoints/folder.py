@@ -107,7 +107,7 @@ def _choose_model(
 
 
 def _odd_sizes(config: Mapping[str, Any]) -> str:
-    """Return the sizes of a configuration that are no numbers."""
+    """Return the sizes of a configuration that are not numbers."""
     ends = ("_size", "_layers", "_heads", "n_layer", "n_head", "n_embd", "n_positions", "_embeddings")
     odd = [key for key, value in config.items() if key.endswith(ends) and not isinstance(value, int)]
     return ", ".join(f"{key} is {config[key]!r}" for key in odd) or "none is missing"

@@ -150,7 +150,8 @@ def seq2seq_generation(known: Mapping[str, Any], vocabulary: int, *, has_file: b
     ``known`` is its ``generation_config.json``; without one, ``has_file`` false, its ``config.json``.
 
     Raises:
-        InvalidArgument: a value is no number, a forced token is not in the vocabulary, or a key that would change texts
+        InvalidArgument: a value is not a number, a forced token is not in the vocabulary, or a key that would change
+        texts
             is not computed.
     """
     forced = {} if has_file or known.get("model_type") in {"t5", "mt5"} else {"forced_eos_token_id": 2}

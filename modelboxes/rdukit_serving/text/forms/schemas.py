@@ -334,7 +334,7 @@ def schema_text(schema: Any, shared: Comparisons | None = None) -> str:
     """Return a schema as JSON text for llguidance; ``shared`` as in ``plain_schema``.
 
     Raises:
-        UnkeptSchema: as ``plain_schema``; or it is no JSON schema.
+        UnkeptSchema: as ``plain_schema``; or it is not a JSON schema.
     """
     try:
         return json.dumps(plain_schema(schema, shared), ensure_ascii=False)

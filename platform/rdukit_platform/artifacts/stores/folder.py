@@ -251,7 +251,7 @@ class FolderPieces:
         remove_tree(self._folder / id)
 
     def written_at(self, id: str) -> float:
-        """``PiecePlace.written_at``; 0: it is no folder."""
+        """``PiecePlace.written_at``; 0: it is not a folder."""
         folder = self._folder / id
         times = [path.stat().st_mtime for path in (folder, *folder.iterdir())] if folder.is_dir() else [0.0]
         return max(times)
